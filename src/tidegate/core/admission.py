@@ -1,0 +1,342 @@
+"""One key: whether the next call may go, and what every ended attempt teaches.
+
+Theory of operation. Four independent gates; a call is admitted when all are open, and `ready_at` is their maximum:
+
+- the quota mirrors (`quota`), one a reported quota, exact wherever headers exist;
+- the concurrency limit (`limit`);
+- the pause (`pause`) that an explicit retry-after moves for everybody;
+- the breaker (`breaker`) that an outage opens.
+
+An admitted call holds a *permit*, settled exactly once. Refusals come in waves: every attempt carries the epoch in
+which it was sent, and one that was sent before the last refusal was acted upon teaches nothing but its own headers.
+A refusal that a mirror explains needs no cut: the mirror holds the next call back by itself. Signals that prove
+nothing (cancelled, unauthorised, impossible) teach nothing.
+
+All methods take `now` in monotonic seconds and are called under the registry's lock. Events are appended to `out`
+where it is a list.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from tidegate.core import events
+from tidegate.core.breaker import Breaker, State
+from tidegate.core.estimate import Estimate
+from tidegate.core.limit import ConcurrencyLimit
+from tidegate.core.pause import Pause
+from tidegate.core.quota import Charge, Mirror, Quotas
+from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome, Usage
+
+CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
+"""Causes that say we send too much. Somebody else's capacity and a model that is not ready say nothing about us."""
+
+REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED})
+"""Kinds that the provider did not charge for."""
+
+ABSURD_HINT = 86_400.0
+"""A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
+
+Out = list[events.Event] | None
+
+
+class Tuning(Protocol):
+    """The settings an admission reads; `tidegate.Settings` has them all, with units and precedents."""
+
+    @property
+    def start_concurrency(self) -> int: ...
+    @property
+    def max_concurrency(self) -> int: ...
+    @property
+    def concurrency_cut(self) -> float: ...
+    @property
+    def pause_base(self) -> float: ...
+    @property
+    def max_pause(self) -> float: ...
+    @property
+    def breaker_threshold(self) -> int: ...
+    @property
+    def breaker_cooldown(self) -> float: ...
+    @property
+    def max_breaker_cooldown(self) -> float: ...
+
+
+class Permit:
+    """Proof of admission for one attempt; settled exactly once, by whoever holds it."""
+
+    __slots__ = (
+        "admission",
+        "charges",
+        "cost",
+        "epoch",
+        "generation",
+        "in_flight",
+        "learned",
+        "order",
+        "probe",
+        "sent_at",
+        "settled",
+    )
+
+    def __init__(self, admission: Admission, cost: Cost, order: int, sent_at: float, probe: bool) -> None:
+        self.admission = admission
+        self.cost = cost
+        self.order = order
+        self.epoch = admission.epoch
+        self.generation = admission.generation
+        self.in_flight = admission.in_flight
+        self.sent_at = sent_at
+        self.probe = probe
+        self.settled = False
+        self.learned = False
+        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
+
+    @property
+    def key(self) -> Key:
+        """Whose quota it counts against."""
+        return self.admission.key
+
+
+class Counts:
+    """What happened on one key since it was made; latencies of the last hundred answered attempts, in seconds."""
+
+    __slots__ = ("abandoned", "answered", "attempts", "failed", "ignored", "latencies", "refused", "retried")
+
+    def __init__(self) -> None:
+        self.attempts = self.answered = self.refused = self.failed = 0
+        self.abandoned = self.retried = self.ignored = 0
+        self.latencies: deque[float] = deque(maxlen=100)
+
+
+class Admission:
+    """The admission state of one key."""
+
+    __slots__ = (
+        "_paused",
+        "breaker",
+        "counts",
+        "epoch",
+        "estimate",
+        "flying",
+        "generation",
+        "key",
+        "limit",
+        "order",
+        "pause",
+        "quotas",
+        "used_at",
+    )
+
+    def __init__(self, key: Key, tuning: Tuning, default_window: float, now: float) -> None:
+        self.key = key
+        self.limit = ConcurrencyLimit(tuning.start_concurrency, tuning.max_concurrency, tuning.concurrency_cut)
+        self.pause = Pause(tuning.pause_base, tuning.max_pause)
+        self.breaker = Breaker(tuning.breaker_threshold, tuning.breaker_cooldown, tuning.max_breaker_cooldown)
+        self.quotas = Quotas(default_window)
+        self.estimate = Estimate()
+        self.counts = Counts()
+        self.flying: dict[int, Permit] = {}
+        self.order = 0
+        self.epoch = 0
+        self.generation = 0
+        self.used_at = now
+        self._paused = False
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts under way."""
+        return len(self.flying)
+
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends)."""
+        if len(self.flying) >= self.limit.slots:
+            return float("inf"), "concurrency"
+        ready, gate = now, ""
+        breaker = self.breaker.opens_at(now)
+        if breaker > ready:
+            ready, gate = breaker, "breaker"
+        paused = self.pause.opens_at(now)
+        if paused > ready:
+            ready, gate = paused, "pause"
+        if self.quotas.mirrors:
+            quota, name = self.quotas.ready_at(cost, now)
+            if quota > ready:
+                ready, gate = quota, f"quota {name}"
+        return ready, gate
+
+    def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
+        """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
+        self.order += 1
+        probe = self.breaker.sent()
+        self.pause.sent(now)
+        permit = Permit(self, cost, self.order, now, probe)
+        self.flying[self.order] = permit
+        permit.in_flight = len(self.flying)
+        self.counts.attempts += 1
+        self.used_at = now
+        if out is not None:
+            if probe:
+                out.append(events.BreakerHalfOpened(self.key, now))
+            if self._paused:
+                out.append(events.KeyResumed(self.key, now))
+            out.append(events.SlotAcquired(self.key, now, waited, len(self.flying)))
+        self._paused = False
+        return permit
+
+    def withdraw(self, permit: Permit, now: float) -> None:
+        """Takes back a permit whose attempt was never sent: nothing happened."""
+        self._land(permit)
+        self.counts.attempts -= 1
+        for mirror, debit, reserve in permit.charges:
+            mirror.refund(debit, reserve)
+        self.breaker.abandoned(permit.probe, now)
+
+    def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+        """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
+        self._observe(permit, outcome, now, out)
+        self._answered(permit, now, out)
+        permit.learned = True
+
+    def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+        """Gives the slot back and learns what the attempt teaches. `draw` is uniform in [0, 1)."""
+        saturation = len(self.flying)
+        self._land(permit)
+        self.used_at = now
+        self.counts.ignored += outcome.ignored
+        kind = outcome.kind
+        if kind in REFUSED:
+            for mirror, debit, reserve in permit.charges:
+                mirror.refund(debit, reserve)
+        else:
+            self._settle_charges(permit, outcome.usage, now)
+        if not permit.learned:
+            self._observe(permit, outcome, now, out)
+        if kind is Kind.OK:
+            self._succeeded(permit, saturation, now, out)
+        elif kind in CAPACITY:
+            self._refused(permit, outcome, now, draw, out)
+        elif kind is Kind.TRANSIENT:
+            self._failed(permit, outcome, now, draw, out)
+        elif kind is Kind.ABANDONED:
+            self.counts.abandoned += 1
+            self.breaker.abandoned(permit.probe, now)
+        else:
+            self.counts.failed += 1
+            self._answered(permit, now, out)
+        if out is not None:
+            out.append(events.SlotReleased(self.key, now, now - permit.sent_at, len(self.flying), kind))
+
+    def forked(self) -> None:
+        """Forgets what is in flight: after a fork it belongs to the parent."""
+        self.generation += 1
+        for permit in self.flying.values():
+            for mirror, _, reserve in permit.charges:
+                mirror.settle(reserve, 0.0, self.order, permit.sent_at)
+        self.flying = {}
+        if self.breaker.state is State.HALF_OPEN:
+            self.breaker.abandoned(True, self.used_at)
+
+    def _land(self, permit: Permit) -> None:
+        permit.settled = True
+        self.flying.pop(permit.order, None)
+
+    def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
+        reserved = permit.cost.produced > 0.0
+        if not reserved:
+            return
+        self.order += 1
+        produced = float(usage.output_tokens) if usage is not None else 0.0
+        for mirror, _, reserve in permit.charges:
+            mirror.settle(reserve, produced if reserve else 0.0, self.order, now)
+
+    def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+        if not outcome.readings:
+            return
+        made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now)
+        for mirror in made:
+            self._adopt(mirror, permit, outcome, now)
+            if out is not None:
+                out.append(
+                    events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window)
+                )
+        if scarcest is None:
+            self.limit.scarcity = 1.0
+            return
+        if out is not None and scarcest < 0.1 <= self.limit.scarcity:
+            out.append(events.RateLimitWarning(self.key, now, scarcest))
+        self.limit.scarce(scarcest)
+
+    def _adopt(self, mirror: Mirror, permit: Permit, outcome: Outcome, now: float) -> None:
+        # What is in flight was sent before this mirror existed: charge it what the reading cannot have seen.
+        for flying in self.flying.values():
+            later = flying.order > permit.order
+            amount = flying.cost.amount(mirror.unit) if later else 0.0
+            reserve = flying.cost.reserve(mirror.unit)
+            if amount or reserve:
+                order = flying.order if later else permit.order + 1
+                flying.charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
+        if mirror.unit == "requests":
+            self.limit.announced(mirror.level(now))
+
+    def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
+        self.counts.answered += 1
+        self.counts.latencies.append(now - permit.sent_at)
+        self._answered(permit, now, out)
+        if permit.epoch == self.epoch:
+            self.pause.answered()
+            if self.limit.succeeded(saturation) and out is not None:
+                out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
+
+    def _answered(self, permit: Permit, now: float, out: Out) -> None:
+        if self.breaker.answered(permit.probe) and out is not None:
+            out.append(events.BreakerClosed(self.key, now))
+
+    def _failed(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+        self.counts.failed += 1
+        if outcome.cause is not Cause.OUTAGE:
+            self.breaker.abandoned(permit.probe, now)
+            return
+        if self.breaker.failed(permit.probe, now, draw) and out is not None:
+            out.append(events.BreakerOpened(self.key, now, self.breaker.ready_at))
+
+    def _refused(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+        self.counts.refused += 1
+        self._answered(permit, now, out)
+        self.pause.refused_within(now - permit.sent_at)
+        new_wave = permit.epoch >= self.epoch
+        if new_wave:
+            self.epoch += 1
+        gate = self._explanation(permit, outcome, now, new_wave)
+        if new_wave and not gate and outcome.cause in CUTTING:
+            before = self.limit.slots
+            self.limit.refused(permit.in_flight)
+            if out is not None and self.limit.slots < before:
+                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots))
+        hint = outcome.retry_after
+        if hint is not None and hint >= ABSURD_HINT:
+            hint = None
+            self.counts.ignored += 1
+        if not gate or hint:
+            before_pause = self.pause.until
+            until = self.pause.close(now, hint, not gate, draw, new_wave)
+            if out is not None and until > before_pause:
+                out.append(events.KeyPaused(self.key, now, until))
+            self._paused = True
+        if out is not None:
+            out.append(events.RateLimitHit(self.key, now, outcome.kind, outcome.cause, outcome.retry_after, gate))
+
+    def _explanation(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> str:
+        """The quota that explains a refusal, or '' where none does."""
+        if outcome.kind is not Kind.RATE_LIMIT or outcome.cause is Cause.CONCURRENCY or not self.quotas.mirrors:
+            return ""
+        ready, name = self.quotas.ready_at(permit.cost, now)
+        if ready <= now:
+            nearest = self.quotas.nearest(permit.cost, now)
+            if nearest is None:
+                return ""
+            name = nearest.name
+        mirror = self.quotas.mirrors[name]
+        if new_wave:
+            mirror.overdrawn(now, outcome.retry_after)
+        return name

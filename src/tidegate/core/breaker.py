@@ -1,0 +1,107 @@
+"""Stops sending to a key whose provider is down, and finds out when it is back.
+
+Theory of operation. Two tables are the machine: `TRANSITIONS` says which state follows which event, and a missing
+entry means that the event changes nothing there. `threshold` consecutive outage failures open it. While it is open
+nothing is sent until `ready_at`; then one attempt goes out as the *probe* (half open) and everybody else waits for its
+outcome. A failed probe opens it again for longer, any answer of a living server closes it, a probe that was given up
+lets the next caller probe at once.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """What the breaker lets through."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Event(StrEnum):
+    """What can happen to a breaker."""
+
+    TRIPPED = "tripped"
+    PROBE_SENT = "probe_sent"
+    PROBE_ANSWERED = "probe_answered"
+    PROBE_FAILED = "probe_failed"
+    PROBE_ABANDONED = "probe_abandoned"
+
+
+TRANSITIONS: dict[tuple[State, Event], State] = {
+    (State.CLOSED, Event.TRIPPED): State.OPEN,
+    (State.OPEN, Event.PROBE_SENT): State.HALF_OPEN,
+    (State.HALF_OPEN, Event.PROBE_ANSWERED): State.CLOSED,
+    (State.HALF_OPEN, Event.PROBE_FAILED): State.OPEN,
+    (State.HALF_OPEN, Event.PROBE_ABANDONED): State.OPEN,
+}
+
+GROWTH = 1.5
+"""Each failed probe makes the cool-down this much longer (the openai and anthropic SDKs double; a probe is cheap)."""
+
+
+class Breaker:
+    """The breaker of one key."""
+
+    __slots__ = ("_cooldown", "_failures", "cap", "first", "ready_at", "state", "threshold")
+
+    def __init__(self, threshold: int, first: float, cap: float) -> None:
+        self.threshold = threshold
+        self.first = first
+        self.cap = cap
+        self.state = State.CLOSED
+        self.ready_at = float("-inf")
+        self._failures = 0
+        self._cooldown = first
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything may pass."""
+        return self.state is State.CLOSED
+
+    def answered(self, probe: bool) -> bool:
+        """A server that lives answered; returns whether that closed the breaker."""
+        self._failures = 0
+        if probe and self._to(Event.PROBE_ANSWERED):
+            self._cooldown = self.first
+            self.ready_at = float("-inf")
+            return True
+        return False
+
+    def failed(self, probe: bool, now: float, draw: float) -> bool:
+        """An outage failure; returns whether it opened the breaker. `draw` is uniform in [0, 1)."""
+        self._failures += 1
+        if probe:
+            opened = self._to(Event.PROBE_FAILED)
+            self._cooldown = min(self.cap, self._cooldown * GROWTH)
+        else:
+            opened = self._failures >= self.threshold and self._to(Event.TRIPPED)
+        if opened:
+            self.ready_at = now + self._cooldown * (0.75 + 0.5 * draw)
+        return opened
+
+    def abandoned(self, probe: bool, now: float) -> None:
+        """The probe ended without an answer (cancelled): the next caller may probe at once."""
+        if probe and self._to(Event.PROBE_ABANDONED):
+            self.ready_at = now
+
+    def sent(self) -> bool:
+        """An attempt goes out; returns whether it is the probe."""
+        return self._to(Event.PROBE_SENT)
+
+    def opens_at(self, now: float) -> float:
+        """When the next attempt may go out: now, the end of the cool-down, or infinity while a probe is out."""
+        if self.state is State.CLOSED:
+            return now
+        if self.state is State.OPEN:
+            return max(now, self.ready_at)
+        return float("inf")
+
+    def _to(self, event: Event) -> bool:
+        following = TRANSITIONS.get((self.state, event))
+        if following is None:
+            return False
+        self.state = following
+        return True

@@ -1,0 +1,259 @@
+"""A local copy of a provider's bucket that refills continuously, kept exact by its own headers.
+
+Theory of operation. The provider holds `limit` units that refill at `limit / window` a second. Response k says that
+`remaining` units were left when request k was admitted. Everything charged after k is known here, so
+
+    level(now) = remaining_k + rate · (now − sent_k) − (what was charged after k)
+
+k is the most recently *sent* request that has been answered: answers arrive seconds later and out of order, and an
+answer to an older request knows less. The copy is clamped twice: a full bucket wastes its refill, so a second level
+(`_ceiling`) is kept that starts full and is clamped at every step; the truth is never above either.
+
+A charge is made when a request is sent, except for output that the provider charges as it is written: that is
+reserved at send and charged when the answer ends. Charges are numbered by `order`, one count for sends and settles.
+
+What it does not do: no clock, no randomness, no decision about anything but this one quota.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tidegate.core.derive import snap, window_interval
+from tidegate.core.vocabulary import Reading
+
+DEFAULT_WINDOW = 60.0
+"""Seconds; most published limits are per minute (OpenAI, Anthropic, Azure rate-limit pages, read 2026-10-04)."""
+
+MARGIN_REQUESTS = 0.5
+MARGIN_SHARE = 0.002
+"""Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
+
+SCALE_MEMORY = 0.9
+SCALE_BOUNDS = (0.05, 20.0)
+
+
+class Debit:
+    """One charge against one quota; `order` is None while the amount is only reserved."""
+
+    __slots__ = ("amount", "charged_at", "live", "order")
+
+    def __init__(self, amount: float, order: int | None, charged_at: float) -> None:
+        self.amount = amount
+        self.order = order
+        self.charged_at = charged_at
+        self.live = True
+
+
+class Ledger:
+    """Charges newer than the anchor, oldest first, with their sum; every operation is amortised O(1)."""
+
+    __slots__ = ("entries", "total")
+
+    def __init__(self) -> None:
+        self.entries: deque[Debit] = deque()
+        self.total = 0.0
+
+    def add(self, debit: Debit) -> None:
+        self.entries.append(debit)
+        self.total += debit.amount
+
+    def amend(self, debit: Debit, amount: float) -> float:
+        """Sets a charge to `amount`; returns by how much the sum changed (0 once the anchor has passed it)."""
+        if not debit.live:
+            return 0.0
+        change = amount - debit.amount
+        debit.amount = amount
+        self.total += change
+        return change
+
+    def drop_through(self, order: int) -> float:
+        """Forgets the charges numbered up to `order`; returns their sum."""
+        dropped = 0.0
+        entries = self.entries
+        while entries and (entries[0].order or 0) <= order:
+            debit = entries.popleft()
+            debit.live = False
+            dropped += debit.amount
+        self.total = self.total - dropped if entries else 0.0
+        return dropped
+
+    def drop_before(self, instant: float) -> float:
+        """Forgets the charges made before `instant` (monotonic seconds); returns their sum."""
+        dropped = 0.0
+        entries = self.entries
+        while entries and entries[0].charged_at < instant:
+            debit = entries.popleft()
+            debit.live = False
+            dropped += debit.amount
+        self.total = self.total - dropped if entries else 0.0
+        return dropped
+
+
+class Bucket:
+    """The mirror of one continuously refilled quota of one key."""
+
+    __slots__ = (
+        "_anchor_at",
+        "_anchor_level",
+        "_anchor_order",
+        "_ceiling",
+        "_ceiling_at",
+        "_charged",
+        "_estimated",
+        "_high",
+        "_ledger",
+        "_low",
+        "_reserved",
+        "_slack",
+        "limit",
+        "name",
+        "scale",
+        "unit",
+        "window",
+    )
+
+    def __init__(self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW) -> None:
+        self.name = reading.name
+        self.unit = reading.unit
+        self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
+        self.window = reading.window or default_window
+        self.scale = 1.0
+        self._low, self._high = 0.0, float("inf")
+        self._anchor_order = -1
+        self._anchor_at = now
+        self._anchor_level = self.limit
+        self._ceiling = self.limit
+        self._ceiling_at = now
+        self._ledger = Ledger()
+        self._reserved = 0.0
+        self._charged = self._estimated = 0.0
+        self._slack = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Units that come back per second."""
+        return self.limit / self.window
+
+    @property
+    def paces(self) -> bool:
+        """True: the instant of the next free unit is known."""
+        return True
+
+    def level(self, now: float) -> float:
+        """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
+        rate = self.rate
+        anchored = self._anchor_level + rate * (now - self._anchor_at) - self._ledger.total
+        ceiling = min(self.limit, self._ceiling + rate * (now - self._ceiling_at))
+        return min(anchored, ceiling) - self._reserved
+
+    def ready_at(self, amount: float, now: float) -> float:
+        """The earliest instant at which `amount` fits; an amount above the limit fits alone, in a full bucket."""
+        if amount <= 0.0:
+            return now
+        need = min(amount * self._factor() + self._margin(), self.limit)
+        missing = need - self.level(now)
+        if missing <= 1e-9 * self.limit:
+            return now
+        return now + missing / self.rate
+
+    def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
+        """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
+        amount *= self._factor()
+        debit = Debit(amount, order, now)
+        self._advance(now)
+        self._ceiling -= amount
+        self._fold(now)
+        self._ledger.add(debit)
+        self._reserved += reserve
+        return debit
+
+    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
+        """Turns a reservation into a charge of what was `produced`."""
+        self._reserved = max(0.0, self._reserved - reserve)
+        if produced > 0.0:
+            self._advance(now)
+            self._ceiling -= produced
+            self._ledger.add(Debit(produced, order, now))
+
+    def refund(self, debit: Debit, reserve: float) -> None:
+        """Takes back the charge of a request that the provider refused: it was not debited there."""
+        self._ceiling -= self._ledger.amend(debit, 0.0)
+        self._reserved = max(0.0, self._reserved - reserve)
+
+    def overdrawn(self, now: float, retry_after: float | None) -> None:
+        """The provider refused although this copy saw room: keep one more unit in hand for a while."""
+        step = 1.0 if self.unit == "requests" else self.limit * MARGIN_SHARE
+        self._slack = min(self._slack + step, self.limit * 0.05)
+
+    def observe(self, reading: Reading, order: int, sent_at: float, now: float) -> None:
+        """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`."""
+        self._observe_size(reading)
+        if reading.remaining is None or order <= self._anchor_order:
+            return
+        level = min(reading.remaining, self.limit)
+        dropped = self._ledger.drop_through(order)
+        self._learn_scale(level, sent_at, dropped)
+        self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
+        self._advance(now)
+        refilled = min(self.limit, level + self.rate * (now - sent_at))
+        self._ceiling = max(self._ceiling, refilled - self._ledger.total)
+        self._slack *= 0.98
+
+    def _observe_size(self, reading: Reading) -> None:
+        if reading.limit is not None and reading.limit != self.limit:
+            self.limit = max(reading.limit, 1.0)
+        elif reading.limit is None and reading.remaining is not None and reading.remaining > self.limit:
+            self.limit = reading.remaining
+        if reading.window is not None:
+            self.window = reading.window
+            return
+        if reading.limit is None or reading.remaining is None or reading.reset_after is None:
+            return
+        seen = window_interval(
+            reading.limit, reading.remaining, reading.reset_after, reading.resolution, reading.quantum
+        )
+        if seen is None:
+            return
+        low, high = max(self._low, seen[0]), min(self._high, seen[1])
+        if low > high:
+            low, high = seen
+        self._low, self._high = low, high
+        self.window = snap(low, high, self.window) or (low + min(high, 2 * low)) / 2
+
+    def _learn_scale(self, level: float, sent_at: float, estimated: float) -> None:
+        # A request costs one request; what a token estimate is worth in the provider's count shows between two anchors.
+        if self.unit == "requests" or self._anchor_order < 0 or estimated <= 0.0 or level >= 0.98 * self.limit:
+            return
+        charged = self._anchor_level + self.rate * (sent_at - self._anchor_at) - level
+        if self._anchor_level >= 0.98 * self.limit or charged < 0.0:
+            return
+        if self._estimated == 0.0:
+            self._charged = self._estimated = 3.0 * estimated
+        self._charged = SCALE_MEMORY * self._charged + charged
+        self._estimated = SCALE_MEMORY * self._estimated + estimated / self.scale
+        low, high = SCALE_BOUNDS
+        self.scale = min(high, max(low, self._charged / self._estimated))
+
+    def _factor(self) -> float:
+        return self.scale
+
+    def _margin(self) -> float:
+        base = MARGIN_REQUESTS if self.unit == "requests" else self.limit * MARGIN_SHARE
+        return base + self._slack
+
+    def _advance(self, now: float) -> None:
+        self._ceiling = min(self.limit, self._ceiling + self.rate * (now - self._ceiling_at))
+        self._ceiling_at = now
+
+    def _fold(self, now: float) -> None:
+        # Without fresh headers the ledger would only grow: move the anchor past charges older than two windows.
+        horizon = now - 2.0 * self.window
+        entries = self._ledger.entries
+        while entries and entries[0].charged_at < horizon:
+            oldest = entries[0]
+            refilled = self._anchor_level + self.rate * (oldest.charged_at - self._anchor_at)
+            self._anchor_level = min(self.limit, refilled) - oldest.amount
+            self._anchor_at = oldest.charged_at
+            self._anchor_order = oldest.order or self._anchor_order
+            self._ledger.drop_through(self._anchor_order)

@@ -1,0 +1,41 @@
+"""What a request will be charged, learned per key from what earlier ones used."""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Inquiry, Usage
+
+CHARS_PER_TOKEN = 4.0
+"""Prior: about four characters of English a token (OpenAI help centre, "What are tokens and how to count them")."""
+
+CHARS_BOUNDS = (0.5, 16.0)
+OUTPUT_PRIOR = 256.0
+"""Prior for the length of an answer in tokens, until the key's own answers are known."""
+
+MEMORY = 0.9
+"""Weight of the past in each running mean: about the last ten answers (curator keeps the last fifty)."""
+
+
+class Estimate:
+    """Running means of one key: characters per input token, tokens per answer."""
+
+    __slots__ = ("_chars", "_tokens", "mean_output")
+
+    def __init__(self) -> None:
+        self._chars = CHARS_PER_TOKEN
+        self._tokens = 1.0
+        self.mean_output = OUTPUT_PRIOR
+
+    @property
+    def chars_per_token(self) -> float:
+        """Characters of a request per input token the provider counted."""
+        low, high = CHARS_BOUNDS
+        return min(high, max(low, self._chars / self._tokens))
+
+    def learn(self, inquiry: Inquiry, usage: Usage) -> None:
+        """Takes in what one answered request used."""
+        tokens = usage.input_tokens + usage.cached_tokens
+        if tokens > 0 and inquiry.input_chars > 0:
+            self._chars = MEMORY * self._chars + inquiry.input_chars
+            self._tokens = MEMORY * self._tokens + tokens
+        if usage.output_tokens > 0:
+            self.mean_output = MEMORY * self.mean_output + (1.0 - MEMORY) * usage.output_tokens

@@ -1,0 +1,216 @@
+"""One call, from the queue to its ending, as a generator that performs no I/O.
+
+Theory of operation. The generator yields what must happen next and is resumed with what did happen: `Wait` (until an
+instant, or until woken) or `Send` (one attempt under a permit). It never reads a clock: every `Resume` carries `now`
+in monotonic seconds. `tidegate.drive` has its only two interpreters, one that blocks a thread and one that awaits.
+
+We own capacity: a call that the provider refused for want of it goes back to the *head* of its queue, spends no
+attempt and waits on, until its deadline. Transient failures belong to whoever owns the retry policy: an SDK gets them
+back at once (`attempts` is 1), `registry.execute` repeats them itself. But the failure of the breaker's probe is
+nobody's answer: that call returns to the head, so an outage loses no call. Everything else is handed back at once.
+
+However the exchange ends (return, exception, cancellation, an abandoned generator), the place in the queue or the
+permit goes back exactly once: a driver that stops early closes the generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias
+
+from tidegate.core import events
+from tidegate.core.admission import Permit
+from tidegate.core.backoff import full_jitter
+from tidegate.core.vocabulary import CAPACITY, TERMINAL, Cause, Key, Kind, Outcome
+
+
+class Ending(StrEnum):
+    """How a call ended."""
+
+    ANSWERED = "answered"
+    HANDED_BACK = "handed_back"
+    GIVEN_UP = "given_up"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Suspend until `until` (monotonic seconds; None: for ever) or an earlier wake-up."""
+
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Perform one attempt under `permit`."""
+
+    permit: Permit
+
+
+class Sent:
+    """What one attempt came to: its outcome, and the response or exception that carried it.
+
+    `streaming` says that the body is still under way: the permit then goes with the stream, which settles it.
+    """
+
+    __slots__ = ("error", "outcome", "response", "streaming")
+
+    def __init__(
+        self, outcome: Outcome, *, response: Any = None, error: Exception | None = None, streaming: bool = False
+    ) -> None:
+        self.outcome = outcome
+        self.response = response
+        self.error = error
+        self.streaming = streaming
+
+
+class Resume:
+    """The world as the driver saw it: the time, and what became of a `Send`."""
+
+    __slots__ = ("now", "sent")
+
+    def __init__(self, now: float, sent: Sent | None = None) -> None:
+        self.now = now
+        self.sent = sent
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The result of an exchange: how it ended, the last thing the provider said (if it said any), and the waiting."""
+
+    ending: Ending
+    sent: Sent | None
+    waited: float
+    gate: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a call may do by itself: wait `max_wait` seconds in all, repeat transient failures up to `attempts`.
+
+    `replayable` is False for a body that can be sent only once; back-off runs from `backoff_base` to `backoff_cap`
+    seconds with full jitter.
+    """
+
+    max_wait: float
+    attempts: int = 1
+    replayable: bool = True
+    backoff_base: float = 1.0
+    backoff_cap: float = 60.0
+
+
+class Seat(Protocol):
+    """One call's place in its key's queue; no method blocks."""
+
+    @property
+    def key(self) -> Key:
+        """Whose queue it is."""
+        ...
+
+    @property
+    def until(self) -> float | None:
+        """When to look again at the latest; None: when woken."""
+        ...
+
+    @property
+    def gate(self) -> str:
+        """What is closed."""
+        ...
+
+    def stand(self, now: float, deadline: float, at_head: bool) -> Permit | None:
+        """Joins the queue, or passes at once."""
+        ...
+
+    def look(self, now: float) -> Permit | None:
+        """The permit, if it was given meanwhile."""
+        ...
+
+    def leave(self) -> None:
+        """Gives up the place, or the permit that was never used; repeating it does nothing."""
+        ...
+
+    def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
+        """Takes in the headers of a streaming answer."""
+        ...
+
+    def settle(self, permit: Permit, outcome: Outcome, now: float) -> None:
+        """Gives the slot back with what the attempt came to."""
+        ...
+
+    def abandon(self, permit: Permit) -> None:
+        """Gives the slot back of an attempt that was cut short (cancelled, interrupted): nothing is learned."""
+        ...
+
+    def tell(self, event: type[events.Event], *facts: object) -> None:
+        """Reports an event of this call."""
+        ...
+
+
+Effect: TypeAlias = Wait | Send
+Flow: TypeAlias = Generator[Effect, Resume, Ended]
+
+
+def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) -> Flow:
+    """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
+    began, deadline = now, now + policy.max_wait
+    attempts, failures, waited, at_head = 0, 0, 0.0, False
+    last: Sent | None = None
+    held: Permit | None = None
+    try:
+        while True:
+            stood = now
+            permit = seat.stand(now, deadline, at_head)
+            while permit is None:
+                if now >= deadline:
+                    seat.tell(events.QueueDeadline, now - began, seat.gate)
+                    ending = Ending.EXPIRED if last is None else Ending.GIVEN_UP
+                    return Ended(ending, last, waited + now - stood, seat.gate)
+                now = (yield Wait(seat.until)).now
+                permit = seat.look(now)
+            waited += now - stood
+            held = permit
+            if attempts == 0:
+                seat.tell(events.RequestStarted, waited)
+            here = yield Send(permit)
+            now, sent = here.now, here.sent
+            assert sent is not None, "a Send is resumed with what became of it"
+            outcome, held, attempts = sent.outcome, None, attempts + 1
+            if sent.streaming:
+                seat.learn(permit, outcome, now)
+            else:
+                seat.settle(permit, outcome, now)
+            if outcome.kind is Kind.OK:
+                seat.tell(events.RequestCompleted, attempts, now - began)
+                return Ended(Ending.ANSWERED, sent, waited)
+            again = _again(policy, permit, outcome, now >= deadline, failures + 1)
+            if not again:
+                given_up = outcome.kind in CAPACITY and policy.replayable
+                seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, given_up)
+                final = given_up or outcome.kind in TERMINAL
+                return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, waited)
+            last, at_head = sent, True
+            seat.tell(events.RequestRetrying, attempts, outcome.kind)
+            if outcome.kind not in CAPACITY and not permit.probe:
+                failures += 1
+                until = now + full_jitter(failures, policy.backoff_base, policy.backoff_cap, draw())
+                while now < until:
+                    now = (yield Wait(until)).now
+    finally:
+        if held is not None:
+            seat.abandon(held)
+        seat.leave()
+
+
+def _again(policy: Policy, permit: Permit, outcome: Outcome, late: bool, failures: int) -> bool:
+    """Whether the call goes on after `outcome`."""
+    if late or not policy.replayable:
+        return False
+    if outcome.kind in CAPACITY:
+        return True
+    if outcome.kind is not Kind.TRANSIENT:
+        return False
+    if permit.probe and outcome.cause is Cause.OUTAGE:
+        return True
+    return failures < policy.attempts

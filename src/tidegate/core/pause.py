@@ -1,0 +1,70 @@
+"""One shared gate per key that a refusal closes for everybody, instead of one sleep per refused call.
+
+Theory of operation. While the gate is closed its end only ever moves later. When it lifts and nothing else paces the
+key, it reopens with a single attempt: refusals come back much sooner than answers, so an attempt that was not refused
+within a few refusal round trips was let in, and the gate is open.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.backoff import half_jitter
+
+GRACE_ROUND_TRIPS = 3.0
+GRACE_FIRST = 0.25
+GRACE_BOUNDS = (0.02, 2.0)
+"""How long a lone attempt may go unrefused before it counts as let in: three refusal round trips, in seconds."""
+
+
+class Pause:
+    """The pause of one key; all instants are monotonic seconds."""
+
+    __slots__ = ("_alone", "_grace", "_grace_until", "_refusals", "base", "cap", "until")
+
+    def __init__(self, base: float, cap: float) -> None:
+        self.base = base
+        self.cap = cap
+        self.until = float("-inf")
+        self._alone = False
+        self._grace_until = float("-inf")
+        self._grace = GRACE_FIRST
+        self._refusals = 0
+
+    def close(self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool) -> float:
+        """Closes the gate for `hint` seconds, or for a growing jittered delay without one; returns its end.
+
+        A hint is capped at `cap` seconds. With `alone` it reopens with a single attempt. Without a hint only the first
+        refusal of a wave moves it.
+        """
+        if new_wave:
+            self._refusals += 1
+        if hint is not None and hint > 0.0:
+            self._extend(now + min(hint, self.cap))
+        elif new_wave:
+            self._extend(now + half_jitter(self._refusals, self.base, self.cap, draw))
+        if alone and new_wave:
+            self._alone = True
+            self._grace_until = float("-inf")
+        return self.until
+
+    def answered(self) -> None:
+        """A call came through: the next delay without a hint is short again."""
+        self._refusals = 0
+        self._alone = False
+
+    def refused_within(self, seconds: float) -> None:
+        """Learns how fast this provider refuses."""
+        low, high = GRACE_BOUNDS
+        self._grace = 0.7 * self._grace + 0.3 * min(high, max(low, GRACE_ROUND_TRIPS * seconds))
+
+    def sent(self, now: float) -> None:
+        """An attempt goes out; the lone one starts its grace."""
+        if self._alone:
+            self._grace_until = now + self._grace
+            self._alone = False
+
+    def opens_at(self, now: float) -> float:
+        """When the next attempt may go out."""
+        return max(now, self.until, self._grace_until)
+
+    def _extend(self, until: float) -> None:
+        self.until = max(self.until, until)

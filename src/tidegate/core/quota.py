@@ -1,0 +1,118 @@
+"""All quota mirrors of one key: which of them binds, and what each attempt was charged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tidegate.core.bucket import DEFAULT_WINDOW, Bucket, Debit
+from tidegate.core.vocabulary import Cost, Reading
+from tidegate.core.window import Window
+
+
+class Mirror(Protocol):
+    """A local copy of one quota."""
+
+    name: str
+    unit: str
+    limit: float
+    window: float
+
+    @property
+    def paces(self) -> bool:
+        """Whether the instant of the next free unit is known."""
+        ...
+
+    @property
+    def rate(self) -> float:
+        """Units that come back per second."""
+        ...
+
+    def level(self, now: float) -> float:
+        """Units that may be spent at `now`."""
+        ...
+
+    def ready_at(self, amount: float, now: float) -> float:
+        """The earliest instant at which `amount` fits."""
+        ...
+
+    def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
+        """Charges `amount` and holds `reserve`."""
+        ...
+
+    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
+        """Turns a reservation into a charge."""
+        ...
+
+    def refund(self, debit: Debit, reserve: float) -> None:
+        """Takes back what a refused request was not charged."""
+        ...
+
+    def overdrawn(self, now: float, retry_after: float | None) -> None:
+        """The provider refused although this copy saw room; `retry_after` is in seconds, where it said one."""
+        ...
+
+    def observe(self, reading: Reading, order: int, sent_at: float, now: float) -> None:
+        """Re-anchors the copy by one response."""
+        ...
+
+
+Charge = tuple[Mirror, Debit, float]
+"""A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
+
+
+class Quotas:
+    """The mirrors of one key by name; they come into being with the first reading that names them."""
+
+    __slots__ = ("default_window", "mirrors")
+
+    def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
+        self.default_window = default_window
+        self.mirrors: dict[str, Mirror] = {}
+
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
+        latest, binding = now, ""
+        for mirror in self.mirrors.values():
+            unit = mirror.unit
+            ready = mirror.ready_at(cost.amount(unit) + cost.reserve(unit), now)
+            if ready > latest:
+                latest, binding = ready, mirror.name
+        return latest, binding
+
+    def debit(self, cost: Cost, order: int, now: float) -> list[Charge]:
+        """Charges an attempt to every quota it counts against."""
+        charges: list[Charge] = []
+        for mirror in self.mirrors.values():
+            amount, reserve = cost.amount(mirror.unit), cost.reserve(mirror.unit)
+            if amount or reserve:
+                charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
+        return charges
+
+    def observe(
+        self, readings: Iterable[Reading], order: int, sent_at: float, now: float
+    ) -> tuple[list[Mirror], float | None]:
+        """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
+        made: list[Mirror] = []
+        scarcest: float | None = None
+        for reading in readings:
+            mirror = self.mirrors.get(reading.name)
+            if mirror is None:
+                mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
+                self.mirrors[reading.name] = mirror
+                made.append(mirror)
+            mirror.observe(reading, order, sent_at, now)
+            if reading.remaining is not None and not mirror.paces:
+                share = reading.remaining / mirror.limit
+                scarcest = share if scarcest is None else min(scarcest, share)
+        return made, scarcest
+
+    def nearest(self, cost: Cost, now: float) -> Mirror | None:
+        """The paced mirror with the least room for `cost`, where it has under 5 % of its limit left; else None."""
+        tightest, least = None, 0.05
+        for mirror in self.mirrors.values():
+            if cost.amount(mirror.unit) + cost.reserve(mirror.unit) > 0.0:
+                share = (mirror.level(now) - cost.amount(mirror.unit)) / mirror.limit
+                if share < least:
+                    tightest, least = mirror, share
+        return tightest

@@ -1,0 +1,175 @@
+"""The words of the project as values: key, cost, usage, reading, outcome.
+
+One word means one thing. A *quota* is what the provider enforces, a *reading* is what one response said of it, a
+*cost* is our estimate before the call, *usage* is what the response said the call used, and an *outcome* is what an
+attempt came to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+Unit = str
+"""What a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
+
+Refill = Literal["continuous", "fixed"]
+"""How a quota comes back: a bucket that refills continuously, or a window that empties at a boundary."""
+
+
+class Kind(StrEnum):
+    """What an attempt came to, as far as the caller's next step is concerned."""
+
+    OK = "ok"
+    RATE_LIMIT = "rate_limit"
+    DAILY_LIMIT = "daily_limit"
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    OVERLOADED = "overloaded"
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    ABANDONED = "abandoned"
+
+
+class Cause(StrEnum):
+    """Why, told apart where one status means several things (a 429 has seven meanings)."""
+
+    NONE = "none"
+    RATE = "rate"
+    CONCURRENCY = "concurrency"
+    DAY = "day"
+    MONEY = "money"
+    NEVER_FITS = "never_fits"
+    OTHERS_CAPACITY = "others_capacity"
+    SLOPE = "slope"
+    NOT_READY = "not_ready"
+    OVERLOAD = "overload"
+    OUTAGE = "outage"
+    AUTH = "auth"
+    INVALID = "invalid"
+
+
+CAPACITY = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED})
+"""Kinds that cost no attempt: the call waits and goes on (promise 3)."""
+
+TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
+"""Kinds that another attempt cannot mend within this call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Whose quota a call counts against: one admission state per key.
+
+    `credential` is a keyed digest (hexadecimal), never the secret or a part of it; `scope` is the model, deployment or
+    region where the provider's quota has that scope, else empty; `family` names an endpoint family whose limits are
+    separate, else empty.
+    """
+
+    provider: str
+    base_url: str
+    credential: str = ""
+    scope: str = ""
+    family: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.provider, self.base_url.removeprefix("https://").removeprefix("http://")]
+        if self.scope:
+            parts.append(self.scope)
+        if self.family:
+            parts.append(self.family)
+        if self.credential:
+            parts.append(f"key {self.credential[:6]}")
+        return " · ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call is expected to be charged, estimated before it is sent. `tokens` is the provider's combined count.
+
+    `produced` is the output that a provider charges only as it is written (Anthropic): it counts against `tokens` and
+    `output_tokens` when the answer ends, and is reserved until then.
+    """
+
+    requests: float = 1.0
+    tokens: float = 0.0
+    input_tokens: float = 0.0
+    output_tokens: float = 0.0
+    produced: float = 0.0
+
+    def amount(self, unit: Unit) -> float:
+        """The amount charged at admission to a quota that counts `unit`; 0 for a unit that no estimate knows."""
+        if unit == "requests":
+            return self.requests
+        if unit == "tokens":
+            return self.tokens
+        if unit == "input_tokens":
+            return self.input_tokens
+        if unit == "output_tokens":
+            return self.output_tokens
+        return 0.0
+
+    def reserve(self, unit: Unit) -> float:
+        """The amount that a quota of `unit` will be charged when the answer ends."""
+        return self.produced if unit in ("tokens", "output_tokens") else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the response said the call used, in tokens; `cached_tokens` is the part of the input read from a cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """What a request says of itself, read once before it is queued.
+
+    `input_chars` is the length of what will be counted as input; `max_output_tokens` is the request's own bound or
+    None; `model` is empty where the request names none.
+    """
+
+    model: str = ""
+    input_chars: int = 0
+    max_output_tokens: int | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one response said of one quota.
+
+    `name` tells the quotas of one key apart (it is constant over responses, whatever window is derived). `window` is in
+    seconds where the header's name, its value or the provider's table says it, else None. `reset_after` is in seconds
+    from the response: until full for `continuous`, until the boundary for `fixed`; it was rounded to `resolution`
+    seconds. `remaining` was rounded to `quantum`.
+    """
+
+    name: str
+    unit: Unit
+    refill: Refill
+    limit: float | None = None
+    remaining: float | None = None
+    reset_after: float | None = None
+    window: float | None = None
+    resolution: float = 0.001
+    quantum: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one attempt came to and what it taught.
+
+    `retry_after` is in seconds and None where the answer named no time (or is no refusal); `row` names the table row
+    that decided; `ignored` counts the values that were unusable (negative, not a number, absurd, too long).
+    """
+
+    kind: Kind
+    cause: Cause = Cause.NONE
+    retry_after: float | None = None
+    readings: tuple[Reading, ...] = ()
+    usage: Usage | None = None
+    row: str = ""
+    status: int | None = None
+    ignored: int = 0

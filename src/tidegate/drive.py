@@ -1,0 +1,198 @@
+"""The two interpreters of an exchange: one blocks a thread, one awaits on asyncio or trio.
+
+An interpreter performs the effects that `tidegate.core.exchange` yields and decides nothing. The wakers below are how
+a waiting call is told to look again from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from tidegate.core.admission import Permit
+from tidegate.core.exchange import Ended, Flow, Resume, Send, Sent
+
+Clock = Callable[[], float]
+MAX_TIMEOUT = threading.TIMEOUT_MAX
+
+
+class SyncWaker(Protocol):
+    """Blocks the calling thread."""
+
+    def wait(self, until: float | None) -> None:
+        """Returns at `until` (monotonic seconds; None: never) or when woken."""
+        ...
+
+
+class AsyncWaker(Protocol):
+    """Suspends the calling task."""
+
+    async def wait(self, until: float | None) -> None:
+        """Returns at `until` (monotonic seconds; None: never) or when woken."""
+        ...
+
+
+def drive(flow: Flow, waker: SyncWaker, send: Callable[[Permit], Sent], clock: Clock) -> Ended:
+    """Runs a call to its ending on this thread; what `send` raises, other than as `Sent.error`, goes through."""
+    try:
+        effect = next(flow)
+        while True:
+            if isinstance(effect, Send):
+                resume = Resume(clock(), send(effect.permit))
+                resume.now = clock()
+            else:
+                waker.wait(effect.until)
+                resume = Resume(clock())
+            effect = flow.send(resume)
+    except StopIteration as stop:
+        ended: Ended = stop.value
+        return ended
+    finally:
+        flow.close()
+
+
+async def adrive(flow: Flow, waker: AsyncWaker, send: Callable[[Permit], Awaitable[Sent]], clock: Clock) -> Ended:
+    """Runs a call to its ending in this task; cancellation closes the exchange and goes through."""
+    try:
+        effect = next(flow)
+        while True:
+            if isinstance(effect, Send):
+                resume = Resume(clock(), await send(effect.permit))
+                resume.now = clock()
+            else:
+                await waker.wait(effect.until)
+                resume = Resume(clock())
+            effect = flow.send(resume)
+    except StopIteration as stop:
+        ended: Ended = stop.value
+        return ended
+    finally:
+        flow.close()
+
+
+class ThreadWaker:
+    """Wakes a thread."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def wake(self) -> bool:
+        """Makes the thread look again."""
+        self._event.set()
+        return True
+
+    def arm(self, until: float) -> bool:
+        """Makes the thread look again, and so choose its own timeout."""
+        return self.wake()
+
+    def wait(self, until: float | None) -> None:
+        """Blocks until woken or `until`."""
+        timeout = None if until is None else min(MAX_TIMEOUT, max(0.0, until - time.monotonic()))
+        self._event.wait(timeout)
+        self._event.clear()
+
+
+class AsyncioWaker:
+    """Wakes a task of an asyncio loop."""
+
+    __slots__ = ("_future", "_loop", "_thread", "_timer", "_woken")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._future: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken = False
+
+    def wake(self) -> bool:
+        """Makes the task look again."""
+        return self._call(self._finish)
+
+    def arm(self, until: float) -> bool:
+        """Sets the task's timer, without running the task."""
+        return self._call(self._set_timer, until)
+
+    async def wait(self, until: float | None) -> None:
+        """Suspends until woken or `until`."""
+        if not self._woken:
+            self._future = self._loop.create_future()
+            if until is not None:
+                self._set_timer(until)
+            try:
+                await self._future
+            finally:
+                self._future = None
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+        self._woken = False
+
+    def _call(self, function: Callable[..., None], *args: Any) -> bool:
+        if threading.get_ident() == self._thread and not self._loop.is_closed():
+            function(*args)
+            return True
+        try:
+            self._loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return False
+        return True
+
+    def _finish(self) -> None:
+        self._woken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    def _set_timer(self, until: float) -> None:
+        if self._future is None:
+            self._woken = True
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, until - time.monotonic()), self._finish)
+
+
+class TrioWaker:
+    """Wakes a trio task."""
+
+    __slots__ = ("_event", "_token", "_trio")
+
+    def __init__(self, trio: Any) -> None:
+        self._trio = trio
+        self._token = trio.lowlevel.current_trio_token()
+        self._event = trio.Event()
+
+    def wake(self) -> bool:
+        """Makes the task look again."""
+        try:
+            self._token.run_sync_soon(self._finish)
+        except self._trio.RunFinishedError:
+            return False
+        return True
+
+    def arm(self, until: float) -> bool:
+        """Makes the task look again, and so choose its own timeout."""
+        return self.wake()
+
+    async def wait(self, until: float | None) -> None:
+        """Suspends until woken or `until`."""
+        timeout = float("inf") if until is None else max(0.0, until - time.monotonic())
+        with self._trio.move_on_after(timeout):
+            await self._event.wait()
+        self._event = self._trio.Event()
+
+    def _finish(self) -> None:
+        self._event.set()
+
+
+def async_waker() -> AsyncioWaker | TrioWaker:
+    """The waker of the running task: trio's where a trio task runs (also on top of an asyncio loop), else asyncio's."""
+    trio = sys.modules.get("trio")
+    if trio is not None and trio.lowlevel.in_trio_task():
+        return TrioWaker(trio)
+    return AsyncioWaker(asyncio.get_running_loop())

@@ -1,0 +1,63 @@
+"""`tidegate.install()`: governs every client of the process, made before or after, of stacks loaded or yet to come."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import ModuleType
+from urllib.parse import urlsplit
+
+from tidegate.default import registry as default_registry
+from tidegate.registries import RateLimitRegistry
+from tidegate.transports import httpx
+from tidegate.transports.govern import Installation, Mark
+from tidegate.transports.patching import when_imported
+
+BASE_URLS = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "AZURE_OPENAI_ENDPOINT")
+"""Variables by which the SDKs themselves are pointed elsewhere (openai 3.52 and anthropic 2.11 `_client.py`)."""
+
+_lock = threading.Lock()
+_hooked = False
+
+
+def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
+    """Governs inference requests of the whole process; returns the modules patched so far, later ones follow.
+
+    Known providers, servers on this machine or a private network, and the hosts of `Settings.hosts` and of the SDKs'
+    own base-URL variables are governed; everything else passes through untouched. Repeating it changes nothing but the
+    registry, where one is given.
+    """
+    global _hooked
+    with _lock:
+        if registry is None:
+            registry = Installation.mark.registry if Installation.mark is not None else default_registry()
+        Installation.mark = Mark(registry, hosts=_hosts(registry))
+        if not _hooked:
+            _hooked = True
+            for name in httpx.MODULES:
+                when_imported(name, _put)
+        for module in httpx.loaded():
+            _put(module)
+        return tuple(module.__name__ for module in httpx.loaded())
+
+
+def uninstall() -> None:
+    """Undoes `install`: clients that were wrapped stay governed, without any the patches come off."""
+    with _lock:
+        Installation.mark = None
+        if not httpx.remembered():
+            httpx.patches.remove()
+
+
+def _put(module: ModuleType) -> None:
+    if Installation.mark is not None:
+        httpx.put(module)
+
+
+def _hosts(registry: RateLimitRegistry) -> frozenset[str]:
+    named = {host.lower() for host in registry.settings.hosts}
+    for variable in BASE_URLS:
+        host = urlsplit(os.environ.get(variable, "")).hostname
+        if host:
+            named.add(host)
+    return frozenset(named)

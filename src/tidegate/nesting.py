@@ -1,0 +1,53 @@
+"""Which attempt is the outermost, and where tidegate is switched off: two facts of the running context.
+
+Stacks lie on stacks (an SDK on httpx on aiohttp, a gateway on an SDK). The outermost recognised attempt marks its
+context with a cell, and whatever is sent inside it passes through: one permit per stack. The cell is mutable and is
+closed when the attempt returns, so that a task which was spawned inside it, and lives on, is governed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_cell: ContextVar[Cell | None] = ContextVar("tidegate_attempt", default=None)
+_disabled: ContextVar[bool] = ContextVar("tidegate_disabled", default=False)
+
+
+class Cell:
+    """Marks an attempt under way in this context; a context manager around the sending."""
+
+    __slots__ = ("_token", "open")
+
+    def __init__(self) -> None:
+        self.open = True
+
+    def __enter__(self) -> Cell:
+        self._token = _cell.set(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.open = False
+        _cell.reset(self._token)
+
+
+def inside_attempt() -> bool:
+    """Whether an attempt of an outer stack is under way in this context."""
+    cell = _cell.get()
+    return cell is not None and cell.open
+
+
+def is_disabled() -> bool:
+    """Whether `disabled()` surrounds this code."""
+    return _disabled.get()
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Everything sent in this context, and in tasks started in it, passes through untouched."""
+    token = _disabled.set(True)
+    try:
+        yield
+    finally:
+        _disabled.reset(token)

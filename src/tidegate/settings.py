@@ -1,0 +1,99 @@
+"""Every setting, with its unit, its default and the precedent of that default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from tidegate.errors import ConfigurationError
+
+PREFIX = "TIDEGATE_"
+
+
+class Settings(BaseModel):
+    """How a registry behaves; frozen. Every field can be set in the environment as TIDEGATE_<FIELD>.
+
+    A value that is not usable raises `ConfigurationError` with the field, the value and the bound.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    max_wait: float = Field(
+        3600.0, ge=0, le=31_536_000, description="Seconds a call may wait in all (elspeth: max_capacity_retry_seconds)."
+    )
+    start_concurrency: int = Field(
+        20, ge=1, le=100_000, description="Calls in flight before anything is known (Inspect AI: 20; Netflix: 20)."
+    )
+    max_concurrency: int = Field(
+        1000, ge=1, le=100_000, description="Most calls in flight per key (openai, anthropic: max_connections=1000)."
+    )
+    concurrency_cut: float = Field(
+        0.5, gt=0, lt=1, description="Factor for the limit at an unexplained refusal (TCP Reno, promptfoo: 0.5)."
+    )
+    pause_base: float = Field(
+        0.5, gt=0, le=3600, description="Seconds of the first pause without a hint, doubling (openai: 0.5 s)."
+    )
+    max_pause: float = Field(
+        120.0, gt=0, le=86_400, description="Longest pause in seconds before a probe (openai: MAX_RETRY_AFTER_DELAY)."
+    )
+    transient_attempts: int = Field(
+        3, ge=1, le=100, description="Attempts that execute makes at a transient failure (openai: 1 + 2 retries)."
+    )
+    backoff_base: float = Field(
+        1.0, gt=0, le=3600, description="Seconds of execute's first back-off, doubling, full jitter (Phoenix: 1 s)."
+    )
+    backoff_cap: float = Field(
+        60.0, gt=0, le=3600, description="Longest back-off of execute in seconds (promptfoo: 60)."
+    )
+    breaker_threshold: int = Field(
+        5, ge=1, le=10_000, description="Consecutive outage failures that open the breaker (Phoenix: 5)."
+    )
+    breaker_cooldown: float = Field(
+        0.5, gt=0, le=3600, description="Seconds before the first probe (openai: INITIAL_RETRY_DELAY), growing."
+    )
+    max_breaker_cooldown: float = Field(
+        60.0, gt=0, le=86_400, description="Longest time between probes in seconds (gRPC connection backoff: 120)."
+    )
+    idle_after: float = Field(
+        3600.0, gt=0, description="Seconds after which an idle key is forgotten (longer than a minute or hour window)."
+    )
+    max_keys: int = Field(
+        4096, ge=1, le=10_000_000, description="Keys kept at most; the longest idle ones are forgotten first."
+    )
+    hosts: tuple[str, ...] = Field(
+        (),
+        description="Further hosts that install() governs; comma-separated in the environment.",
+    )
+    digest_key: SecretStr | None = Field(
+        None,
+        description="Secret for credential digests that stay the same across processes; by default one per process.",
+    )
+    disabled: bool = Field(False, description="Pass everything through untouched.")
+    log: Literal["off", "warning", "info", "debug"] = Field("warning", description="What the `tidegate` logger says.")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _configuration_error(error) from None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """The settings that the TIDEGATE_… variables give; an empty variable counts as absent."""
+        source = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for name in cls.model_fields:
+            given = source.get(PREFIX + name.upper(), "").strip()
+            if given:
+                values[name] = [part.strip() for part in given.split(",") if part.strip()] if name == "hosts" else given
+        return cls(**values)
+
+
+def _configuration_error(error: ValidationError) -> ConfigurationError:
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"]) or "settings"
+    value = "…" if field == "digest_key" else first.get("input")
+    return ConfigurationError(field, value, first["msg"])

@@ -1,0 +1,229 @@
+"""The queue of one key: who waits, who is next, and whom a change wakes.
+
+Theory of operation. A waiter is anything with a `wake()`, so threads, several asyncio loops and trio stand in one
+line. Whoever is at the head holds the clock: it alone waits with a timeout, until its call could be admitted or the
+first deadline in the line has come; everybody else waits to be woken. Every change (`settle`, `join`, `leave`, a
+tick of the clock) ends in `pump`, which admits from the head as many as may go and returns whom to wake; the caller
+wakes them after it has let go of the registry's lock.
+
+Waiters of equal priority and patience form a lane, in which deadlines come in the order of arrival: joining, leaving
+from any place, and admission cost the same however many wait.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from typing import Protocol
+
+from tidegate.core.admission import Admission, Out, Permit
+from tidegate.core.vocabulary import Cost
+
+NEVER = float("inf")
+
+
+class Waker(Protocol):
+    """How a waiting call is told to look again, from any thread."""
+
+    def wake(self) -> bool:
+        """Makes it look at once; returns False where it can never run again (its loop is closed)."""
+        ...
+
+    def arm(self, until: float) -> bool:
+        """Makes it look at `until` (monotonic seconds), whatever it waits for now; returns as `wake` does."""
+        ...
+
+
+class Waiter:
+    """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority."""
+
+    __slots__ = ("cost", "deadline", "joined_at", "lane", "permit", "place", "slots", "until", "waker")
+
+    def __init__(self, cost: Cost, waker: Waker, lane: tuple[int, float]) -> None:
+        self.cost = cost
+        self.waker = waker
+        self.lane = lane
+        self.place = 0
+        self.joined_at = 0.0
+        self.deadline = NEVER
+        self.permit: Permit | None = None
+        self.until: float | None = None
+        self.slots: Slots | None = None
+
+
+class Lane:
+    """Waiters of one priority and one patience; those that were refused stand before those never admitted."""
+
+    __slots__ = ("fresh", "returned")
+
+    def __init__(self) -> None:
+        self.fresh: OrderedDict[Waiter, None] = OrderedDict()
+        self.returned: list[Waiter] = []
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.returned)
+
+    def first(self) -> Waiter:
+        """The earliest place; the lane is not empty."""
+        return self.returned[0] if self.returned else next(iter(self.fresh))
+
+    def remove(self, waiter: Waiter) -> bool:
+        """Takes a waiter out from any place; returns False for one who does not stand here."""
+        if waiter in self.fresh:
+            del self.fresh[waiter]
+            return True
+        at = bisect_left(self.returned, waiter.place, key=_place)
+        if at < len(self.returned) and self.returned[at] is waiter:
+            del self.returned[at]
+            return True
+        return False
+
+
+class Line:
+    """The calls that wait for one key, first come first served within a priority."""
+
+    __slots__ = ("_lanes", "_places")
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[int, float], Lane] = {}
+        self._places = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def join(self, waiter: Waiter) -> None:
+        """Stands at the tail; a call that has stood before returns to its old place, at the head."""
+        lane = self._lanes.get(waiter.lane)
+        if lane is None:
+            lane = self._lanes[waiter.lane] = Lane()
+        if waiter.place:
+            insort(lane.returned, waiter, key=_place)
+            return
+        self._places += 1
+        waiter.place = self._places
+        lane.fresh[waiter] = None
+
+    def numbered(self, waiter: Waiter) -> None:
+        """Gives a place to a call that passes without standing, so that it may return to it."""
+        if not waiter.place:
+            self._places += 1
+            waiter.place = self._places
+
+    def leave(self, waiter: Waiter) -> bool:
+        """Steps out from any place; returns False for one who did not stand here."""
+        lane = self._lanes.get(waiter.lane)
+        if lane is None or not lane.remove(waiter):
+            return False
+        if not lane:
+            del self._lanes[waiter.lane]
+        return True
+
+    def head(self) -> Waiter | None:
+        """Who is next: the highest priority, then the earliest place."""
+        first: Waiter | None = None
+        for lane in self._lanes.values():
+            candidate = lane.first()
+            if first is None or (-candidate.lane[0], candidate.place) < (-first.lane[0], first.place):
+                first = candidate
+        return first
+
+    def earliest(self) -> Waiter | None:
+        """Whose deadline comes first."""
+        first: Waiter | None = None
+        for lane in self._lanes.values():
+            candidate = lane.first()
+            if first is None or candidate.deadline < first.deadline:
+                first = candidate
+        return first
+
+    def clear(self) -> None:
+        """Forgets everybody: after a fork they wait in the parent."""
+        self._lanes = {}
+
+
+def _place(waiter: Waiter) -> int:
+    return waiter.place
+
+
+class Slots:
+    """One key's admission and its line."""
+
+    __slots__ = ("_holder", "admission", "gate", "line")
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
+        self.line = Line()
+        self.gate = ""
+        self._holder: Waiter | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits and nothing is under way."""
+        return not self.line and not self.admission.flying
+
+    def stand(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
+        """Admits a call at once where nobody stands before it and the gates are open, else puts it in the line.
+
+        Returns whom to wake; never the caller itself.
+        """
+        if not waiter.place:
+            waiter.joined_at = now
+        if not self.line:
+            ready, self.gate = self.admission.ready_at(waiter.cost, now)
+            if ready <= now:
+                self.line.numbered(waiter)
+                waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
+                return []
+        self.line.join(waiter)
+        return [woken for woken in self.pump(now, out) if woken is not waiter]
+
+    def leave(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
+        """Takes a call out of the line; returns whom to wake."""
+        if not self.line.leave(waiter):
+            return []
+        if self._holder is not waiter:
+            return []
+        self._holder = None
+        return self.pump(now, out)
+
+    def pump(self, now: float, out: Out) -> list[Waiter]:
+        """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head."""
+        woken: list[Waiter] = []
+        while (head := self.line.head()) is not None:
+            ready, gate = self.admission.ready_at(head.cost, now)
+            self.gate = gate
+            if ready > now:
+                self._expire(now, woken)
+                if self.line.head() is head:
+                    self._hold_clock(head, ready, woken)
+                    break
+                continue
+            self.line.leave(head)
+            head.permit = self.admission.admit(head.cost, now, now - head.joined_at, out)
+            head.until = None
+            self._holder = None if self._holder is head else self._holder
+            woken.append(head)
+        return woken
+
+    def _expire(self, now: float, woken: list[Waiter]) -> None:
+        # An expired waiter steps out here, so that one whose loop never runs again cannot hold up the line.
+        while (first := self.line.earliest()) is not None and first.deadline <= now:
+            self.line.leave(first)
+            self._holder = None if self._holder is first else self._holder
+            woken.append(first)
+
+    def _hold_clock(self, head: Waiter, ready: float, woken: list[Waiter]) -> None:
+        """Makes `head` the one that waits with a timeout, and wakes it if it must wait less than it does."""
+        earliest = self.line.earliest()
+        until = min(ready, earliest.deadline if earliest is not None else NEVER)
+        if self._holder is not head:
+            if self._holder is not None:
+                self._holder.until = None
+            self._holder = head
+        sooner = head.until is None or until < head.until - 1e-6
+        head.until = until if until < NEVER else None
+        if sooner and until < NEVER:
+            woken.append(head)

@@ -1,0 +1,186 @@
+"""What every HTTP stack shares: is this request governed, by whom, under which key, at which cost.
+
+A transport asks `marked` and `provider_of` before it sends; None from either means: pass through untouched. Otherwise
+it makes a `GovernedCall`, runs its flow through `tidegate.drive` and tells it what came back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any
+
+from tidegate import providers
+from tidegate.core.admission import Permit
+from tidegate.core.exchange import Ended, Ending, Flow, Policy, exchange
+from tidegate.core.vocabulary import Cause, Inquiry, Key, Kind, Outcome
+from tidegate.nesting import inside_attempt, is_disabled
+from tidegate.registries import RateLimitRegistry
+from tidegate.seat import Seat
+from tidegate.slots import Waker
+
+MARK = "_tidegate_mark"
+"""The attribute that `wrap` leaves on an HTTP client."""
+
+RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
+"""Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How a client is governed. `family` is the SDK it belongs to, None for a bare HTTP client.
+
+    With `any_host` every inference path is governed, else those of known providers, of `hosts` and of local servers.
+    """
+
+    registry: RateLimitRegistry
+    max_wait: float | None = None
+    priority: int = 0
+    family: str | None = None
+    any_host: bool = False
+    hosts: frozenset[str] = frozenset()
+
+
+class Installation:
+    """The process-wide mark, while tidegate is installed."""
+
+    mark: Mark | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """A request as its HTTP stack sees it, before it is queued. `body` is None where it cannot be read twice."""
+
+    scheme: str
+    host: str
+    port: int | None
+    path: str
+    header: Callable[[str], str | None]
+    body: bytes | None
+    replayable: bool
+    model: str = ""
+
+
+def marked(client: Any) -> Mark | None:
+    """The mark that decides over a client's requests: its own, else that of the installation; None: nobody's."""
+    mark = getattr(client, MARK, None)
+    if mark is None:
+        mark = Installation.mark
+    if mark is None or mark.registry.settings.disabled or is_disabled() or inside_attempt():
+        return None
+    return mark
+
+
+def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
+    """Whose inference endpoint `path` on `host` is, as far as `mark` governs it; None: pass through."""
+    if mark.any_host:
+        return providers.adopt(host, path, mark.family)
+    provider = providers.recognise(host, path)
+    if provider is None and (host in mark.hosts or is_local(host)):
+        return providers.adopt(host, path, "openai")
+    return provider
+
+
+@lru_cache(maxsize=1024)
+def is_local(host: str) -> bool:
+    """Whether `host` is this machine or an address of a private network: self-hosted servers live there."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_private
+
+
+class GovernedCall:
+    """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity."""
+
+    __slots__ = ("_cost", "inquiry", "key", "mark", "max_wait", "provider", "registry", "replayable")
+
+    def __init__(self, mark: Mark, provider: providers.Provider, sending: Sending) -> None:
+        registry = mark.registry
+        inquiry = providers.read_inquiry(provider, sending.path, sending.body)
+        if sending.model and not inquiry.model:
+            inquiry = Inquiry(sending.model, inquiry.input_chars, inquiry.max_output_tokens, inquiry.stream)
+        self.mark = mark
+        self.registry = registry
+        self.provider = provider
+        self.inquiry = inquiry
+        self.replayable = sending.replayable
+        self.max_wait = registry.settings.max_wait if mark.max_wait is None else mark.max_wait
+        self.key = Key(
+            provider.name,
+            base_url(provider, sending),
+            registry.digest(providers.credential_of(provider, sending.header)),
+            providers.scope(provider, inquiry, sending.host, sending.path),
+            providers.family_of(provider, sending.path),
+        )
+        self._cost = providers.estimate(provider, inquiry, *registry.estimates(self.key))
+
+    def flow(self, waker: Waker) -> Flow:
+        """The dialogue of this call, to be driven."""
+        registry = self.registry
+        seat = Seat(
+            registry,
+            self.key,
+            self._cost,
+            waker,
+            window=self.provider.default_window,
+            priority=self.mark.priority,
+            max_wait=self.max_wait,
+        )
+        policy = Policy(max_wait=self.max_wait, replayable=self.replayable)
+        return exchange(seat, policy, registry.clock(), registry.draw)
+
+    def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
+        """What a response means."""
+        return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
+
+    def judge_error(self, error: Exception) -> Outcome:
+        """What an exception of the HTTP stack means, by the names that all of them use."""
+        names = {each.__name__ for each in type(error).__mro__}
+        if "TimeoutException" in names and "ConnectTimeout" not in names:
+            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
+        if "TransportError" in names or isinstance(error, OSError):
+            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
+        return Outcome(Kind.ABANDONED, row="exception")
+
+    def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
+        """The outcome of a complete answer, with its usage; the key's estimate learns from it."""
+        usage = providers.usage_of(self.provider, body)
+        if usage is None:
+            return outcome
+        self.registry.learn_usage(permit, self.inquiry, usage)
+        return Outcome(
+            outcome.kind, outcome.cause, outcome.retry_after, outcome.readings, usage, outcome.row, outcome.status,
+            outcome.ignored,
+        )  # fmt: skip
+
+    def stop_sdk(self, ended: Ended, status: int) -> bool:
+        """Whether the SDK must be told not to repeat this final response."""
+        return ended.ending is Ending.GIVEN_UP and status in RETRYABLE
+
+    def refusal(self, ended: Ended) -> tuple[dict[str, str], dict[str, Any]]:
+        """Headers and JSON body of the 429 that stands for "nothing was received before the deadline"."""
+        text = (
+            f"tidegate: no answer was received: the call waited {ended.waited:.1f} s for {self.key} "
+            f"({ended.gate or 'queue'}), longer than max_wait = {self.max_wait:g} s."
+        )
+        error = {"message": text, "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
+        headers = {"x-should-retry": "false", "x-tidegate": "queue-deadline"}
+        return headers, {"type": "error", "error": error}
+
+
+def base_url(provider: providers.Provider, sending: Sending) -> str:
+    """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint."""
+    port = f":{sending.port}" if sending.port is not None else ""
+    origin = f"{sending.scheme}://{sending.host}{port}"
+    if provider.hosts:
+        return origin
+    path = sending.path.removesuffix("/")
+    cut = path.removesuffix("/chat/completions")
+    return origin + (cut if cut != path else path.rpartition("/")[0])

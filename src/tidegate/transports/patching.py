@@ -1,0 +1,48 @@
+"""Class-level patches by wrapt: put on once, inert unless something is governed, taken off again."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import wrapt
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Patches:
+    """The patches of one HTTP stack, at most one a class and method, whatever name its module was imported under."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handles: dict[tuple[type, str], Any] = {}
+
+    def put(self, target: type, method: str, wrapper: Wrapper) -> bool:
+        """Wraps `target.method`; returns False where it is wrapped already."""
+        with self._lock:
+            if (target, method) in self._handles:
+                return False
+            self._handles[target, method] = wrapt.wrap_function_wrapper(target, method, wrapper)
+            return True
+
+    def remove(self) -> None:
+        """Restores every patched method; one under a foreign wrapper stays, inert."""
+        with self._lock:
+            for (target, method), handle in list(self._handles.items()):
+                try:
+                    wrapt.unwrap_object(target, method, handle)
+                except wrapt.WrapperNotFoundError:
+                    continue
+                del self._handles[target, method]
+
+
+def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
+    """Calls `put` with the module `name` when it is imported, or now; never imports it."""
+    module = sys.modules.get(name)
+    if module is not None:
+        put(module)
+    else:
+        wrapt.register_post_import_hook(put, name)

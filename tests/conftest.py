@@ -1,0 +1,27 @@
+"""What all tests share: a registry of their own, and nothing that is left of another test."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import tidegate
+from tidegate.transports import httpx as transport
+from tidegate.transports.govern import Installation
+
+
+@pytest.fixture
+def registry() -> tidegate.RateLimitRegistry:
+    """A registry with the default settings, whatever the environment says."""
+    return tidegate.RateLimitRegistry(tidegate.Settings())
+
+
+@pytest.fixture(autouse=True)
+def unpatched() -> Iterator[None]:
+    """Leaves no patch behind: each test sees the HTTP libraries as they are."""
+    yield
+    Installation.mark = None
+    gc.collect()
+    transport.patches.remove()

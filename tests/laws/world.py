@@ -1,0 +1,187 @@
+"""Virtual time: the real registry and exchange against the simulator's pure limiters, without a socket or a clock."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidegate.core.exchange import Ended, Policy, Resume, Send, Sent, exchange
+from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
+from tidegate.registries import RateLimitRegistry
+from tidegate.seat import Seat
+from tidegate.settings import Settings
+from tidegate.testing import Call, Gate, Refusal, Scenario, Ticket
+
+KEY = Key("virtual", "https://provider.test", "0123456789abcdef", "model")
+
+
+@dataclass
+class Attempt:
+    """One request as the server saw it."""
+
+    row: int
+    at: float
+    admitted: bool
+
+
+@dataclass
+class World:
+    """A provider, its network, and the clients before it; `call` adds one, `run` plays until nothing moves."""
+
+    scenario: Scenario
+    settings: Settings = field(default_factory=Settings)
+    network: float = 0.005
+    latency: Callable[[random.Random], float] = lambda draw: 0.5
+    headers: bool = True
+    hints: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.now = 0.0
+        self.random = random.Random(self.seed)
+        self.gate: Gate = self.scenario.gate()
+        self.registry = RateLimitRegistry(self.settings, clock=lambda: self.now, draw=self.random.random)
+        self.attempts: list[Attempt] = []
+        self.ended: dict[int, Ended] = {}
+        self.makespan = 0.0
+        self.in_flight = self.peak = 0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._flows: dict[int, VirtualCall] = {}
+
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        """Plays `action` in `delay` seconds."""
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now + max(0.0, delay), self._sequence, action))
+
+    def call(self, row: int, *, at: float = 0.0, tokens: int = 0, max_wait: float = 3600.0, priority: int = 0) -> None:
+        """A call that joins at `at`."""
+        call = VirtualCall(self, row, tokens, max_wait, priority)
+        self._flows[row] = call
+        self.after(at - self.now, call.start)
+
+    def cancel(self, row: int, at: float) -> None:
+        """The caller of `row` goes away at `at`."""
+        self.after(at - self.now, self._flows[row].cancel)
+
+    def run(self, until: float = math.inf) -> None:
+        """Plays every event up to `until`; time does not run backwards and does not stand still for ever."""
+        steps = 0
+        while self._events and self._events[0][0] <= until:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+            steps += 1
+            assert steps < 2_000_000, "the world does not come to rest"
+
+    def serve(self, call: VirtualCall, permit_sent: Callable[[Sent], None]) -> None:
+        """What becomes of a request that is sent now."""
+        self.after(self.network, lambda: self._arrive(call, permit_sent))
+
+    def _arrive(self, call: VirtualCall, reply: Callable[[Sent], None]) -> None:
+        verdict = self.gate.admit(Call(input_tokens=call.tokens), self.now)
+        admitted = isinstance(verdict, Ticket)
+        self.attempts.append(Attempt(call.row, self.now, admitted))
+        readings = self._readings() if self.headers else ()
+        if isinstance(verdict, Refusal):
+            outcome = self._refused(verdict, readings)
+            self.after(self.network, lambda: reply(Sent(outcome)))
+            return
+        self.in_flight += 1
+        self.peak = max(self.peak, self.in_flight)
+        latency = self.latency(self.random)
+
+        def finish() -> None:
+            self.in_flight -= 1
+            self.gate.finish(verdict, 0, self.now)
+            self.after(self.network, lambda: reply(Sent(Outcome(Kind.OK, readings=readings, status=200))))
+
+        self.after(latency, finish)
+
+    def _refused(self, refusal: Refusal, readings: tuple[Reading, ...]) -> Outcome:
+        if refusal.reason == "outage":
+            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=500)
+        hint = refusal.retry_after if self.hints else None
+        if refusal.reason == "slots":
+            return Outcome(Kind.OVERLOADED, Cause.OVERLOAD, None, readings, status=503)
+        return Outcome(Kind.RATE_LIMIT, Cause.RATE, hint, readings, status=429)
+
+    def _readings(self) -> tuple[Reading, ...]:
+        return tuple(
+            Reading(
+                name=level.name,
+                unit=level.unit,
+                refill="fixed" if limit.kind == "fixed" else "continuous",
+                limit=level.limit,
+                remaining=max(0.0, math.floor(level.remaining)),
+                reset_after=level.reset_after,
+            )
+            for limit, level in zip(self.scenario.limiters, self.gate.levels(self.now)[len(self.scenario.outages) :], strict=True)
+            if limit.is_announced
+        )
+
+
+class VirtualCall:
+    """One caller: drives its exchange as `tidegate.drive` does, on the world's events."""
+
+    def __init__(self, world: World, row: int, tokens: int, max_wait: float, priority: int) -> None:
+        self.world = world
+        self.row = row
+        self.tokens = tokens
+        self.waiting_for = 0
+        seat = Seat(
+            world.registry,
+            KEY,
+            Cost(tokens=tokens, input_tokens=tokens),
+            self,
+            window=60.0,
+            priority=priority,
+            max_wait=max_wait,
+        )
+        self._make = lambda: exchange(seat, Policy(max_wait=max_wait), world.now, world.random.random)
+        self.flow = None
+        self.finished = False
+
+    def start(self) -> None:
+        if self.finished:
+            return
+        self.flow = self._make()
+        self._step(lambda: next(self.flow))
+
+    def cancel(self) -> None:
+        self.finished = True
+        if self.flow is not None:
+            self.flow.close()
+
+    def wake(self) -> bool:
+        return self.arm(self.world.now)
+
+    def arm(self, until: float) -> bool:
+        turn = self.waiting_for
+        self.world.after(until - self.world.now, lambda: self._resume(turn))
+        return True
+
+    def _resume(self, turn: int) -> None:
+        if turn == self.waiting_for and not self.finished:
+            self._step(lambda: self.flow.send(Resume(self.world.now)))
+
+    def _step(self, advance: Callable[[], object]) -> None:
+        self.waiting_for += 1
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            self.finished = True
+            self.world.ended[self.row] = stop.value
+            self.world.makespan = self.world.now
+            return
+        if isinstance(effect, Send):
+            self.waiting_for += 1
+            self.world.serve(self, self._reply)
+        elif effect.until is not None:
+            self.arm(effect.until)
+
+    def _reply(self, sent: Sent) -> None:
+        if not self.finished:
+            self._step(lambda: self.flow.send(Resume(self.world.now, sent)))

@@ -1,0 +1,93 @@
+"""Who may import whom. The table is the rule; the test only reads it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SRC = Path(__file__).parents[1] / "src" / "tidegate"
+IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "subprocess", "sqlite3", "secrets"}
+
+CORE = {"errors", "core"}
+REGISTRY = {*CORE, "providers", "settings", "slots", "drive", "nesting", "registries", "seat", "calls"}
+TRANSPORTS = {*REGISTRY, "transports"}
+SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "auto", ""}
+
+LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
+    # part: (our parts it may import, whether impure stdlib is allowed, third parties)
+    "errors": (set(), False, set()),
+    "core": (CORE, False, set()),
+    "providers": ({*CORE, "providers"}, False, set()),
+    "settings": ({"errors"}, True, {"pydantic"}),
+    "slots": (CORE, False, set()),
+    "drive": (CORE, True, set()),
+    "nesting": (set(), False, set()),
+    "registries": ({*CORE, "settings", "slots"}, True, set()),
+    "seat": ({*CORE, "slots", "registries"}, False, set()),
+    "calls": (REGISTRY, False, set()),
+    "transports": (TRANSPORTS, True, {"wrapt"}),
+    "default": ({"registries"}, True, set()),
+    "wrapping": ({*TRANSPORTS, "default"}, False, set()),
+    "installing": ({*TRANSPORTS, "default"}, True, set()),
+    "auto": ({"installing"}, False, set()),
+    "": (SURFACE, False, set()),
+    "testing": ({*SURFACE, "testing"}, True, set()),
+    "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
+    "cli": ({*SURFACE, "testing", "demo", "cli"}, True, {"typer", "rich"}),
+}
+
+LAZY_UPWARDS = {
+    ("registries", "wrapping"): "`registry.wrap(client)` is public surface; the wrapper is loaded when it is called",
+    ("registries", "calls"): "`registry.execute` is public surface; its provider tables are loaded when it is called",
+}
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            yield from (f"tidegate.{alias.name}" for alias in node.names) if module == "tidegate" else (module,)
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(SRC.rglob("*.py")):
+        parts = path.relative_to(SRC.parent).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+def violations() -> Iterator[str]:
+    for name, path in modules():
+        part = part_of(name)
+        ours, impure, third = LAYERS[part]
+        for target in imports(path):
+            top = target.split(".")[0]
+            if top == "tidegate":
+                allowed = part_of(target) in ours or (part, part_of(target)) in LAZY_UPWARDS
+            elif top in sys.stdlib_module_names:
+                allowed = impure or top not in IMPURE
+            else:
+                allowed = top in third
+            if not allowed:
+                yield f"{name} imports {target}"
+
+
+def test_every_import_is_allowed_by_the_table() -> None:
+    assert list(violations()) == []
+
+
+def test_every_part_of_the_house_has_its_row() -> None:
+    assert {part_of(name) for name, _ in modules()} == set(LAYERS)
+
+
+def test_every_exception_to_the_table_is_still_needed() -> None:
+    used = {(part_of(name), part_of(target)) for name, path in modules() for target in imports(path)}
+    assert set(LAZY_UPWARDS) <= used
