@@ -1,0 +1,71 @@
+"""A simulated LLM provider, with real limiters and the ground truth, for tests, benchmarks and demonstrations.
+
+    from tidegate.testing import Limit, Scenario, Simulator
+
+    scenario = Scenario(limiters=(Limit(limit=600),), dialect="openai")
+    with Simulator(scenario) as provider:
+        client = openai.OpenAI(base_url=provider.openai_url, api_key="any")
+        ...
+        provider.truth().total.refused            # {} if nobody ran into the limit
+
+It speaks OpenAI's chat completions, responses and embeddings (also under Azure's paths) and Anthropic's messages, plain
+and streamed, over HTTP on this machine only. `SimulatorProcess` is the same in a process of its own. `ideal_makespan`
+says how soon a client could have been done that knew every limit.
+"""
+
+from __future__ import annotations
+
+from tidegate.testing.bucket import ContinuousBucket, Refill
+from tidegate.testing.clock import VirtualClock
+from tidegate.testing.distributions import Distribution
+from tidegate.testing.flags import from_flags
+from tidegate.testing.gate import Call, Gate, Pricing, Refusal, Ticket
+from tidegate.testing.ideal import ideal_makespan
+from tidegate.testing.limiters import (
+    Credit,
+    DayQuota,
+    FixedWindow,
+    Level,
+    Limiter,
+    Outage,
+    Reason,
+    RollingWindow,
+    Slots,
+)
+from tidegate.testing.process import SimulatorProcess
+from tidegate.testing.scenario import Scenario
+from tidegate.testing.simulator import Simulator, serve
+from tidegate.testing.specs import Fault, Limit, OutageSpan
+from tidegate.testing.truth import Counts, Truth
+
+__all__ = [
+    "Call",
+    "ContinuousBucket",
+    "Counts",
+    "Credit",
+    "DayQuota",
+    "Distribution",
+    "Fault",
+    "FixedWindow",
+    "Gate",
+    "Level",
+    "Limit",
+    "Limiter",
+    "Outage",
+    "OutageSpan",
+    "Pricing",
+    "Reason",
+    "Refill",
+    "Refusal",
+    "RollingWindow",
+    "Scenario",
+    "Simulator",
+    "SimulatorProcess",
+    "Slots",
+    "Ticket",
+    "Truth",
+    "VirtualClock",
+    "from_flags",
+    "ideal_makespan",
+    "serve",
+]

@@ -1,0 +1,161 @@
+"""The provider's books: a gate and a tally for each key, the faults that are due, and the ground truth of it all.
+
+Safe for threads: the server's loop admits and ends calls, anybody may read the truth, reset or change the scenario.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.testing.gate import Call, Gate, Refusal, Ticket
+from tidegate.testing.limiters import Level
+from tidegate.testing.scenario import Scenario
+from tidegate.testing.specs import Fault
+from tidegate.testing.truth import Tally, Truth
+
+
+class Account:
+    """One key's gate and tally."""
+
+    __slots__ = ("gate", "tally")
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.tally = Tally()
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A call that was let in: what it holds, the fault that will befall it, and its latency and pace in seconds."""
+
+    account: Account
+    total: Tally
+    ticket: Ticket
+    fault: Fault | None
+    latency: float
+    token_pace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the books say of a call, with the levels that headers announce, read just after it was charged."""
+
+    outcome: Admission | Refusal
+    announced: tuple[Level, ...]
+
+
+class Accounts:
+    """The books of one simulated provider; `clock` gives seconds from any origin."""
+
+    def __init__(self, scenario: Scenario, clock: Callable[[], float]) -> None:
+        self.scenario = scenario
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._start()
+
+    def _start(self) -> None:
+        self._started_at = self._clock()
+        self._random = random.Random(self.scenario.seed)
+        self._accounts: dict[str, Account] = {}
+        self._total = Tally()
+        self._order: dict[str, None] = {}
+        self._admitted_at: list[float] = []
+        self._streams = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds since the start or the last reset."""
+        return self._clock() - self._started_at
+
+    def output_tokens(self, default: int) -> int:
+        """The tokens that the next answer is counted as."""
+        with self._lock:
+            drawn = self.scenario.output_tokens
+            return default if drawn is None else max(1, round(drawn.draw(self._random)))
+
+    def admit(self, key: str, row: str, call: Call, *, stream: bool) -> Verdict:
+        """Charge the call to its key, or refuse it; an empty `row` gets the number of the call."""
+        with self._lock:
+            now = self.now
+            account = self._accounts.get(key)
+            if account is None:
+                account = self._accounts[key] = Account(self.scenario.gate())
+            for tally in (account.tally, self._total):
+                tally.received += 1
+            outcome = account.gate.admit(call, now)
+            if isinstance(outcome, Refusal):
+                for tally in (account.tally, self._total):
+                    tally.refused[outcome.name] += 1
+                return Verdict(outcome, self._announced(account.gate, now))
+            for tally in (account.tally, self._total):
+                tally.admit()
+            self._order.setdefault(row or f"#{self._total.received}")
+            self._admitted_at.append(now)
+            admission = self._admission(account, outcome, stream)
+            return Verdict(admission, self._announced(account.gate, now))
+
+    def _admission(self, account: Account, ticket: Ticket, stream: bool) -> Admission:
+        scenario = self.scenario
+        latency = scenario.latency.draw(self._random)
+        if scenario.knee is not None:
+            latency *= max(1.0, self._total.in_flight / scenario.knee)
+        self._streams += stream
+        fault = next((fault for fault in scenario.faults if self._is_due(fault, stream)), None)
+        return Admission(account, self._total, ticket, fault, latency, scenario.token_pace)
+
+    def _is_due(self, fault: Fault, stream: bool) -> bool:
+        in_stream = fault.kind.startswith("stream")
+        if in_stream and not stream:
+            return False
+        number = self._streams if in_stream else self._total.admitted
+        return number in fault.nth or (fault.probability > 0 and self._random.random() < fault.probability)
+
+    def _announced(self, gate: Gate, now: float) -> tuple[Level, ...]:
+        scenario = self.scenario
+        if not scenario.headers:
+            return ()
+        limiters = gate.limiters[len(scenario.outages) :]
+        return tuple(limiter.level(now) for limiter, told in zip(limiters, scenario.announced, strict=True) if told)
+
+    def end(self, admission: Admission, how: str, produced: int) -> None:
+        """A call has ended: `answered`, `broken` or `abandoned`, with so many output tokens produced."""
+        with self._lock:
+            admission.account.gate.finish(admission.ticket, produced, self.now)
+            admission.account.tally.end(how)
+            admission.total.end(how)
+
+    def truth(self) -> Truth:
+        """The ground truth now."""
+        with self._lock:
+            now = self.now
+            return Truth(
+                elapsed=now,
+                total=self._total.counts(),
+                keys={name: account.tally.counts(account.gate.levels(now)) for name, account in self._accounts.items()},
+                order=tuple(self._order),
+                admitted_at=tuple(self._admitted_at),
+            )
+
+    def reset(self) -> None:
+        """Begin anew at 0 with full limiters; calls in flight end in the old books."""
+        with self._lock:
+            self._start()
+
+    def configure(self, changes: Mapping[str, Any], *, outage: float | None, status: int | str) -> None:
+        """Change fields of the scenario in mid-run, and begin an outage of `outage` seconds now.
+
+        Limiters of the same name and kind keep what they hold.
+        """
+        with self._lock:
+            now = self.now
+            scenario = self.scenario.replace(**changes)
+            if outage is not None:
+                span = {"start": now, "end": now + outage, "status": status}
+                scenario = scenario.replace(outages=(*scenario.outages, span))
+            self.scenario = scenario
+            for account in self._accounts.values():
+                account.gate.replace(scenario.gate().limiters, scenario.pricing, now)

@@ -1,0 +1,78 @@
+"""Anthropic's messages, whole and streamed, as its SDK parses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.testing.replies import (
+    Body,
+    Endpoint,
+    Question,
+    Reply,
+    Stream,
+    bound_of,
+    event,
+    text_of,
+    texts_of,
+    tokens_in,
+)
+
+
+def read_messages(body: Body) -> Question:
+    """`messages`, `system`, `max_tokens` (required, as it is there)."""
+    texts = texts_of(body.get("messages"))
+    bound = bound_of(body, "max_tokens")
+    if bound is None:
+        raise ValueError("max_tokens: Field required")
+    size = sum(map(len, texts)) + len(text_of(body.get("system")))
+    return Question(texts[-1] if texts else "", tokens_in(size), bound)
+
+
+def _stop(reply: Reply) -> str:
+    return "max_tokens" if reply.cut_short else "end_turn"
+
+
+def _message(reply: Reply, content: list[dict[str, Any]], stop: str | None, produced: int) -> dict[str, Any]:
+    return {
+        "id": reply.id,
+        "type": "message",
+        "role": "assistant",
+        "model": reply.model,
+        "content": content,
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "usage": {
+            "input_tokens": reply.input_tokens,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+            "output_tokens": produced,
+            "service_tier": "standard",
+        },
+    }
+
+
+def whole_message(body: Body, reply: Reply) -> dict[str, Any]:
+    """A `message`."""
+    return _message(reply, [{"type": "text", "text": reply.text}], _stop(reply), reply.output_tokens)
+
+
+def stream_message(body: Body, reply: Reply) -> Stream:
+    """The events from `message_start` to `message_stop`."""
+
+    def typed(name: str, **fields: Any) -> bytes:
+        return event({"type": name, **fields}, name)
+
+    def delta(piece: str) -> bytes:
+        return typed("content_block_delta", index=0, delta={"type": "text_delta", "text": piece})
+
+    head = typed("message_start", message=_message(reply, [], None, 1))
+    head += typed("content_block_start", index=0, content_block={"type": "text", "text": ""}) + typed("ping")
+    tail = typed("content_block_stop", index=0)
+    stopped = {"stop_reason": _stop(reply), "stop_sequence": None}
+    tail += typed("message_delta", delta=stopped, usage={"output_tokens": reply.output_tokens})
+    tail += typed("message_stop")
+    broken = typed("error", error={"type": "overloaded_error", "message": "Overloaded"})
+    return Stream(head, [delta(piece) for piece in reply.pieces], tail, broken)
+
+
+MESSAGES = Endpoint("anthropic", read_messages, whole_message, stream_message)

@@ -1,0 +1,37 @@
+"""Virtual time: a clock that only moves when it is told to."""
+
+from __future__ import annotations
+
+from tidegate.errors import ConfigurationError
+
+
+class VirtualClock:
+    """A clock for tests: call it for the instant, in seconds; `advance` moves it and returns the new instant.
+
+    It has the signature of `time.monotonic`, so it stands in wherever a clock is a parameter.
+    """
+
+    __slots__ = ("_now",)
+
+    def __init__(self, now: float = 0.0) -> None:
+        self._now = now
+
+    def __call__(self) -> float:
+        return self._now
+
+    @property
+    def now(self) -> float:
+        """The current instant, in seconds."""
+        return self._now
+
+    def advance(self, seconds: float) -> float:
+        """Move forward by `seconds` (never backward) and return the new instant."""
+        if not seconds >= 0:
+            raise ConfigurationError("seconds", seconds, "a clock only moves forward: 0 or more")
+        self._now += seconds
+        return self._now
+
+    def advance_to(self, instant: float) -> float:
+        """Move to `instant`, or stay where that is already past, and return the current instant."""
+        self._now = max(self._now, instant)
+        return self._now

@@ -1,0 +1,249 @@
+"""How a provider tells of its limits: the headers of every answer and the bodies of refusals, a dialect each.
+
+Pure: levels, refusals and the wall time come in, header pairs and JSON values go out. As with the real ones,
+OpenAI's remaining is the floor of the level and its reset the time to *full*, in Go's durations; Anthropic's reset is
+an RFC 3339 instant cut to whole seconds, and its token counts are rounded to thousands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from tidegate.testing.gate import Refusal
+from tidegate.testing.limiters import SLACK, Level, Reason, Unit
+from tidegate.testing.prose import anthropic_rate, go_duration, openai_rate
+
+Headers = list[tuple[str, str]]
+
+ABSURD = 31_536_000.0
+"""What an absurd retry-after says: a year."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A refusal as it goes out; `body` is a JSON value, or text for the HTML of a proxy that has lost its server."""
+
+    status: int
+    headers: Headers
+    body: dict[str, Any] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What a refusal may tell: the model's name and the seconds to wait (None: nothing), in headers and in prose."""
+
+    model: str
+    seconds: float | None
+    prose: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The two things a dialect writes: `headers(levels, wall)` of any answer, and `refuse(refusal, telling)`."""
+
+    headers: Callable[[Sequence[Level], float], Headers]
+    refuse: Callable[[Refusal, Telling], Answer]
+
+
+def told(mode: str, seconds: float | None) -> float | None:
+    """What a refusal says of the time for a retry-after `exact`, `late`, `absurd` or `none`; seconds."""
+    if seconds is None or mode == "none":
+        return None
+    if mode == "absurd":
+        return ABSURD
+    return seconds * 3 if mode == "late" else seconds
+
+
+def _by_unit(levels: Sequence[Level]) -> dict[Unit, Level]:
+    first: dict[Unit, Level] = {}
+    for level in levels:
+        first.setdefault(level.unit, level)
+    return first
+
+
+def floor_of(level: Level) -> int:
+    """The remaining amount as it is announced: whole, and never negative."""
+    return max(0, math.floor(level.remaining * (1 + SLACK)))
+
+
+def _whole_seconds(seconds: float) -> str:
+    return str(max(1, math.ceil(seconds * (1 - SLACK))))
+
+
+def openai_headers(levels: Sequence[Level], wall: float) -> Headers:
+    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`."""
+    rows: Headers = []
+    for unit, level in _by_unit(levels).items():
+        if unit in ("requests", "tokens"):
+            rows.append((f"x-ratelimit-limit-{unit}", f"{level.limit:.0f}"))
+            rows.append((f"x-ratelimit-remaining-{unit}", str(floor_of(level))))
+            rows.append((f"x-ratelimit-reset-{unit}", go_duration(level.reset_after)))
+    return rows
+
+
+def azure_headers(levels: Sequence[Level], wall: float) -> Headers:
+    """`x-ratelimit-{limit,remaining}-*`, as of 2025: nothing of the time."""
+    rows: Headers = []
+    for unit, level in _by_unit(levels).items():
+        if unit in ("requests", "tokens"):
+            rows.append((f"x-ratelimit-limit-{unit}", f"{level.limit:.0f}"))
+            rows.append((f"x-ratelimit-remaining-{unit}", str(floor_of(level))))
+    return rows
+
+
+def azure_renewal_headers(levels: Sequence[Level], wall: float) -> Headers:
+    """As of 2026: with `renewalperiod-*` in seconds, and `reset-*` in seconds (other deployments say milliseconds)."""
+    rows = azure_headers(levels, wall)
+    for unit, level in _by_unit(levels).items():
+        if unit in ("requests", "tokens"):
+            rows.append((f"x-ratelimit-renewalperiod-{unit}", f"{level.window:g}"))
+            rows.append((f"x-ratelimit-reset-{unit}", f"{math.floor(level.reset_after)}"))
+    return rows
+
+
+def anthropic_headers(levels: Sequence[Level], wall: float) -> Headers:
+    """`anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-*`; unlimited tokens are input + output."""
+    rows: Headers = []
+    known = _by_unit(levels)
+    for unit, level in known.items():
+        rows += _anthropic_row(unit.replace("_", "-"), level.limit, level.remaining, level.reset_after, wall)
+    if "tokens" not in known and "input_tokens" in known and "output_tokens" in known:
+        into, out = known["input_tokens"], known["output_tokens"]
+        reset = max(into.reset_after, out.reset_after)
+        rows += _anthropic_row("tokens", into.limit + out.limit, into.remaining + out.remaining, reset, wall)
+    return rows
+
+
+def _anthropic_row(name: str, limit: float, remaining: float, reset_after: float, wall: float) -> Headers:
+    left = max(0, math.floor(remaining * (1 + SLACK)))
+    if name != "requests" and limit >= 10_000:
+        left = round(left / 1000) * 1000
+    reset = datetime.fromtimestamp(math.floor(wall + reset_after), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    prefix = f"anthropic-ratelimit-{name}"
+    return [(f"{prefix}-limit", f"{limit:.0f}"), (f"{prefix}-remaining", str(left)), (f"{prefix}-reset", reset)]
+
+
+def ietf_headers(levels: Sequence[Level], wall: float) -> Headers:
+    """Draft 03's three fields, of the limit that is nearest to its end; reset in seconds."""
+    if not levels:
+        return []
+    tight = min(levels, key=lambda level: level.remaining / level.limit)
+    policies = ", ".join(f"{level.limit:.0f};w={level.window:g}" for level in levels)
+    return [
+        ("ratelimit-limit", f"{tight.limit:.0f}, {policies}"),
+        ("ratelimit-remaining", str(floor_of(tight))),
+        ("ratelimit-reset", str(math.ceil(tight.reset_after))),
+    ]
+
+
+def no_headers(levels: Sequence[Level], wall: float) -> Headers:
+    """Nothing."""
+    return []
+
+
+def _retry_after(telling: Telling, *, milliseconds: bool) -> Headers:
+    if telling.seconds is None:
+        return []
+    rows = [("retry-after", _whole_seconds(telling.seconds))]
+    if milliseconds:
+        rows.append(("retry-after-ms", str(math.ceil(telling.seconds * 1000 * (1 - SLACK)))))
+    return rows
+
+
+def _openai_error(message: str, kind: str, code: str | None) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+
+def openai_refusal(refusal: Refusal, telling: Telling) -> Answer:
+    """OpenAI's errors: rate and day 429, `insufficient_quota`, "Request too large", and 5xx."""
+    if refusal.reason is Reason.OUTAGE:
+        return _broken(refusal.status or 503)
+    if refusal.reason is Reason.MONEY:
+        message = "You exceeded your current quota, please check your plan and billing details."
+        return Answer(429, [], _openai_error(message, "insufficient_quota", "insufficient_quota"))
+    if refusal.reason is Reason.SLOTS and refusal.status != 429:
+        message = "The engine is currently overloaded, please try again later. The request queue is full."
+        return Answer(refusal.status or 503, [], _openai_error(message, "server_error", "server_is_overloaded"))
+    if refusal.reason is Reason.SLOTS:
+        message = f"Too many concurrent requests: Limit {refusal.level.limit:.0f}."
+        return Answer(429, [], _openai_error(message, "requests", "rate_limit_exceeded"))
+    kind = "requests" if refusal.level.unit == "requests" else "tokens"
+    message = openai_rate(refusal, telling.model, telling.seconds if telling.prose else None)
+    headers = [] if refusal.reason is Reason.TOO_LARGE else _retry_after(telling, milliseconds=True)
+    return Answer(429, headers, _openai_error(message, kind, "rate_limit_exceeded"))
+
+
+def _broken(status: int) -> Answer:
+    names = {500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout"}
+    name = names.get(status, "Overloaded")
+    if status in (502, 504):
+        return Answer(status, [], f"<html><head><title>{status} {name}</title></head><body>{name}</body></html>")
+    message = "The server had an error while processing your request." if status == 500 else f"{name}."
+    return Answer(status, [], _openai_error(message, "server_error", None))
+
+
+def azure_refusal(refusal: Refusal, telling: Telling) -> Answer:
+    """Azure's 429, which names the time in whole seconds; other errors as OpenAI has them."""
+    if refusal.reason not in (Reason.RATE, Reason.DAY):
+        return openai_refusal(refusal, telling)
+    counted = "call" if refusal.level.unit == "requests" else "token"
+    day = " per day" if refusal.reason is Reason.DAY else ""
+    message = (
+        "Requests to the ChatCompletions_Create Operation under Azure OpenAI API version 2024-10-21 have exceeded "
+        f"{counted} rate limit{day} of your current OpenAI S0 pricing tier."
+    )
+    if telling.prose and telling.seconds is not None:
+        message += f" Please retry after {_whole_seconds(telling.seconds)} seconds."
+    headers = _retry_after(telling, milliseconds=True)
+    return Answer(429, headers, {"error": {"code": "429", "message": message}})
+
+
+def _anthropic_error(kind: str, message: str) -> dict[str, Any]:
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
+
+
+def anthropic_refusal(refusal: Refusal, telling: Telling) -> Answer:
+    """Anthropic's errors: `rate_limit_error`, the credit balance, and `overloaded_error` for 529 and 503."""
+    status = refusal.status or 503
+    if refusal.reason is Reason.OUTAGE and status in (502, 504):
+        return _broken(status)
+    if refusal.reason is Reason.MONEY:
+        message = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
+        return Answer(400, [("x-should-retry", "false")], _anthropic_error("invalid_request_error", message))
+    if refusal.reason is Reason.SLOTS and status == 429:
+        message = "Number of concurrent connections has exceeded your rate limit. Please try again later."
+        return Answer(429, [], _anthropic_error("rate_limit_error", message))
+    if refusal.reason in (Reason.OUTAGE, Reason.SLOTS):
+        overloaded = status == 529 or refusal.reason is Reason.SLOTS
+        error = ("overloaded_error", "Overloaded") if overloaded else ("api_error", "Internal server error")
+        return Answer(status, [], _anthropic_error(*error))
+    headers = [] if refusal.reason is Reason.TOO_LARGE else _retry_after(telling, milliseconds=False)
+    return Answer(429, headers, _anthropic_error("rate_limit_error", anthropic_rate(refusal)))
+
+
+def ietf_refusal(refusal: Refusal, telling: Telling) -> Answer:
+    """OpenAI's bodies with a `retry-after` in seconds, and no other time."""
+    answer = openai_refusal(refusal, Telling(telling.model, telling.seconds, prose=False))
+    return Answer(answer.status, [row for row in answer.headers if row[0] == "retry-after"], answer.body)
+
+
+def silent_refusal(refusal: Refusal, telling: Telling) -> Answer:
+    """The status and a bare message: no header and no time anywhere."""
+    if refusal.reason in (Reason.RATE, Reason.DAY):
+        message = "Too Many Requests per day" if refusal.reason is Reason.DAY else "Too Many Requests"
+        return Answer(429, [], {"error": {"message": message}})
+    return openai_refusal(refusal, Telling(telling.model, None, prose=False))
+
+
+DIALECT_TABLE: dict[str, Dialect] = {
+    "openai": Dialect(openai_headers, openai_refusal),
+    "azure": Dialect(azure_headers, azure_refusal),
+    "azure-renewal": Dialect(azure_renewal_headers, azure_refusal),
+    "anthropic": Dialect(anthropic_headers, anthropic_refusal),
+    "ietf": Dialect(ietf_headers, ietf_refusal),
+    "none": Dialect(no_headers, silent_refusal),
+}

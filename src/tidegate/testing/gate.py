@@ -1,0 +1,157 @@
+"""All the limiters of one key together: a call is admitted by every one of them, or charged by none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tidegate.testing.limiters import Level, Limiter, Outage, Reason, Slots
+
+Charge = Literal["input", "input+max_tokens", "produced"]
+CHARGES: tuple[Charge, ...] = ("input", "input+max_tokens", "produced")
+
+_RANK = {reason: rank for rank, reason in enumerate(Reason)}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a call weighs, in tokens: its input, what it will produce, and its own bound on that (None: no bound)."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What a limiter of `tokens` or `output_tokens` is charged for a call, at admission and at the end.
+
+    `input`: the input at admission, and that is all. `input+max_tokens`: the bound on the output is reserved at
+    admission (`default_max_tokens` where the call names none) and, if `gives_back`, what was not produced returns at
+    the end. `produced`: the input at admission, the output at the end, into debt if need be. A limiter of
+    `output_tokens` is charged what was produced, unless the bound is reserved.
+    """
+
+    charge: Charge = "input"
+    gives_back: bool = False
+    default_max_tokens: int = 256
+
+    def at_admission(self, unit: str, call: Call) -> float:
+        """The amount that has to fit for the call to be admitted."""
+        if unit == "requests":
+            return 1
+        if unit == "input_tokens":
+            return call.input_tokens
+        reserved = 0
+        if self.charge == "input+max_tokens":
+            reserved = self.default_max_tokens if call.max_tokens is None else call.max_tokens
+        return reserved if unit == "output_tokens" else call.input_tokens + reserved
+
+    def at_end(self, unit: str, call: Call, produced: int) -> float:
+        """The amount that the call has been charged once it has ended with `produced` output tokens."""
+        if unit in ("requests", "input_tokens"):
+            return self.at_admission(unit, call)
+        if self.charge == "produced" or (self.charge == "input+max_tokens" and self.gives_back):
+            return produced if unit == "output_tokens" else call.input_tokens + produced
+        if self.charge == "input" and unit == "output_tokens":
+            return produced
+        return self.at_admission(unit, call)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a call is not admitted.
+
+    `name` is the limiter's, or `too_large` where the call can never fit. `used` and `requested` are in the limiter's
+    unit; `retry_after` is in seconds and None where time alone does not help or the provider cannot know. `status` is
+    set by the limiters that have their own; `drops` means that the connection is cut instead of an answer.
+    """
+
+    name: str
+    reason: Reason
+    level: Level
+    used: float
+    requested: float
+    retry_after: float | None
+    status: int | None = None
+    drops: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Proof that a call was charged; `finish` takes it back once."""
+
+    call: Call
+    amounts: dict[str, float]
+
+
+class Gate:
+    """The admission of one key. Not safe for threads; whoever owns it holds a lock."""
+
+    def __init__(self, limiters: Iterable[Limiter], pricing: Pricing) -> None:
+        self.limiters: Sequence[Limiter] = tuple(limiters)
+        self.pricing = pricing
+
+    def ready_at(self, call: Call, now: float) -> float:
+        """The earliest instant at which every limiter admits the call, infinity where time alone does not help."""
+        price = self.pricing.at_admission
+        return max((limiter.ready_at(price(limiter.unit, call), now) for limiter in self.limiters), default=now)
+
+    def admit(self, call: Call, now: float) -> Ticket | Refusal:
+        """Charge the call to every limiter, or say which one refused it and charge none."""
+        price = self.pricing.at_admission
+        amounts: dict[str, float] = {}
+        refused: list[tuple[Limiter, float]] = []
+        for limiter in self.limiters:
+            amount = amounts[limiter.name] = price(limiter.unit, call)
+            if (ready_at := limiter.ready_at(amount, now)) > now:
+                refused.append((limiter, ready_at))
+        if refused:
+            return min(
+                (_refusal(limiter, amounts[limiter.name], ready_at, now) for limiter, ready_at in refused),
+                key=lambda refusal: (_RANK[refusal.reason], -(refusal.retry_after or 0)),
+            )
+        for limiter in self.limiters:
+            limiter.charge(amounts[limiter.name], now)
+        return Ticket(call, amounts)
+
+    def finish(self, ticket: Ticket, produced: int, now: float) -> None:
+        """End a call that has produced so many output tokens: settle its charges and free its slot."""
+        for limiter in self.limiters:
+            charged = ticket.amounts.get(limiter.name)
+            if charged is None:
+                continue
+            difference = self.pricing.at_end(limiter.unit, ticket.call, produced) - charged
+            if difference:
+                limiter.charge(difference, now)
+            limiter.finish(now)
+
+    def replace(self, limiters: Iterable[Limiter], pricing: Pricing, now: float) -> None:
+        """Change the limiters in mid-run; those of the same name and kind keep their state."""
+        before = {limiter.name: limiter for limiter in self.limiters}
+        self.limiters = tuple(limiters)
+        self.pricing = pricing
+        for limiter in self.limiters:
+            if limiter.name in before:
+                limiter.adopt(before[limiter.name], now)
+
+    def levels(self, now: float) -> tuple[Level, ...]:
+        """The state of every limiter at `now`, in the scenario's order."""
+        return tuple(limiter.level(now) for limiter in self.limiters)
+
+
+def _refusal(limiter: Limiter, amount: float, ready_at: float, now: float) -> Refusal:
+    level = limiter.level(now)
+    too_large = limiter.reason in (Reason.RATE, Reason.DAY) and ready_at == math.inf and amount > limiter.capacity
+    return Refusal(
+        name="too_large" if too_large else limiter.name,
+        reason=Reason.TOO_LARGE if too_large else limiter.reason,
+        level=level,
+        used=level.limit - level.remaining,
+        requested=amount,
+        retry_after=None if ready_at == math.inf else ready_at - now,
+        status=limiter.status if isinstance(limiter, Slots | Outage) else None,
+        drops=isinstance(limiter, Outage) and limiter.status is None,
+    )

@@ -1,0 +1,212 @@
+"""OpenAI's chat completions, responses and embeddings, whole and streamed, as its SDK parses them."""
+
+from __future__ import annotations
+
+import base64
+import random
+import struct
+from typing import Any
+
+from tidegate.testing.replies import (
+    Body,
+    Endpoint,
+    Question,
+    Reply,
+    Stream,
+    bound_of,
+    event,
+    text_of,
+    texts_of,
+    tokens_in,
+)
+
+STREAM_ERROR = {
+    "message": "The server had an error while processing your request.",
+    "type": "server_error",
+    "param": None,
+    "code": "server_error",
+}
+
+DIMENSIONS = 8
+
+
+def read_chat(body: Body) -> Question:
+    """`messages`, `max_completion_tokens` or `max_tokens`."""
+    texts = texts_of(body.get("messages"))
+    size = sum(map(len, texts))
+    return Question(texts[-1] if texts else "", tokens_in(size), bound_of(body, "max_completion_tokens", "max_tokens"))
+
+
+def _chat_usage(reply: Reply) -> dict[str, Any]:
+    return {
+        "prompt_tokens": reply.input_tokens,
+        "completion_tokens": reply.output_tokens,
+        "total_tokens": reply.input_tokens + reply.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }
+
+
+def _finish(reply: Reply) -> str:
+    return "length" if reply.cut_short else "stop"
+
+
+def whole_chat(body: Body, reply: Reply) -> dict[str, Any]:
+    """A `chat.completion`."""
+    message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None, "annotations": []}
+    return {
+        "id": reply.id,
+        "object": "chat.completion",
+        "created": reply.created,
+        "model": reply.model,
+        "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": _finish(reply)}],
+        "usage": _chat_usage(reply),
+        "service_tier": "default",
+        "system_fingerprint": "fp_tidegate",
+    }
+
+
+def stream_chat(body: Body, reply: Reply) -> Stream:
+    """`chat.completion.chunk` events; the usage in a last one of its own if `stream_options.include_usage`."""
+    with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+    frame = {"id": reply.id, "object": "chat.completion.chunk", "created": reply.created, "model": reply.model}
+    frame |= {"service_tier": "default", "system_fingerprint": "fp_tidegate"}
+
+    def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return event(frame | {"choices": [choice]} | ({"usage": None} if with_usage else {}))
+
+    tail = chunk({}, _finish(reply))
+    if with_usage:
+        tail += event(frame | {"choices": [], "usage": _chat_usage(reply)})
+    return Stream(
+        head=chunk({"role": "assistant", "content": "", "refusal": None}),
+        pieces=[chunk({"content": piece}) for piece in reply.pieces],
+        tail=tail + b"data: [DONE]\n\n",
+        broken=event({"error": STREAM_ERROR}),
+    )
+
+
+def read_responses(body: Body) -> Question:
+    """`input` (a text or a list of items), `instructions`, `max_output_tokens`."""
+    given = body.get("input", "")
+    texts = [given] if isinstance(given, str) else texts_of(given)
+    size = sum(map(len, texts)) + len(text_of(body.get("instructions")))
+    return Question(texts[-1] if texts else "", tokens_in(size), bound_of(body, "max_output_tokens"))
+
+
+def _output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
+def _message(reply: Reply, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": f"msg_{reply.id}", "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def _response(body: Body, reply: Reply, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    usage = {
+        "input_tokens": reply.input_tokens,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": reply.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": reply.input_tokens + reply.output_tokens,
+    }
+    return {
+        "id": reply.id,
+        "object": "response",
+        "created_at": reply.created,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": body.get("instructions"),
+        "max_output_tokens": body.get("max_output_tokens"),
+        "model": reply.model,
+        "output": output,
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": True,
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "usage": None if status == "in_progress" else usage,
+        "user": None,
+        "metadata": body.get("metadata") or {},
+    }
+
+
+def _status(reply: Reply) -> str:
+    return "incomplete" if reply.cut_short else "completed"
+
+
+def whole_response(body: Body, reply: Reply) -> dict[str, Any]:
+    """A `response`."""
+    status = _status(reply)
+    return _response(body, reply, status, [_message(reply, status, [_output_text(reply.text)])])
+
+
+def stream_response(body: Body, reply: Reply) -> Stream:
+    """The typed events from `response.created` to `response.completed`, numbered in sequence."""
+    number = -1
+    message_at = {"item_id": f"msg_{reply.id}", "output_index": 0, "content_index": 0}
+
+    def typed(name: str, **fields: Any) -> bytes:
+        nonlocal number
+        number += 1
+        return event({"type": name, "sequence_number": number, **fields}, name)
+
+    begun = _response(body, reply, "in_progress", [])
+    head = typed("response.created", response=begun) + typed("response.in_progress", response=begun)
+    head += typed("response.output_item.added", output_index=0, item=_message(reply, "in_progress", []))
+    head += typed("response.content_part.added", part=_output_text(""), **message_at)
+    pieces = [typed("response.output_text.delta", delta=piece, logprobs=[], **message_at) for piece in reply.pieces]
+    whole, status = whole_response(body, reply), _status(reply)
+    tail = typed("response.output_text.done", text=reply.text, logprobs=[], **message_at)
+    tail += typed("response.content_part.done", part=_output_text(reply.text), **message_at)
+    tail += typed("response.output_item.done", output_index=0, item=whole["output"][0])
+    tail += typed(f"response.{status}", response=whole)
+    broken = event({"type": "error", "sequence_number": len(pieces), "error": STREAM_ERROR}, "error")
+    return Stream(head, pieces, tail, broken)
+
+
+def read_embeddings(body: Body) -> Question:
+    """`input`: a text, texts, or tokens."""
+    inputs = _inputs(body)
+    size = sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
+    return Question("", tokens_in(size), 0)
+
+
+def _inputs(body: Body) -> list[str | list[int]]:
+    given = body.get("input")
+    if isinstance(given, str):
+        return [given]
+    if not isinstance(given, list) or not given:
+        raise ValueError("input: a text or a list is required")
+    return [given] if isinstance(given[0], int) else given
+
+
+def whole_embeddings(body: Body, reply: Reply) -> dict[str, Any]:
+    """A list of vectors, of floats or in base64 as the SDK asks; the same text has the same vector."""
+    size = bound_of(body, "dimensions") or DIMENSIONS
+    rows: list[dict[str, Any]] = []
+    for index, item in enumerate(_inputs(body)):
+        generator = random.Random(repr(item))
+        vector: list[float] | str = [generator.uniform(-1.0, 1.0) for _ in range(size)]
+        if body.get("encoding_format") == "base64":
+            vector = base64.b64encode(struct.pack(f"<{size}f", *vector)).decode()
+        rows.append({"object": "embedding", "index": index, "embedding": vector})
+    usage = {"prompt_tokens": reply.input_tokens, "total_tokens": reply.input_tokens}
+    return {"object": "list", "model": reply.model, "data": rows, "usage": usage}
+
+
+CHAT = Endpoint("openai", read_chat, whole_chat, stream_chat)
+RESPONSES = Endpoint("openai", read_responses, whole_response, stream_response)
+EMBEDDINGS = Endpoint("openai", read_embeddings, whole_embeddings, None)

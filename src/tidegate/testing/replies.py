@@ -1,0 +1,101 @@
+"""What an endpoint reads from a request and what it answers with, before any provider's shape is put on it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Body = Mapping[str, Any]
+
+_PIECE = re.compile(r"\s*\S+\s*?")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: the text that decides the answer, what counts as input, and the bound on the output."""
+
+    prompt: str
+    input_tokens: int
+    max_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is answered: `cut_short` where the request's own bound was reached; `created` is in seconds of wall time."""
+
+    id: str
+    model: str
+    text: str
+    input_tokens: int
+    output_tokens: int
+    cut_short: bool
+    created: int
+
+    @property
+    def pieces(self) -> list[str]:
+        """The text in the pieces in which it is streamed: words with the space before them."""
+        return _PIECE.findall(self.text) or [self.text]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A streamed answer as server-sent events: at once, piece by piece, and at the end; `broken` is an error event."""
+
+    head: bytes
+    pieces: list[bytes]
+    tail: bytes
+    broken: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can."""
+
+    dialect: str
+    read: Callable[[Body], Question]
+    whole: Callable[[Body, Reply], dict[str, Any]]
+    stream: Callable[[Body, Reply], Stream] | None
+
+
+def dumps(value: object) -> bytes:
+    """JSON as providers send it, in UTF-8."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def event(value: object, name: str = "") -> bytes:
+    """One server-sent event."""
+    return (b"event: %b\n" % name.encode() if name else b"") + b"data: %b\n\n" % dumps(value)
+
+
+def tokens_in(text_length: int) -> int:
+    """The tokens that so many characters are counted as: a quarter, rounded up, at least 1."""
+    return max(1, math.ceil(text_length / 4))
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content: a string, or the text parts of a list."""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        return "\n".join(text_of(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return ""
+
+
+def texts_of(messages: object) -> list[str]:
+    """The texts of messages in order; raises ValueError where that is no list of messages."""
+    if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
+        raise ValueError("messages: a list of objects is required")
+    return [text_of(message.get("content")) for message in messages]
+
+
+def bound_of(body: Body, *names: str) -> int | None:
+    """The first of these fields that is a whole number."""
+    for name in names:
+        value = body.get(name)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return None

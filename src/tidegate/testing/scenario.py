@@ -1,0 +1,155 @@
+"""What a simulated provider is like, as one frozen value: limits, headers, latency, faults.
+
+A `Scenario` is written in Python, read from JSON (`from_json`) or made from command-line flags (`flags.from_flags`).
+Instants are seconds since the server's start or last reset; durations are seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tidegate.errors import ConfigurationError
+from tidegate.testing.checks import among, at_least
+from tidegate.testing.distributions import Distribution
+from tidegate.testing.gate import CHARGES, Call, Charge, Gate, Pricing
+from tidegate.testing.limiters import Limiter, Outage
+from tidegate.testing.specs import Fault, Limit, OutageSpan
+from tidegate.testing.text import decode, encode
+
+DialectName = Literal["auto", "openai", "azure", "azure-renewal", "anthropic", "ietf", "none"]
+DIALECTS: tuple[DialectName, ...] = ("auto", "openai", "azure", "azure-renewal", "anthropic", "ietf", "none")
+
+RetryAfter = Literal["exact", "late", "absurd", "none"]
+RETRY_AFTERS: tuple[RetryAfter, ...] = ("exact", "late", "absurd", "none")
+
+AT_ONCE = Distribution.constant(0.0)
+
+Scope = Literal["credential+model", "credential", "model", "global"]
+SCOPES: tuple[Scope, ...] = ("credential+model", "credential", "model", "global")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A simulated provider.
+
+    dialect              whose headers and error bodies; `auto` takes the endpoint's own (Anthropic for /v1/messages,
+                         Azure for /openai/deployments, else OpenAI)
+    limiters             what is enforced, for each key
+    scope                what makes a key: providers count by credential and model
+    charge               what a token limiter is charged: see `Pricing`
+    gives_back           whether a reserved output that was not produced is given back at the end (Bedrock does, Azure
+                         does not)
+    default_max_tokens   the reserve for a call that names no bound
+    outages              spans in which nothing works, for all keys
+    latency              seconds from admission to the first byte of the answer
+    token_pace           seconds for each output token, on top of that
+    knee                 calls in flight beyond which latency grows in proportion (None: never)
+    output_tokens        tokens an answer is counted as (None: a quarter of its characters)
+    retry_after          what refusals say of the time: the truth, three times too late, absurd, or nothing
+    prose                whether refusals name the time in their text as well, where the provider does
+    headers              whether answers carry rate-limit headers
+    success_retry_after  whether successful answers carry a meaningless retry-after, as Anthropic's do
+    faults               calls and streams that break
+    answers              question to answer: the longest question found in the prompt decides
+    seed                 of everything random
+    """
+
+    dialect: DialectName = "auto"
+    limiters: tuple[Limit, ...] = ()
+    scope: Scope = "credential+model"
+    charge: Charge = "input"
+    gives_back: bool = False
+    default_max_tokens: int = 256
+    outages: tuple[OutageSpan, ...] = ()
+    latency: Distribution = AT_ONCE
+    token_pace: float = 0.0
+    knee: int | None = None
+    output_tokens: Distribution | None = None
+    retry_after: RetryAfter = "exact"
+    prose: bool = True
+    headers: bool = True
+    success_retry_after: bool = False
+    faults: tuple[Fault, ...] = ()
+    answers: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        among("dialect", self.dialect, DIALECTS)
+        among("scope", self.scope, SCOPES)
+        among("charge", self.charge, CHARGES)
+        among("retry_after", self.retry_after, RETRY_AFTERS)
+        at_least("default_max_tokens", self.default_max_tokens, 0)
+        at_least("token_pace", self.token_pace, 0)
+        if self.knee is not None:
+            at_least("knee", self.knee, 1)
+        object.__setattr__(self, "limiters", tuple(self.limiters))
+        object.__setattr__(self, "outages", tuple(self.outages))
+        object.__setattr__(self, "faults", tuple(self.faults))
+        for name, value in self.answers.items():
+            if not (isinstance(name, str) and isinstance(value, str)):
+                raise ConfigurationError("answers", (name, value), "a text for each text")
+
+    def build_limiters(self) -> tuple[Limiter, ...]:
+        """New limiters of one key, full, with a name each: a second of the same name gets a number."""
+        limiters: list[Limiter] = []
+        taken: set[str] = set()
+        for limit in self.limiters:
+            name, number = limit.default_name, 1
+            while name in taken:
+                number += 1
+                name = f"{limit.default_name}-{number}"
+            taken.add(name)
+            limiters.append(limit.build(name))
+        return tuple(limiters)
+
+    def build_outages(self) -> tuple[Limiter, ...]:
+        """The outages as limiters, which have no state."""
+        return tuple(
+            Outage("outage", start=span.start, end=span.end, status=None if span.status == "drop" else span.status)
+            for span in self.outages
+        )
+
+    def gate(self) -> Gate:
+        """A new gate with everything that one key meets; the outages come first."""
+        return Gate((*self.build_outages(), *self.build_limiters()), self.pricing)
+
+    @property
+    def pricing(self) -> Pricing:
+        """How the calls are charged."""
+        return Pricing(self.charge, self.gives_back, self.default_max_tokens)
+
+    @property
+    def announced(self) -> tuple[bool, ...]:
+        """For each limiter of a key, in order, whether headers tell of it."""
+        return tuple(limit.is_announced for limit in self.limiters)
+
+    def with_output(self, call: Call) -> Call:
+        """The call with the median output, no more than it allows."""
+        produced = round(self.output_tokens.median) if self.output_tokens else 0
+        if call.max_tokens is not None:
+            produced = min(produced, call.max_tokens)
+        return dataclasses.replace(call, output_tokens=produced)
+
+    def duration(self, call: Call) -> float:
+        """Median seconds from the call's admission to the end of its answer."""
+        return self.latency.median + self.token_pace * call.output_tokens
+
+    @classmethod
+    def from_json(cls, text: str | bytes | Mapping[str, Any]) -> Scenario:
+        """The scenario that `to_json` wrote, or that somebody wrote by hand; raises ConfigurationError."""
+        return decode(cls, text)
+
+    def to_json(self) -> str:
+        """The scenario as one line of JSON with the fields that are not at their defaults."""
+        return encode(self)
+
+    def replace(self, **changes: Any) -> Scenario:
+        """This scenario with some fields changed, as Python values or as JSON has them; raises ConfigurationError."""
+        return decode(Scenario, {**_fields(self), **changes})
+
+
+def _fields(scenario: Scenario) -> dict[str, Any]:
+    return {each.name: getattr(scenario, each.name) for each in dataclasses.fields(scenario)}

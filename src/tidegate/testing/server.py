@@ -1,0 +1,213 @@
+"""The provider itself: which path is which endpoint, and what becomes of a request there."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tidegate.errors import ConfigurationError
+from tidegate.testing.accounts import Accounts, Verdict
+from tidegate.testing.anthropic_shapes import MESSAGES
+from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
+from tidegate.testing.gate import Call, Refusal
+from tidegate.testing.live import JSON, LiveCall, error_body
+from tidegate.testing.openai_shapes import CHAT, EMBEDDINGS, RESPONSES
+from tidegate.testing.replies import Body, Endpoint, Question, Reply, dumps, tokens_in
+from tidegate.testing.scenario import Scenario
+from tidegate.testing.wire import Connection, Request
+
+ENDPOINTS: dict[str, Endpoint] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": RESPONSES,
+    "/v1/embeddings": EMBEDDINGS,
+    "/v1/messages": MESSAGES,
+}
+
+MODELS = ("gpt-5-mini", "claude-sonnet-5", "text-embedding-3-small")
+
+AnswerText = Callable[[str], str]
+
+
+class Provider:
+    """A simulated provider without its socket: give it requests of `wire` connections.
+
+    `answer` makes the text of an answer from the prompt (the last message); by default the scenario's `answers` decide,
+    and a short echo stands for what they lack.
+    """
+
+    def __init__(
+        self, scenario: Scenario, *, answer: AnswerText | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.accounts = Accounts(scenario, clock)
+        self._answer = answer
+        self._numbers = itertools.count(1)
+
+    def on_request(self, request: Request, connection: Connection) -> None:
+        """Answer a request, at once or by timers."""
+        endpoint, deployment = _endpoint(request.path)
+        if endpoint is not None and request.method == "POST":
+            self._infer(request, connection, endpoint, deployment)
+        elif request.path == "/v1/models" and request.method == "GET":
+            _send(connection, 200, _models())
+        elif request.path.startswith("/_tidegate/"):
+            self._control(request, connection)
+        else:
+            _send(connection, 404, error_body(f"Unknown request URL: {request.method} {request.path}"))
+
+    def _control(self, request: Request, connection: Connection) -> None:
+        route = (request.method, request.path)
+        if route == ("GET", "/_tidegate/truth"):
+            connection.reply(200, (), self.accounts.truth().to_json(), JSON)
+        elif route == ("POST", "/_tidegate/reset"):
+            self.accounts.reset()
+            _send(connection, 200, {})
+        elif route == ("POST", "/_tidegate/configure"):
+            try:
+                changes = json.loads(request.body)
+                outage, status = changes.pop("outage", None), changes.pop("outage_status", 503)
+                self.accounts.configure(changes, outage=outage, status=status)
+            except ConfigurationError as error:
+                value = repr(error.value)
+                _send(connection, 422, {"field": error.field, "value": value, "bound": error.bound})
+            except (ValueError, AttributeError, TypeError) as error:
+                _send(connection, 400, error_body(str(error)))
+            else:
+                _send(connection, 200, {})
+        else:
+            _send(connection, 404, error_body(f"Unknown control: {request.method} {request.path}"))
+
+    def _infer(self, request: Request, connection: Connection, endpoint: Endpoint, deployment: str) -> None:
+        try:
+            body = json.loads(request.body)
+            if not isinstance(body, dict):
+                raise ValueError("the body is no JSON object")
+            question = endpoint.read(body)
+        except (ValueError, AttributeError, TypeError) as error:
+            _send(connection, 400, error_body(str(error)))
+            return
+        scenario = self.accounts.scenario
+        model = deployment or str(body.get("model") or "")
+        streams = bool(body.get("stream")) and endpoint.stream is not None
+        call = Call(question.input_tokens, max_tokens=question.max_tokens)
+        verdict = self.accounts.admit(_key(request, model, scenario.scope), _row(request, body), call, stream=streams)
+        dialect = scenario.dialect
+        if dialect == "auto":
+            dialect = "azure" if deployment else "anthropic" if endpoint.dialect == "anthropic" else "openai"
+        headers = self._headers(verdict, dialect, scenario)
+        if isinstance(verdict.outcome, Refusal):
+            _refuse(connection, verdict.outcome, dialect, model, scenario, headers)
+            return
+        try:
+            reply = self._reply(endpoint, question, model, scenario)
+            stream = endpoint.stream(body, reply) if streams and endpoint.stream is not None else None
+            whole = b"" if stream is not None else dumps(endpoint.whole(body, reply))
+        except Exception as error:  # the caller's `answer` may raise anything; its call must not stay in flight
+            self.accounts.end(verdict.outcome, "broken", 0)
+            _send(connection, 500, error_body(repr(error), "server_error"))
+            return
+        live = LiveCall(self.accounts, connection, verdict.outcome, reply, headers)
+        if stream is not None:
+            live.stream(stream)
+        else:
+            live.whole(whole)
+
+    def _reply(self, endpoint: Endpoint, question: Question, model: str, scenario: Scenario) -> Reply:
+        text = self._text(question.prompt, scenario)
+        natural = self.accounts.output_tokens(tokens_in(len(text)))
+        bound = natural if question.max_tokens is None else max(0, question.max_tokens)
+        if natural > bound and scenario.output_tokens is None:
+            text = text[: bound * 4]
+        return Reply(
+            id=f"{endpoint.dialect}-{next(self._numbers)}",
+            model=model,
+            text=text,
+            input_tokens=question.input_tokens,
+            output_tokens=min(natural, bound),
+            cut_short=natural > bound,
+            created=int(time.time()),
+        )
+
+    def _text(self, prompt: str, scenario: Scenario) -> str:
+        if self._answer is not None:
+            return self._answer(prompt)
+        if scenario.answers:
+            found = [question for question in scenario.answers if question in prompt]
+            if found:
+                return scenario.answers[max(found, key=len)]
+        return f"You said: {prompt[:60]}" if prompt else "Yes."
+
+    def _headers(self, verdict: Verdict, dialect: str, scenario: Scenario) -> Headers:
+        wall = time.time()
+        request_id = "request-id" if dialect == "anthropic" else "x-request-id"
+        headers: Headers = [(request_id, f"req_{next(self._numbers):08d}")]
+        if scenario.headers:
+            headers += DIALECT_TABLE[dialect].headers(verdict.announced, wall)
+        if scenario.success_retry_after and not isinstance(verdict.outcome, Refusal):
+            headers.append(("retry-after", str(60 - int(wall) % 60)))
+        return headers
+
+
+def _endpoint(path: str) -> tuple[Endpoint | None, str]:
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is not None:
+        return endpoint, ""
+    if path.startswith("/openai/deployments/"):
+        deployment, _, rest = path.removeprefix("/openai/deployments/").partition("/")
+        return ENDPOINTS.get(f"/v1/{rest}"), deployment
+    if path.startswith("/openai/v1/"):
+        return ENDPOINTS.get(path.removeprefix("/openai")), ""
+    return None, ""
+
+
+def _key(request: Request, model: str, scope: str) -> str:
+    headers = request.headers
+    credential = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
+    digest = hashlib.sha256(credential.encode()).hexdigest()[:8] if credential else "anonymous"
+    return {"global": "global", "model": model, "credential": digest}.get(scope, f"{model} {digest}")
+
+
+def _row(request: Request, body: Body) -> str:
+    row = request.headers.get("x-row") or body.get("user")
+    metadata = body.get("metadata")
+    if not row and isinstance(metadata, dict):
+        row = metadata.get("row") or metadata.get("user_id")
+    return str(row) if row else ""
+
+
+def _refuse(
+    connection: Connection, refusal: Refusal, dialect: str, model: str, scenario: Scenario, headers: Headers
+) -> None:
+    if refusal.drops:
+        connection.cut()
+        return
+    telling = Telling(model, told(scenario.retry_after, refusal.retry_after), scenario.prose)
+    answer: Answer = DIALECT_TABLE[dialect].refuse(refusal, telling)
+    rows = answer.headers if answer.status >= 500 else headers + answer.headers
+    if isinstance(answer.body, str):
+        connection.reply(answer.status, rows, answer.body.encode(), "text/html")
+    else:
+        connection.reply(answer.status, rows, dumps(answer.body), JSON)
+
+
+def _models() -> dict[str, Any]:
+    rows = [
+        {
+            "id": name,
+            "object": "model",
+            "type": "model",
+            "created": 0,
+            "owned_by": "tidegate",
+            "display_name": name,
+            "created_at": "2026-01-01T00:00:00Z",
+        }
+        for name in MODELS
+    ]
+    return {"object": "list", "data": rows, "has_more": False, "first_id": MODELS[0], "last_id": MODELS[-1]}
+
+
+def _send(connection: Connection, status: int, value: object) -> None:
+    connection.reply(status, (), dumps(value), JSON)

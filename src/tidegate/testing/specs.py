@@ -1,0 +1,156 @@
+"""The parts of a scenario: a limit, an outage, a fault. Frozen, checked at construction, the same in JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tidegate.errors import ConfigurationError
+from tidegate.testing.bucket import ContinuousBucket
+from tidegate.testing.checks import among, at_least, positive, share
+from tidegate.testing.limiters import UNITS, Credit, DayQuota, FixedWindow, Limiter, RollingWindow, Slots, Unit
+
+LimitKind = Literal["bucket", "fixed", "rolling", "slots", "day", "credit"]
+KINDS: tuple[LimitKind, ...] = ("bucket", "fixed", "rolling", "slots", "day", "credit")
+
+FaultKind = Literal["status", "drop", "stream-error", "stream-drop"]
+FAULTS: tuple[FaultKind, ...] = ("status", "drop", "stream-error", "stream-drop")
+
+OUTAGE_STATUSES = (500, 502, 503, 504, 529, "drop")
+SLOT_STATUSES = (429, 503, 529)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One limiter of a key.
+
+    kind       bucket (refills continuously), fixed (window with boundaries), rolling (any window), slots (in flight),
+               day (fixed window of 86,400 s), credit (money for `limit` calls)
+    limit      the amount for each window; for slots the number in flight; for credit the number of calls
+    window     seconds; not for slots and credit
+    unit       what is counted; slots and credit count requests
+    burst      what a bucket holds, if that is not `limit`
+    offset     seconds from the start to a boundary of fixed windows and days
+    status     of the refusals of slots: 429, 503 or 529
+    announced  whether headers tell of it (default: all but slots and credit); where a dialect has one row for a unit,
+               the first announced limit of that unit is told
+    shares     (start, share) pairs: from then on a bucket refills at that share of its rate; the capacity that flips,
+               the neighbour who takes his part
+    period     seconds after which `shares` begins again, 0 for never
+    name       in the ground truth; by default the unit, `slots`, `day` or `money`
+    """
+
+    kind: LimitKind = "bucket"
+    limit: float
+    window: float = 60.0
+    unit: Unit = "requests"
+    burst: float | None = None
+    offset: float = 0.0
+    status: int = 503
+    announced: bool | None = None
+    shares: tuple[tuple[float, float], ...] = ()
+    period: float = 0.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        among("kind", self.kind, KINDS)
+        among("unit", self.unit, UNITS)
+        if self.kind == "credit":
+            at_least("limit", self.limit, 0)
+        else:
+            positive("limit", self.limit)
+        positive("window", self.window)
+        if self.burst is not None:
+            positive("burst", self.burst)
+        at_least("offset", self.offset, 0)
+        at_least("period", self.period, 0)
+        among("status", self.status, SLOT_STATUSES)
+        object.__setattr__(self, "shares", tuple((start, part) for start, part in self.shares))
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        starts = [start for start, _ in self.shares]
+        if starts != sorted(starts):
+            raise ConfigurationError("shares", self.shares, "sorted by their start")
+        for start, part in self.shares:
+            at_least("shares.start", start, 0)
+            at_least("shares.share", part, 0)
+        if self.period and starts and starts[-1] >= self.period:
+            raise ConfigurationError("shares", self.shares, f"within one period of {self.period:g} s")
+        if starts and starts[0] == 0 and not any(part for _, part in self.shares):
+            raise ConfigurationError("shares", self.shares, "above 0 at some time")
+
+    @property
+    def default_name(self) -> str:
+        """The name, or what stands for it."""
+        if self.name:
+            return self.name
+        return {"slots": "slots", "day": "day", "credit": "money"}.get(self.kind, self.unit)
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether headers tell of this limit."""
+        return self.kind not in ("slots", "credit") if self.announced is None else self.announced
+
+    def build(self, name: str) -> Limiter:
+        """A new limiter, full."""
+        if self.kind == "slots":
+            return Slots(name, limit=self.limit, status=self.status)
+        if self.kind == "credit":
+            return Credit(name, limit=self.limit)
+        if self.kind == "day":
+            return DayQuota(name, self.unit, limit=self.limit, offset=self.offset)
+        if self.kind == "fixed":
+            return FixedWindow(name, self.unit, limit=self.limit, window=self.window, offset=self.offset)
+        if self.kind == "rolling":
+            return RollingWindow(name, self.unit, limit=self.limit, window=self.window)
+        return ContinuousBucket(
+            name,
+            self.unit,
+            limit=self.limit,
+            window=self.window,
+            burst=self.burst,
+            shares=self.shares,
+            period=self.period,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutageSpan:
+    """Nothing is answered from `start` to `end` seconds but `status`, or `drop` for a cut connection."""
+
+    start: float
+    end: float
+    status: int | Literal["drop"] = 503
+
+    def __post_init__(self) -> None:
+        at_least("start", self.start, 0)
+        positive("end", self.end)
+        if self.end <= self.start:
+            raise ConfigurationError("end", self.end, f"after the start, {self.start:g}")
+        among("status", self.status, OUTAGE_STATUSES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What breaks: the `nth` admitted calls (from 1), and each other one with `probability`.
+
+    status        the call is answered with `status` (and was charged)
+    drop          the connection is cut instead of an answer
+    stream-error  an error event in the middle of a stream; `nth` counts streams
+    stream-drop   the connection is cut in the middle of a stream; `nth` counts streams
+    """
+
+    kind: FaultKind = "stream-error"
+    probability: float = 0.0
+    nth: tuple[int, ...] = ()
+    status: int = 500
+
+    def __post_init__(self) -> None:
+        among("kind", self.kind, FAULTS)
+        share("probability", self.probability)
+        object.__setattr__(self, "nth", tuple(self.nth))
+        for number in self.nth:
+            at_least("nth", number, 1)
+        if not (isinstance(self.status, int) and 400 <= self.status <= 599):
+            raise ConfigurationError("status", self.status, "from 400 to 599")
