@@ -211,6 +211,9 @@ class RateLimitRegistry:
             if waiter.permit is None and slots is not None:
                 woken = [each for each in slots.pump(self.clock(), out) if each is not waiter]
             permit, waiter.permit = waiter.permit, None
+            if permit is not None:
+                # It goes out now; the permit was given when somebody else settled.
+                permit.sent_at = self.clock()
         self._act(woken, out)
         return permit
 

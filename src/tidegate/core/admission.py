@@ -253,7 +253,7 @@ class Admission:
     def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         if not outcome.readings:
             return
-        made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now)
+        made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
             self._adopt(mirror, permit, outcome, now)
             if out is not None:
@@ -268,14 +268,15 @@ class Admission:
         self.limit.scarce(scarcest)
 
     def _adopt(self, mirror: Mirror, permit: Permit, outcome: Outcome, now: float) -> None:
-        # What is in flight was sent before this mirror existed: charge it what the reading cannot have seen.
+        # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
+        # connections of a first round are made at once, so any of it may have been overtaken.
         for flying in self.flying.values():
-            later = flying.order > permit.order
-            amount = flying.cost.amount(mirror.unit) if later else 0.0
-            reserve = flying.cost.reserve(mirror.unit)
-            if amount or reserve:
-                order = flying.order if later else permit.order + 1
-                flying.charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
+            amount, reserve = flying.cost.amount(mirror.unit), flying.cost.reserve(mirror.unit)
+            if flying is not permit and (amount or reserve):
+                order = max(flying.order, permit.order + 1)
+                debit = mirror.debit(amount, reserve, order, now)
+                debit.estimate = 0.0
+                flying.charges.append((mirror, debit, reserve))
         if mirror.unit == "requests":
             self.limit.announced(mirror.level(now))
 

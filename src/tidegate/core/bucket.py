@@ -29,34 +29,54 @@ MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
 """Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
 
-SCALE_MEMORY = 0.9
-SCALE_BOUNDS = (0.05, 20.0)
+REORDER_FIRST = 0.2
+REORDER_BOUNDS = (0.01, 0.5)
+REORDER_DECAY = 0.95
+"""Seconds within which requests may overtake each other on their way (new connections): learned from what is seen."""
+
+INFINITY = float("inf")
+SCALE_MEMORY = 0.97
+SCALE_BOUNDS = (0.1, 10.0)
 
 
 class Debit:
-    """One charge against one quota; `order` is None while the amount is only reserved."""
+    """One charge against one quota.
 
-    __slots__ = ("amount", "charged_at", "live", "order")
+    `estimate` is the amount before it was scaled, `mark` the sum of all charges up to this one; `answered` says that its
+    call has been.
+    """
 
-    def __init__(self, amount: float, order: int | None, charged_at: float) -> None:
+    __slots__ = ("amount", "answered", "charged_at", "estimate", "live", "mark", "order")
+
+    def __init__(self, amount: float, order: int, charged_at: float) -> None:
         self.amount = amount
         self.order = order
         self.charged_at = charged_at
+        self.estimate = 0.0
+        self.mark = 0.0
+        self.answered = False
         self.live = True
 
 
 class Ledger:
     """Charges newer than the anchor, oldest first, with their sum; every operation is amortised O(1)."""
 
-    __slots__ = ("entries", "total")
+    __slots__ = ("dropped", "entries", "total")
 
     def __init__(self) -> None:
         self.entries: deque[Debit] = deque()
         self.total = 0.0
+        self.dropped = 0.0
 
     def add(self, debit: Debit) -> None:
+        """Books a charge, the newest of all."""
         self.entries.append(debit)
         self.total += debit.amount
+        debit.mark = self.dropped + self.total
+
+    def since(self, debit: Debit) -> float:
+        """The sum of the charges made after `debit`."""
+        return self.dropped + self.total - debit.mark
 
     def amend(self, debit: Debit, amount: float) -> float:
         """Sets a charge to `amount`; returns by how much the sum changed (0 once the anchor has passed it)."""
@@ -67,27 +87,37 @@ class Ledger:
         self.total += change
         return change
 
-    def drop_through(self, order: int) -> float:
-        """Forgets the charges numbered up to `order`; returns their sum."""
-        dropped = 0.0
-        entries = self.entries
-        while entries and (entries[0].order or 0) <= order:
-            debit = entries.popleft()
-            debit.live = False
-            dropped += debit.amount
-        self.total = self.total - dropped if entries else 0.0
-        return dropped
+    def drop_through(self, order: int, doubtful_from: float = INFINITY) -> float:
+        """Forgets the charges numbered up to `order`; returns the sum of their estimates.
 
-    def drop_before(self, instant: float) -> float:
-        """Forgets the charges made before `instant` (monotonic seconds); returns their sum."""
-        dropped = 0.0
+        Those made from `doubtful_from` (monotonic seconds) whose call is unanswered stay: they may have been overtaken.
+        """
         entries = self.entries
-        while entries and entries[0].charged_at < instant:
+        kept: list[Debit] = []
+        estimates = 0.0
+        while entries and entries[0].order <= order:
             debit = entries.popleft()
-            debit.live = False
-            dropped += debit.amount
-        self.total = self.total - dropped if entries else 0.0
-        return dropped
+            if debit.charged_at >= doubtful_from and not debit.answered and debit.order != order:
+                kept.append(debit)
+            else:
+                self._forget(debit)
+                estimates += debit.estimate
+        entries.extendleft(reversed(kept))
+        if not entries:
+            self.total = 0.0
+        return estimates
+
+    def drop_before(self, instant: float) -> None:
+        """Forgets the charges made before `instant` (monotonic seconds)."""
+        while self.entries and self.entries[0].charged_at < instant:
+            self._forget(self.entries.popleft())
+        if not self.entries:
+            self.total = 0.0
+
+    def _forget(self, debit: Debit) -> None:
+        debit.live = False
+        self.total -= debit.amount
+        self.dropped += debit.amount
 
 
 class Bucket:
@@ -100,10 +130,12 @@ class Bucket:
         "_ceiling",
         "_ceiling_at",
         "_charged",
+        "_doubtful",
         "_estimated",
         "_high",
         "_ledger",
         "_low",
+        "_reorder",
         "_reserved",
         "_slack",
         "limit",
@@ -129,6 +161,8 @@ class Bucket:
         self._reserved = 0.0
         self._charged = self._estimated = 0.0
         self._slack = 0.0
+        self._reorder = REORDER_FIRST
+        self._doubtful = True
 
     @property
     def rate(self) -> float:
@@ -151,7 +185,7 @@ class Bucket:
         """The earliest instant at which `amount` fits; an amount above the limit fits alone, in a full bucket."""
         if amount <= 0.0:
             return now
-        need = min(amount * self._factor() + self._margin(), self.limit)
+        need = min(amount * self.scale + self._margin(), self.limit)
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
@@ -159,8 +193,9 @@ class Bucket:
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
-        amount *= self._factor()
-        debit = Debit(amount, order, now)
+        debit = Debit(amount * self.scale, order, now)
+        debit.estimate = amount
+        amount = debit.amount
         self._advance(now)
         self._ceiling -= amount
         self._fold(now)
@@ -186,24 +221,43 @@ class Bucket:
         step = 1.0 if self.unit == "requests" else self.limit * MARGIN_SHARE
         self._slack = min(self._slack + step, self.limit * 0.05)
 
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float) -> None:
-        """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`."""
-        self._observe_size(reading)
-        if reading.remaining is None or order <= self._anchor_order:
+    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
+        """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
+        if reading.remaining is None:
             return
+        self._observe_size(reading)
         level = min(reading.remaining, self.limit)
-        dropped = self._ledger.drop_through(order)
-        self._learn_scale(level, sent_at, dropped)
+        if order <= self._anchor_order:
+            self._overtaken(level, sent_at, now, debit)
+            return
+        low, _ = REORDER_BOUNDS
+        self._reorder = max(low, self._reorder * REORDER_DECAY)
+        estimated = self._ledger.drop_through(order, sent_at - self._reorder)
+        doubtful = bool(self._ledger.entries) and self._ledger.entries[0].order <= order
+        if not (doubtful or self._doubtful):
+            self._learn_scale(level, sent_at, estimated)
+        self._doubtful = doubtful
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._advance(now)
         refilled = min(self.limit, level + self.rate * (now - sent_at))
         self._ceiling = max(self._ceiling, refilled - self._ledger.total)
         self._slack *= 0.98
 
+    def _overtaken(self, level: float, sent_at: float, now: float, debit: Debit | None) -> None:
+        # An older request that was admitted after the anchor knows of charges which the anchor had not seen.
+        if debit is None or self.unit != "requests":
+            return
+        theirs = level + self.rate * (now - sent_at) - self._ledger.since(debit)
+        ours = self._anchor_level + self.rate * (now - self._anchor_at) - self._ledger.total
+        if theirs < ours - 0.5:
+            self._anchor_level -= ours - theirs
+            low, high = REORDER_BOUNDS
+            self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
+
     def _observe_size(self, reading: Reading) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = max(reading.limit, 1.0)
-        elif reading.limit is None and reading.remaining is not None and reading.remaining > self.limit:
+        elif reading.limit is None and (reading.remaining or 0.0) > self.limit:
             self.limit = reading.remaining
         if reading.window is not None:
             self.window = reading.window
@@ -229,14 +283,11 @@ class Bucket:
         if self._anchor_level >= 0.98 * self.limit or charged < 0.0:
             return
         if self._estimated == 0.0:
-            self._charged = self._estimated = 3.0 * estimated
+            self._charged = self._estimated = 5.0 * estimated
         self._charged = SCALE_MEMORY * self._charged + charged
-        self._estimated = SCALE_MEMORY * self._estimated + estimated / self.scale
+        self._estimated = SCALE_MEMORY * self._estimated + estimated
         low, high = SCALE_BOUNDS
         self.scale = min(high, max(low, self._charged / self._estimated))
-
-    def _factor(self) -> float:
-        return self.scale
 
     def _margin(self) -> float:
         base = MARGIN_REQUESTS if self.unit == "requests" else self.limit * MARGIN_SHARE
@@ -255,5 +306,5 @@ class Bucket:
             refilled = self._anchor_level + self.rate * (oldest.charged_at - self._anchor_at)
             self._anchor_level = min(self.limit, refilled) - oldest.amount
             self._anchor_at = oldest.charged_at
-            self._anchor_order = oldest.order or self._anchor_order
+            self._anchor_order = oldest.order
             self._ledger.drop_through(self._anchor_order)

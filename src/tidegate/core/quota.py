@@ -52,7 +52,7 @@ class Mirror(Protocol):
         """The provider refused although this copy saw room; `retry_after` is in seconds, where it said one."""
         ...
 
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float) -> None:
+    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Re-anchors the copy by one response."""
         ...
 
@@ -90,18 +90,24 @@ class Quotas:
         return charges
 
     def observe(
-        self, readings: Iterable[Reading], order: int, sent_at: float, now: float
+        self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
     ) -> tuple[list[Mirror], float | None]:
         """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
+        for _, debit, _ in charges:
+            debit.answered = True
         made: list[Mirror] = []
         scarcest: float | None = None
         for reading in readings:
             mirror = self.mirrors.get(reading.name)
             if mirror is None:
+                if reading.remaining is None:
+                    # A limit in prose, without its level, is nothing to stand on.
+                    continue
                 mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
                 self.mirrors[reading.name] = mirror
                 made.append(mirror)
-            mirror.observe(reading, order, sent_at, now)
+            debit = next((debit for charged, debit, _ in charges if charged is mirror), None)
+            mirror.observe(reading, order, sent_at, now, debit)
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
                 scarcest = share if scarcest is None else min(scarcest, share)

@@ -113,7 +113,7 @@ class Window:
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
             self._bound(now + retry_after - rounding, now + retry_after)
 
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float) -> None:
+    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`."""
         if reading.limit is not None:
             self.limit = max(reading.limit, 1.0)
@@ -129,9 +129,10 @@ class Window:
             self._bound(sent_at + reading.reset_after - rounding, now + reading.reset_after + rounding)
         if reading.remaining is None:
             return
-        before = self._remaining
-        dropped = self._ledger.drop_through(order)
-        if self._boundary_high is None and reading.remaining > before - dropped + 0.5 and self._anchor_order >= 0:
+        before, outstanding = self._remaining, self._ledger.total
+        self._ledger.drop_through(order)
+        expected = before - (outstanding - self._ledger.total)
+        if self._boundary_high is None and reading.remaining > expected + 0.5 and self._anchor_order >= 0:
             # It jumped up between the two sends: one period later it will do so again.
             self._bound(self._anchor_at + self.window, sent_at + self.window)
             self._probe_delay = PROBE_FIRST

@@ -1,0 +1,170 @@
+"""What becomes of a refusal under real SDK clients: waited out, or handed back as the provider's own error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+import tidegate
+from tests.sdk.asking import (
+    KINDS,
+    OPENAI_KINDS,
+    Script,
+    ask,
+    at_rest,
+    failures,
+    make,
+    mocked,
+    ok,
+    only,
+    refusal,
+)
+from tidegate.testing import Distribution, Limit, Scenario, Simulator
+
+QUICK = tidegate.Settings(pause_base=0.02, max_pause=0.2)
+RATE_LIMIT_ERRORS = (openai.RateLimitError, anthropic.RateLimitError)
+
+
+@pytest.mark.parametrize("retry_after", ["exact", "late", "absurd", "none"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_storm_of_429s_loses_no_call_whatever_the_provider_says_of_the_time(kind: str, retry_after: Any) -> None:
+    scenario = Scenario(
+        limiters=(Limit(limit=30, window=0.6),),
+        headers=False,
+        retry_after=retry_after,
+        latency=Distribution.constant(0.01),
+    )
+    registry = tidegate.RateLimitRegistry(QUICK)
+    with Simulator(scenario) as provider:
+        results = ask(kind, registry.wrap(make(kind, provider.url)), count=60)
+        truth = provider.truth()
+    assert failures(results) == []
+    assert truth.total.answered == 60
+    assert truth.total.refusals >= 1, "nothing was refused: the storm did not happen"
+    assert at_rest(registry)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_headers_the_limit_is_kept_almost_without_429s(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    scenario = Scenario(limiters=(Limit(limit=40, window=1.0),), latency=Distribution.constant(0.02))
+    with Simulator(scenario) as provider:
+        results = ask(kind, registry.wrap(make(kind, provider.url)), count=80)
+        truth = provider.truth()
+    assert failures(results) == []
+    assert truth.total.refusals <= 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_storm_without_tidegate_loses_calls(kind: str) -> None:
+    scenario = Scenario(limiters=(Limit(limit=5, window=30.0),), headers=False, retry_after="none")
+    with Simulator(scenario) as provider:
+        results = ask(kind, make(kind, provider.url, max_retries=1), count=20)
+    assert len(failures(results)) > 0
+
+
+NEVER = {
+    "no money": refusal("openai", "insufficient_quota", "You exceeded your current quota, please check your plan."),
+    "too large": refusal("openai", message="Request too large for gpt-test: Limit 30000, Requested 32042"),
+}
+
+
+@pytest.mark.parametrize("answer", NEVER.values(), ids=NEVER)
+@pytest.mark.parametrize("kind", OPENAI_KINDS)
+def test_what_no_waiting_can_mend_costs_one_request_and_is_the_native_error(
+    kind: str, answer: Any, registry: tidegate.RateLimitRegistry
+) -> None:
+    script = Script(kind, answer)
+    (error,) = ask(kind, registry.wrap(mocked(kind, script)))
+    assert len(script.requests) == 1
+    assert type(error) is openai.RateLimitError
+    assert error.body["message"] == answer[2]["error"]["message"]
+    assert only(registry).limit == tidegate.Settings().start_concurrency, "it taught something"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_key_costs_one_request_and_is_the_native_error(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    body = {"type": "error", "error": {"type": "authentication_error", "message": "invalid key", "code": "invalid_api_key"}}
+    script = Script(kind, (401, {}, body))
+    (error,) = ask(kind, registry.wrap(mocked(kind, script)))
+    assert len(script.requests) == 1
+    assert type(error).__name__ == "AuthenticationError"
+    assert "x-should-retry" not in error.response.headers
+
+
+def test_an_anthropic_spend_cap_costs_one_request(registry: tidegate.RateLimitRegistry) -> None:
+    details = {"error_code": "enforced_spend_limit_reached"}
+    error = {"type": "rate_limit_error", "message": "You have reached your API usage limits.", "details": details}
+    script = Script("anthropic", (429, {}, {"type": "error", "error": error}))
+    (caught,) = ask("anthropic", registry.wrap(mocked("anthropic", script)))
+    assert len(script.requests) == 1
+    assert isinstance(caught, anthropic.RateLimitError)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_refused_call_goes_on_and_the_caller_never_sees_it(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    script = Script(kind, refusal(kind, retry_after="0.01"), refusal(kind, retry_after="0.01"), ok(kind))
+    results = ask(kind, registry.wrap(mocked(kind, script, max_retries=0)))
+    assert failures(results) == []
+    assert len(script.requests) == 3
+    assert only(registry).refused == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_at_the_deadline_the_providers_own_last_refusal_is_handed_back_once(kind: str) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.15, pause_base=0.02, max_pause=0.05))
+    script = Script(kind, refusal(kind, message="Rate limit reached for this test"))
+    (error,) = ask(kind, registry.wrap(mocked(kind, script)))
+    assert isinstance(error, RATE_LIMIT_ERRORS)
+    assert "Rate limit reached for this test" in str(error)
+    assert error.response.headers["x-should-retry"] == "false"
+    assert len(script.requests) > 1
+    assert at_rest(registry)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_call_that_was_never_sent_gets_a_429_of_its_own_http_library(kind: str) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    scenario = Scenario(latency=Distribution.constant(0.5))
+    with Simulator(scenario) as provider:
+        client = registry.wrap(make(kind, provider.url), max_wait=0.05)
+        results = ask(kind, client, count=2)
+        truth = provider.truth()
+    (error,) = failures(results)
+    assert isinstance(error, RATE_LIMIT_ERRORS)
+    assert truth.total.received == 1
+    assert error.response.headers["x-should-retry"] == "false"
+    assert "max_wait = 0.05 s" in str(error)
+    assert "concurrency" in str(error)
+    assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_max_wait_0_hands_the_refusal_back_at_once(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    script = Script(kind, refusal(kind))
+    (error,) = ask(kind, registry.wrap(mocked(kind, script), max_wait=0))
+    assert isinstance(error, RATE_LIMIT_ERRORS)
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_retry_after_on_a_success_is_ignored(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    script = Script(kind, ok(kind, retry_after="3600"))
+    client = registry.wrap(mocked(kind, script, max_retries=0), max_wait=1)
+    assert failures(ask(kind, client, count=30)) == []
+    assert only(registry).paused_for == 0
+
+
+def test_a_body_that_can_be_sent_once_is_handed_back_for_the_sdk_to_rebuild(
+    registry: tidegate.RateLimitRegistry,
+) -> None:
+    from tests.sdk.asking import http
+
+    script = Script("openai", refusal("openai", retry_after="0"))
+    client = registry.wrap(http.Client(transport=http.MockTransport(script)))
+    response = client.post("https://provider.test/v1/chat/completions", content=iter([b"{}"]))
+    assert response.status_code == 429
+    assert "x-should-retry" not in response.headers
+    assert len(script.requests) == 1

@@ -1,0 +1,98 @@
+"""Transient failures stay the SDK's, an outage is the breaker's, and the two never multiply."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.sdk.asking import KINDS, Script, ask, at_rest, failures, http_of, make, mocked, ok, only
+from tidegate.testing import Distribution, OutageSpan, Scenario, Simulator
+
+ERROR_500 = (500, {}, {"error": {"message": "The server had an error", "type": "server_error", "code": None}})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_max_retries_0_sees_its_first_500_at_once(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    script = Script(kind, ERROR_500, ok(kind))
+    (error,) = ask(kind, registry.wrap(mocked(kind, script, max_retries=0)))
+    assert type(error).__name__ == "InternalServerError"
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_sdk_repeats_transients_as_often_as_it_was_told_and_no_more(
+    kind: str, registry: tidegate.RateLimitRegistry
+) -> None:
+    script = Script(kind, ERROR_500)
+    (error,) = ask(kind, registry.wrap(mocked(kind, script, max_retries=1)))
+    assert type(error).__name__ == "InternalServerError"
+    assert len(script.requests) == 2
+    assert [each.headers["x-stainless-retry-count"] for each in script.requests] == ["0", "1"]
+    assert "x-should-retry" not in error.response.headers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_connection_error_stays_native_and_teaches_only_the_breaker(
+    kind: str, registry: tidegate.RateLimitRegistry
+) -> None:
+    def refuse(request: Any) -> Any:
+        raise http_of(kind).ConnectError("refused", request=request)
+
+    (error,) = ask(kind, registry.wrap(mocked(kind, refuse, max_retries=0)))
+    assert type(error).__name__ == "APIConnectionError"
+    assert only(registry).limit == tidegate.Settings().start_concurrency
+    assert at_rest(registry)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_wait_in_the_queue_does_not_eat_the_timeout(kind: str) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    with Simulator(Scenario(latency=Distribution.constant(0.2))) as provider:
+        results = ask(kind, registry.wrap(make(kind, provider.url, timeout=0.35, max_retries=0)), count=5)
+    assert failures(results) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_timeout_stays_native(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    with Simulator(Scenario(latency=Distribution.constant(5.0))) as provider:
+        (error,) = ask(kind, registry.wrap(make(kind, provider.url, timeout=0.1, max_retries=0)))
+    assert type(error).__name__ == "APITimeoutError"
+    assert at_rest(registry)
+
+
+@pytest.mark.parametrize("kind", ["openai", "async_anthropic"])
+def test_a_five_second_outage_under_sdk_defaults_loses_no_call(
+    kind: str, registry: tidegate.RateLimitRegistry
+) -> None:
+    scenario = Scenario(outages=(OutageSpan(start=0.0, end=5.0, status=500),), latency=Distribution.constant(0.02))
+    with Simulator(scenario) as provider:
+        results = ask(kind, registry.wrap(make(kind, provider.url)), count=30)
+        truth = provider.truth()
+    assert failures(results) == []
+    assert truth.total.answered == 30
+    first_round = tidegate.Settings().start_concurrency
+    assert truth.total.refused["outage"] <= first_round + 15, "the breaker let more than probes through"
+    assert only(registry).breaker == "closed"
+
+
+def test_a_failed_probe_is_not_handed_back() -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(breaker_threshold=2, breaker_cooldown=0.01))
+    script = Script("async_openai", *[ERROR_500] * 6, ok("async_openai"))
+
+    async def main() -> list[str]:
+        seen: list[str] = []
+        async with registry.wrap(mocked("async_openai", script, max_retries=0)) as client:
+            for _ in range(3):
+                try:
+                    await client.chat.completions.create(model="m", messages=[])
+                    seen.append("answered")
+                except Exception as error:
+                    seen.append(type(error).__name__)
+        return seen
+
+    # Two failures open the breaker and are handed back; the third call is the probe, four times refused, then answered.
+    assert asyncio.run(main()) == ["InternalServerError", "InternalServerError", "answered"]
+    assert len(script.requests) == 7
