@@ -135,7 +135,9 @@ class Script:
         status, headers, body = self.answers[min(len(self.requests), len(self.answers) - 1)]
         self.requests.append(request)
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return http_of(self.kind).Response(status, headers={"content-type": "application/json", **headers}, content=content)
+        pairs = {"content-type": "application/json", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in pairs.items()]
+        return http_of(self.kind).Response(status, headers=raw, content=content)
 
 
 def ok(kind: str, **headers: str) -> tuple[int, dict[str, str], Any]:

@@ -33,7 +33,7 @@ class Estimate:
 
     def learn(self, inquiry: Inquiry, usage: Usage) -> None:
         """Takes in what one answered request used."""
-        tokens = usage.input_tokens + usage.cached_tokens
+        tokens = usage.input_tokens
         if tokens > 0 and inquiry.input_chars > 0:
             self._chars = MEMORY * self._chars + inquiry.input_chars
             self._tokens = MEMORY * self._tokens + tokens

@@ -100,8 +100,7 @@ class Quotas:
         for reading in readings:
             mirror = self.mirrors.get(reading.name)
             if mirror is None:
-                if reading.remaining is None:
-                    # A limit in prose, without its level, is nothing to stand on.
+                if not _measurable(reading):
                     continue
                 mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
                 self.mirrors[reading.name] = mirror
@@ -122,3 +121,11 @@ class Quotas:
                 if share < least:
                     tightest, least = mirror, share
         return tightest
+
+
+def _measurable(reading: Reading) -> bool:
+    # A limit without its level (prose) is nothing to stand on; a level without its limit says nothing of the refill,
+    # and "0 remaining" of no limit is how some gateways write "unlimited".
+    if reading.remaining is None:
+        return False
+    return reading.limit is not None or (reading.refill == "fixed" and reading.remaining > 0)

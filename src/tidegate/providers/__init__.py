@@ -1,0 +1,55 @@
+"""What providers are, as data, and what requests and responses say by it. Pure; nothing raises at a request.
+
+recognise, adopt, named     which provider a request goes to
+read_inquiry, estimate      what it asks and what it is expected to be charged
+scope, family_of, credential_of   whose quota it counts against
+judge, judge_event          what the answer came to
+usage_of, merged            what the answer says was used
+dimensions, window_name     readings by window, for display
+"""
+
+from __future__ import annotations
+
+from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, named, recognise
+from tidegate.providers._inquiry import credential_of, estimate, family_of, read_inquiry, scope
+from tidegate.providers._judge import judge, judge_event
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._usage import merged, usage_of
+from tidegate.providers._windows import dimensions, window_name, window_of
+from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
+from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
+from tidegate.providers.compatible import COMPATIBLE
+from tidegate.providers.openai import OPENAI
+
+__all__ = [
+    "ANTHROPIC",
+    "ANTHROPIC_COMPATIBLE",
+    "AZURE",
+    "AZURE_COMPATIBLE",
+    "COMPATIBLE",
+    "FALLBACK",
+    "GITHUB_MODELS",
+    "KNOWN",
+    "OPENAI",
+    "TABLES",
+    "Charging",
+    "Endpoint",
+    "ErrorRow",
+    "HeaderRow",
+    "Provider",
+    "adopt",
+    "credential_of",
+    "dimensions",
+    "estimate",
+    "family_of",
+    "judge",
+    "judge_event",
+    "merged",
+    "named",
+    "read_inquiry",
+    "recognise",
+    "scope",
+    "usage_of",
+    "window_name",
+    "window_of",
+]

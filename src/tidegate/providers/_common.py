@@ -1,0 +1,155 @@
+"""What a refusal means whoever sends it: the rows that every table ends with, in the order they are tried."""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._schema import ErrorRow, HeaderRow
+
+_RULES = "PROVIDERS.md section 0, rules 6, 7 and 10, read 2026-11-21"
+_RFC = "https://www.rfc-editor.org/rfc/rfc9110#section-15 read 2026-11-21"
+_DRAFT = "draft-ietf-httpapi-ratelimit-headers-03..10, read 2026-11-20 (PROVIDERS.md section 0)"
+
+OVERLOAD_WORDS = (
+    "overload",
+    "overloaded",
+    "unavailable",
+    "queue is full",
+    "queue full",
+    "server busy",
+    "server is busy",
+    "high demand",
+    "high traffic",
+    "no capacity",
+    "at capacity",
+)
+
+IETF_ROW = HeaderRow(
+    name="ratelimit",
+    unit="requests",
+    source=_DRAFT,
+    dialect="ietf",
+    refill="fixed",
+    bare="seconds",
+    limit=("ratelimit-limit",),
+    remaining=("ratelimit-remaining",),
+    reset=("ratelimit-reset",),
+    combined=("ratelimit",),
+    policy=("ratelimit-policy",),
+)
+
+NEVER_FITS = ErrorRow(
+    name="never_fits",
+    kind=Kind.PERMANENT,
+    cause=Cause.NEVER_FITS,
+    source="captures groq-429-never-fits, groq-413-tpm; PROVIDERS.md rule 6",
+    status=frozenset({413, 429}),
+    exceeds=True,
+)
+
+INSUFFICIENT_QUOTA = ErrorRow(
+    name="insufficient_quota",
+    kind=Kind.QUOTA_EXHAUSTED,
+    cause=Cause.MONEY,
+    source="capture openai-429-insufficient_quota (OpenAI's shape, sent by its imitators too)",
+    status=frozenset({400, 402, 403, 429}),
+    codes=frozenset({"insufficient_quota"}),
+)
+
+COMMON_ERRORS = (
+    NEVER_FITS,
+    INSUFFICIENT_QUOTA,
+    ErrorRow(
+        name="payment_required",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="captures deepseek-402, hf-402-credits; PROVIDERS.md rule 7",
+        status=frozenset({402}),
+    ),
+    ErrorRow(
+        name="rate_limit",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source="https://www.rfc-editor.org/rfc/rfc6585#section-4 read 2026-11-21",
+        status=frozenset({429}),
+    ),
+    ErrorRow(
+        name="overloaded_status",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source="https://platform.claude.com/docs/en/api/errors (PROVIDERS.md section 5, read 2026-10-04)",
+        status=frozenset({529}),
+    ),
+    ErrorRow(
+        name="overloaded_words",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source="captures deepseek-503, together-503-capacity, sglang-503-queue, sglang-200-instream-503",
+        status=frozenset({503}),
+        text=OVERLOAD_WORDS,
+    ),
+    ErrorRow(
+        name="overloaded_code",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source="captures anthropic-529, bedrock-503-ServiceUnavailable; PROVIDERS.md section 4 (status UNAVAILABLE)",
+        status=frozenset({500, 503}),
+        codes=frozenset({"overloaded_error", "overloaded", "unavailable", "serviceunavailableexception"}),
+    ),
+    ErrorRow(
+        name="unavailable_for_a_time",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source=f"{_RFC} (503 with Retry-After: expected to be over by then)",
+        status=frozenset({503}),
+        waits=True,
+    ),
+    ErrorRow(
+        name="auth",
+        kind=Kind.PERMANENT,
+        cause=Cause.AUTH,
+        source=f"{_RFC}; captures mistral-401, bedrock-403-expired",
+        status=frozenset({401, 403, 407}),
+    ),
+    ErrorRow(
+        name="auth_code",
+        kind=Kind.PERMANENT,
+        cause=Cause.AUTH,
+        source="https://platform.claude.com/docs/en/api/errors (PROVIDERS.md section 5, read 2026-10-04)",
+        codes=frozenset({"authentication_error", "permission_error"}),
+    ),
+    ErrorRow(
+        name="too_large",
+        kind=Kind.PERMANENT,
+        cause=Cause.NEVER_FITS,
+        source=f"{_RFC}; PROVIDERS.md rule 7",
+        status=frozenset({413}),
+    ),
+    ErrorRow(
+        name="outage",
+        kind=Kind.TRANSIENT,
+        cause=Cause.OUTAGE,
+        source=f"{_RFC}; openai-python and anthropic-sdk-python retry 408, 409 and 5xx (SDK.md)",
+        status=frozenset({408, 409, 425, *range(500, 600)}),
+    ),
+    ErrorRow(
+        name="invalid",
+        kind=Kind.PERMANENT,
+        cause=Cause.INVALID,
+        source=f"{_RFC}; captures openai-400-with-headers, openai-404-with-headers",
+        status=frozenset(range(400, 500)),
+    ),
+    ErrorRow(
+        name="rate_limit_in_stream",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source=_RULES,
+        codes=frozenset({"rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"}),
+    ),
+    ErrorRow(
+        name="invalid_in_stream",
+        kind=Kind.PERMANENT,
+        cause=Cause.INVALID,
+        source=_RULES,
+        codes=frozenset({"invalid_request_error", "invalid_prompt", "not_found_error", "request_too_large"}),
+    ),
+)

@@ -1,0 +1,95 @@
+"""Which provider a request goes to, by host and path."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+from tidegate.errors import ConfigurationError
+from tidegate.providers._schema import Provider
+from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
+from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
+from tidegate.providers.compatible import COMPATIBLE
+from tidegate.providers.openai import OPENAI
+
+Family = Literal["openai", "anthropic", "azure"]
+
+KNOWN = (OPENAI, AZURE, GITHUB_MODELS, ANTHROPIC)
+"""Tables that claim hosts, so that a process-wide install governs them."""
+
+FALLBACK = (COMPATIBLE, ANTHROPIC_COMPATIBLE, AZURE_COMPATIBLE)
+"""Tables for clients that were wrapped by hand, whatever their base URL."""
+
+TABLES = (*KNOWN, *FALLBACK)
+
+_MAX_HOST = 254
+
+
+def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tuple[str, str, Provider], ...]]:
+    """Exact hosts, and (prefix, suffix, provider) of those with a `*`; `ConfigurationError` if two tables claim one."""
+    exact: dict[str, Provider] = {}
+    parted: list[tuple[str, str, Provider]] = []
+    for table in tables:
+        for host in table.hosts:
+            prefix, star, suffix = host.partition("*")
+            taken = exact.get(host) or next((p for a, b, p in parted if star and (a, b) == (prefix, suffix)), None)
+            if taken is not None:
+                raise ConfigurationError(f"Provider({table.name}).hosts", host, f"already a host of {taken.name}")
+            if star:
+                parted.append((prefix, suffix, table))
+            else:
+                exact[host] = table
+    return exact, tuple(parted)
+
+
+def named(name: str) -> Provider | None:
+    """The table called `name`, else None."""
+    return _NAMES.get(name)
+
+
+_NAMES = {table.name: table for table in TABLES}
+_EXACT, _PARTED = index(KNOWN)
+_SUFFIXES = tuple({suffix for _, suffix, _ in _PARTED})
+
+
+def recognise(host: str, path: str) -> Provider | None:
+    """The known provider that `https://host/path` is an inference endpoint of, else None.
+
+    `host` may be of any case and end in a dot. The caller leaves out what is no POST: some paths also list things.
+    """
+    provider = _known(host) if len(host) <= _MAX_HOST else None
+    return provider if provider is not None and provider.endpoint(path) is not None else None
+
+
+def adopt(host: str, path: str, family: str | None) -> Provider | None:
+    """The table for a request of a client that was wrapped by hand, or None where `path` generates nothing.
+
+    `family` is the SDK's: `openai`, `anthropic`, `azure`, or None for a bare HTTP client, for which plain generation
+    paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family and path.
+    """
+    provider = _known(host) if len(host) <= _MAX_HOST else None
+    if provider is not None:
+        return provider if provider.endpoint(path) is not None else None
+    return _spoken(path, family)
+
+
+@lru_cache(maxsize=1024)
+def _known(host: str) -> Provider | None:
+    host = host.lower().removesuffix(".")
+    provider = _EXACT.get(host)
+    if provider is None and host.endswith(_SUFFIXES):
+        for prefix, suffix, table in _PARTED:
+            if host.startswith(prefix) and host.endswith(suffix) and len(host) > len(prefix) + len(suffix):
+                return table
+    return provider
+
+
+def _spoken(path: str, family: str | None) -> Provider | None:
+    if family == "anthropic":
+        return ANTHROPIC_COMPATIBLE if ANTHROPIC_COMPATIBLE.endpoint(path) is not None else None
+    if family == "azure" or "/openai/deployments/" in path:
+        return AZURE_COMPATIBLE if AZURE_COMPATIBLE.endpoint(path) is not None else None
+    place = COMPATIBLE.endpoint(path)
+    if place is not None:
+        return COMPATIBLE if family is None or not place[0].plain else None
+    return ANTHROPIC_COMPATIBLE if ANTHROPIC_COMPATIBLE.endpoint(path) is not None else None

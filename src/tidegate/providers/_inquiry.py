@@ -1,0 +1,206 @@
+"""What a request says of itself, whose quota it counts against, and what it is expected to be charged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from math import isfinite
+
+from tidegate.core.vocabulary import Cost, Inquiry
+from tidegate.providers._schema import Amount, Provider
+
+_MAX_BODY = 1 << 25
+_MAX_TOKENS = 1 << 31
+_MAX_CHOICES = 1024
+_MAX_MODEL = 256
+_TOKEN_CHARS = 4
+"""Characters that a ready token in an embeddings input stands for (platform.openai.com/tokenizer, read 2026-11-20)."""
+
+_SCHEMA_KEYS = ("tools", "functions", "response_format", "text")
+_TEXT_KEYS = (
+    "messages",
+    "input",
+    "system",
+    "instructions",
+    "prompt",
+    "suffix",
+    "inputs",
+    "query",
+    "documents",
+    "message",
+    "texts",
+)
+_BOUND_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
+_NESTED_BOUNDS = (("options", "num_predict"), ("parameters", "max_new_tokens"), ("sampling_params", "max_new_tokens"))
+_OPAQUE = frozenset(
+    {
+        "image_url",
+        "input_image",
+        "image",
+        "input_audio",
+        "audio",
+        "input_file",
+        "file",
+        "video_url",
+        "input_video",
+        "base64",
+        "url",
+        "computer_screenshot",
+        "redacted_thinking",
+    }
+)
+"""Content types whose length in the body says nothing of the tokens they cost."""
+
+_MODEL = re.compile(rb'"model"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([ -!#-\[\]-~]{1,256})"')
+_STREAM = re.compile(rb'"stream"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}true')
+_PART_MODEL = re.compile(rb'name="model"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n([!-~]{1,256})\r?\n')
+_PART_STREAM = re.compile(rb'name="stream"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n(?:true|True|1)\r?\n')
+_EDGE = 4096
+
+
+def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
+    """The model, input length, output bound and streaming wish of a request. Never raises, whatever the body is.
+
+    A model named by the path (Azure's deployment) wins over the body's. `input_chars` is the length of the text that
+    will be counted as input; a picture, sound or file counts `provider.image_chars`. `max_output_tokens` is times `n`.
+    """
+    place = provider.endpoint(path)
+    model, streams = (place[1], place[0].streams) if place is not None else ("", False)
+    if not body:
+        return Inquiry(model, 0, None, streams)
+    if body.startswith(b"--"):
+        return _from_parts(model, body)
+    try:
+        request = json.loads(body) if len(body) <= _MAX_BODY else None
+    except (ValueError, RecursionError):
+        request = None
+    if not isinstance(request, dict):
+        return _from_text(model, streams, body)
+    named = request.get("model")
+    if not model and isinstance(named, str):
+        model = named[:_MAX_MODEL] if named.isascii() else named[:_MAX_MODEL].encode("utf-8", "replace").decode("utf-8")
+    stream = request.get("stream", streams)
+    chars = _chars([request[key] for key in _TEXT_KEYS if key in request], provider.image_chars, 0)
+    schemas = [request[key] for key in _SCHEMA_KEYS if key in request]
+    if schemas:
+        chars += _chars(schemas, provider.image_chars, 1)
+    return Inquiry(model, chars, _bound(request), stream is True)
+
+
+def scope(provider: Provider, inquiry: Inquiry, host: str, path: str) -> str:
+    """What the quota is kept for within the account: the model or deployment, or `""` where it is account-wide.
+
+    Source: PROVIDERS.md section 19. `host` and `path` are there for providers whose scope is a region or a subdomain.
+    """
+    return inquiry.model if provider.scope == "model" else ""
+
+
+def family_of(provider: Provider, path: str) -> str:
+    """The endpoint family whose limits are separate, or `""`."""
+    place = provider.endpoint(path)
+    return place[0].family if place is not None else ""
+
+
+def credential_of(provider: Provider, get: Callable[[str], str | None]) -> str:
+    """The secret that says who pays, as one string in memory, for the caller to digest at once. Not for logs.
+
+    `get` returns a request header by lower-case name. Empty where the provider's quota is not kept by credential.
+    """
+    values = [(name, get(name)) for name in provider.credential]
+    return "\n".join(f"{name}={value}" for name, value in values if value)
+
+
+def estimate(provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_output: float) -> Cost:
+    """What the call is expected to be charged when it is admitted, by the provider's rule.
+
+    `chars_per_token` and `mean_output` (tokens) are learned per key; unusable ones count as 4 and 0.
+    """
+    ratio = chars_per_token if isfinite(chars_per_token) and chars_per_token > 0 else float(_TOKEN_CHARS)
+    mean = mean_output if isfinite(mean_output) and mean_output > 0 else 0.0
+    given = inquiry.input_chars / ratio
+    bound = inquiry.max_output_tokens
+    if bound is not None:
+        mean = min(mean, float(bound))
+    amounts: dict[Amount, float] = {
+        "nothing": 0.0,
+        "input": given,
+        "input+max": given + (bound if bound is not None else mean),
+        "input+mean": given + mean,
+        "mean": mean,
+    }
+    rule = provider.charging
+    return Cost(
+        1.0, amounts[rule.tokens], amounts[rule.input_tokens], amounts[rule.output_tokens], amounts[rule.produced]
+    )
+
+
+def _chars(left: list[object], opaque_chars: int, names: int) -> int:
+    """The characters of all text under the nodes of `left`, which is used up; with `names` 1, keys count as well.
+
+    Keys of tools' JSON schemas are read by the model, those of messages are not.
+    """
+    total = 0
+    while left:
+        node = left.pop()
+        if isinstance(node, str):
+            total += opaque_chars if node[:5] == "data:" and ";base64," in node[:128] else len(node)
+        elif isinstance(node, dict):
+            what = node.get("type")
+            if isinstance(what, str) and what in _OPAQUE:
+                total += opaque_chars
+                continue
+            pictures = node.get("images")
+            if isinstance(pictures, list):
+                total += opaque_chars * len(pictures)
+                left.extend(value for value in node.values() if value is not pictures)
+            else:
+                left.extend(node.values())
+            if names:
+                total += sum(map(len, node))
+        elif isinstance(node, list):
+            if node and type(node[0]) is int:
+                total += _TOKEN_CHARS * len(node)
+            else:
+                left.extend(node)
+    return total
+
+
+def _bound(request: dict[str, object]) -> int | None:
+    """The request's own bound on output tokens, over all choices."""
+    bound = next((value for key in _BOUND_KEYS if (value := _count(request.get(key), _MAX_TOKENS)) is not None), None)
+    if bound is None:
+        for outer, inner in _NESTED_BOUNDS:
+            nested = request.get(outer)
+            if isinstance(nested, dict):
+                bound = _count(nested.get(inner), _MAX_TOKENS)
+                if bound is not None:
+                    break
+    if bound is None:
+        return None
+    choices = max(_count(request.get("n"), _MAX_CHOICES) or 1, _count(request.get("best_of"), _MAX_CHOICES) or 1)
+    return bound * choices
+
+
+def _count(value: object, most: int) -> int | None:
+    return value if type(value) is int and 0 <= value <= most else None
+
+
+def _from_parts(model: str, body: bytes) -> Inquiry:
+    """From a multipart form: the fields stand before or after the file, so only its two ends are read."""
+    edges = (body[:_EDGE], body[-_EDGE:])
+    if not model:
+        match = next((m for edge in edges if (m := _PART_MODEL.search(edge)) is not None), None)
+        model = match[1].decode("ascii") if match is not None else ""
+    return Inquiry(model, 0, None, any(_PART_STREAM.search(edge) for edge in edges))
+
+
+def _from_text(model: str, streams: bool, body: bytes) -> Inquiry:
+    """From a body that is no JSON object, or too large or deep to parse: what its ends say, and its length."""
+    edges = (body[:_EDGE], body[-_EDGE:])
+    if not model:
+        match = next((m for edge in edges if (m := _MODEL.search(edge)) is not None), None)
+        model = match[1].decode("ascii") if match is not None else ""
+    looks_like_json = body[:64].lstrip()[:1] == b"{"
+    stream = streams or any(_STREAM.search(edge) for edge in edges)
+    return Inquiry(model, min(len(body), _MAX_BODY) if looks_like_json else 0, None, stream)

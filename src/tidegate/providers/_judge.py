@@ -1,0 +1,194 @@
+"""What an attempt came to, from its status, headers and body. Pure, total, and quick where the answer is good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from tidegate.core.vocabulary import Cause, Kind, Outcome, Reading, Unit
+from tidegate.providers import _parse
+from tidegate.providers._body import NOTHING, Refusal, parsed, refusal_in, refusal_of
+from tidegate.providers._prose import Prose, read_prose
+from tidegate.providers._readings import Found, gather, origin, read_found
+from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
+from tidegate.providers._usage import usage_of
+from tidegate.providers._windows import window_name
+
+_PROSE_STATUSES = frozenset({413, 429, 503, 529})
+_MAX_EVENT = 1 << 18
+_NULL_ERRORS = (b'"error":null', b'"error": null')
+
+
+def judge(
+    provider: Provider, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None, now_on: datetime
+) -> Outcome:
+    """What the answer comes to, and what it taught. Never raises.
+
+    `headers` are the raw pairs in any case; `body` may be None. `now_on` is aware, and used where the answer has no
+    `date`. On a good answer (below 400) `retry-after` is ignored (PROVIDERS.md rule 1) and usage is read from the body.
+    """
+    found = gather(provider, headers)
+    readings, ignored = read_found(provider, found, now_on) if found else ([], 0)
+    if status < 400:
+        usage = usage_of(provider, body) if body else None
+        return Outcome(Kind.OK, Cause.NONE, None, tuple(readings), usage, "", status, ignored)
+    refusal = refusal_of(body)
+    wait, unusable = _header_wait(found, now_on)
+    codes = refusal.codes | _header_codes(found)
+    prose = read_prose(refusal.text, codes) if status in _PROSE_STATUSES else Prose()
+    if wait is None:
+        wait = refusal.wait if refusal.wait is not None else prose.wait
+    if wait is None:
+        wait = _reset_wait(provider, found, readings)
+    refusal = refusal._replace(codes=codes, wait=wait, status=status)
+    return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status)
+
+
+def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
+    """The failure that a chunk of a good stream carries, or None. Quick where there is none; never raises.
+
+    `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines. Text that a model wrote cannot be
+    taken for a failure: inside JSON its quotes are escaped, and only a top-level `error` of a parsed event counts.
+    """
+    named = b"event: error" in chunk or b"event:error" in chunk
+    if not named and b'"error"' not in chunk:
+        return None
+    for line, failing in _event_lines(chunk):
+        refusal = _event_refusal(line, failing)
+        if refusal is not None:
+            prose = read_prose(refusal.text, refusal.codes)
+            if refusal.wait is None:
+                refusal = refusal._replace(wait=prose.wait)
+            return _outcome(provider, refusal, prose, {}, [], 0, None)
+    return None
+
+
+def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
+    """The JSON texts of a chunk, each with whether its event is named `error`. A JSON document may span lines."""
+    whole = chunk.strip()
+    if whole[:1] == b"{" and whole[-1:] == b"}" and b"\n" in whole and len(whole) <= _MAX_EVENT:
+        yield whole, False
+    failing = False
+    for line in chunk.splitlines():
+        if line.startswith(b"event:"):
+            failing = line[6:].strip() == b"error"
+        elif line.startswith(b"data:"):
+            yield line[5:], failing
+        elif line.startswith(b"{"):
+            yield line, failing
+        elif not line:
+            failing = False
+
+
+def _event_refusal(line: bytes, failing: bool) -> Refusal | None:
+    if not failing:
+        for null in _NULL_ERRORS:
+            line = line.replace(null, b"")
+        if b'"error"' not in line:
+            return None
+    if len(line) > _MAX_EVENT:
+        return NOTHING if failing else None
+    document = parsed(line)
+    if not isinstance(document, dict):
+        return NOTHING if failing else None
+    kind = document.get("type")
+    if failing or kind in ("error", "response.failed") or document.get("error"):
+        return refusal_in(document)
+    return None
+
+
+def _outcome(
+    provider: Provider,
+    refusal: Refusal,
+    prose: Prose,
+    found: Found,
+    readings: list[Reading],
+    ignored: int,
+    status: int | None,
+) -> Outcome:
+    extra = _prose_reading(provider, prose, readings)
+    if extra is not None:
+        readings = [*readings, extra]
+    for label, row in provider.rows:
+        if _matches(provider, row, refusal, prose, found):
+            return Outcome(row.kind, row.cause, refusal.wait, tuple(readings), None, label, status, ignored)
+    kind, cause = (Kind.TRANSIENT, Cause.OUTAGE) if status is None else (Kind.PERMANENT, Cause.INVALID)
+    return Outcome(kind, cause, refusal.wait, tuple(readings), None, "unknown", status, ignored)
+
+
+def _matches(provider: Provider, row: ErrorRow, refusal: Refusal, prose: Prose, found: Found) -> bool:
+    """Whether every criterion of the row holds. Inside a stream there may be no status: then the words decide alone."""
+    if row.status and refusal.status not in row.status and (refusal.status is not None or not (row.codes or row.text)):
+        return False
+    if row.codes and row.codes.isdisjoint(refusal.codes):
+        return False
+    if not row.says(refusal.text):
+        return False
+    if row.exceeds and not prose.exceeds:
+        return False
+    if row.waits and refusal.wait is None:
+        return False
+    if row.wait_at_least is not None and (refusal.wait is None or refusal.wait < row.wait_at_least):
+        return False
+    if any(provider.noted[name] in found for name in row.without):
+        return False
+    return all(_noted(provider, found, name, value) for name, value in row.headers)
+
+
+def _noted(provider: Provider, found: Found, name: str, value: str) -> bool:
+    cells = found.get(provider.noted[name])
+    raw = cells[0] if cells is not None else None
+    return raw is not None and (not value or raw.lower() == value.encode("ascii"))
+
+
+def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
+    """The largest wait that the headers name (PROVIDERS.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`)."""
+    cells = found.get(SPECIAL)
+    if cells is None:
+        return None, 0
+    now = origin(found, now_on) if cells[RETRY_AFTER] is not None else 0.0
+    milliseconds = _parse.amount(cells[RETRY_AFTER_MS])
+    waits = (
+        _parse.retry_after(cells[RETRY_AFTER], now),
+        milliseconds / 1000.0 if milliseconds is not None and milliseconds <= 1000 * _parse.MAX_SECONDS else None,
+        _parse.seconds(cells[WAIT]),
+    )
+    sent = sum(cells[place] is not None for place in (RETRY_AFTER, RETRY_AFTER_MS, WAIT))
+    usable = [wait for wait in waits if wait is not None]
+    return (max(usable) if usable else None), sent - len(usable)
+
+
+def _header_codes(found: Found) -> frozenset[str]:
+    cells = found.get(SPECIAL)
+    raw = cells[CODE] if cells is not None else None
+    if raw is None:
+        return frozenset()
+    return frozenset({raw[:128].partition(b":")[0].strip().lower().decode("ascii", "ignore")})
+
+
+def _reset_wait(provider: Provider, found: Found, readings: list[Reading]) -> float | None:
+    names = {provider.headers[index].name for index in found if index >= 0 and provider.headers[index].reset_waits}
+    waits = [r.reset_after for r in readings if r.name in names and r.reset_after is not None]
+    return max(waits) if waits else None
+
+
+def _prose_reading(provider: Provider, prose: Prose, readings: list[Reading]) -> Reading | None:
+    """The limit that the message names, under the name of the header row that counts the same, if there is one."""
+    if prose.limit is None or prose.unit is None or prose.limit <= 0:
+        return None
+    if any(r.unit == prose.unit and r.limit == prose.limit for r in readings):
+        return None
+    window = prose.window or None
+    name = prose.unit.replace("_", "-")
+    if window is not None:
+        same = (row.name for row in provider.headers if _counts(row, prose.unit, window, provider))
+        name = next(same, f"{name}-{window_name(window)}")
+    if any(reading.name == name for reading in readings):
+        return None
+    return Reading(name, prose.unit, "continuous", prose.limit, None, None, window)
+
+
+def _counts(row: HeaderRow, unit: Unit, window: float, provider: Provider) -> bool:
+    """Whether the row is that quota. Undeclared request rows may count days (PROVIDERS.md rule 2), tokens do not."""
+    assumed = provider.default_window if row.window is None and unit != "requests" else row.window
+    return row.unit == unit and assumed == window

@@ -1,0 +1,202 @@
+"""What one header value says: numbers, durations, instants. None for anything else; nothing here raises.
+
+Header values come as bytes, as they were on the wire. Every grammar is ASCII and has a length cap that is checked
+before it is tried, and each pattern has bounded repetition.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+MAX_AMOUNT = 1e15
+"""Above this a quota's number means "unlimited": 9223372036854767616 (capture hf-router-cerebras-int64)."""
+
+MAX_SECONDS = 100 * 365.25 * 86400
+"""Above this a time is garbage rather than an absurd but possible wish."""
+
+_MAX_VALUE = 64
+_EPOCH_SECONDS = 1e9
+_EPOCH_MILLISECONDS = 1e12
+
+_DECIMAL = re.compile(rb"[0-9]{1,18}(?:\.[0-9]{1,18})?")
+_SPAN = re.compile(
+    rb"(?:([0-9]{1,9}(?:\.[0-9]{1,12})?)d)?(?:([0-9]{1,9}(?:\.[0-9]{1,12})?)h)?(?:([0-9]{1,9}(?:\.[0-9]{1,12})?)m(?!s))?"
+    rb"(?:([0-9]{1,12}(?:\.[0-9]{1,12})?)s)?(?:([0-9]{1,12}(?:\.[0-9]{1,12})?)ms)?"
+    rb"(?:([0-9]{1,12}(?:\.[0-9]{1,12})?)(?:us|\xc2\xb5s))?(?:([0-9]{1,15})ns)?"
+)
+_SPAN_UNITS = (86400.0, 3600.0, 60.0, 1.0, 1e-3, 1e-6, 1e-9)
+_INSTANT = re.compile(
+    rb"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:(\.[0-9]{1,9}))?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})"
+)
+_HTTP_DATE = re.compile(
+    rb"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), ([0-9]{2}) (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) ([0-9]{4})"
+    rb" ([0-9]{2}):([0-9]{2}):([0-9]{2}) GMT"
+)
+_LETTERS_ONLY_DATE = re.compile(rb"[A-Za-z]{3,9},? [0-9A-Za-z :+-]{10,40}")
+_MONTHS = {m: i for i, m in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), start=1)}
+
+
+class Time(NamedTuple):
+    """A time as it was written: a `span` from now, an `instant` since 1970, or a `bare` integer of unknown unit."""
+
+    form: Literal["span", "instant", "bare"]
+    seconds: float
+    resolution: float
+
+
+def amount(value: bytes | None) -> float | None:
+    """A quota's number: digits, perhaps with decimals; None for signs, exponents, lists and the "unlimited" giants."""
+    if value is None or len(value) > _MAX_VALUE:
+        return None
+    if value.isdigit():
+        number = float(int(value))
+    else:
+        value = value.strip(b" \t")
+        if _DECIMAL.fullmatch(value) is None:
+            return None
+        number = float(value)
+    return number if number <= MAX_AMOUNT else None
+
+
+def seconds(value: bytes | None) -> float | None:
+    """A plain number of seconds within 100 years, else None."""
+    number = amount(value)
+    return number if number is not None and number <= MAX_SECONDS else None
+
+
+def duration(value: bytes) -> tuple[float, float] | None:
+    """A Go duration (`6m0s`, `17.399999999s`, `172.799999ms`) as seconds and its resolution in seconds, else None.
+
+    The resolution is a millisecond or the last decimal written, whichever is finer: OpenAI cuts to milliseconds and
+    leaves trailing zeros out, Groq writes nanoseconds.
+    """
+    if not value or len(value) > _MAX_VALUE:
+        return None
+    match = _SPAN.fullmatch(value)
+    if match is None:
+        return None
+    total = 0.0
+    resolution = 1e-3
+    for part, unit in zip(match.groups(), _SPAN_UNITS, strict=True):
+        if part is not None:
+            total += float(part) * unit
+            decimals = len(part.partition(b".")[2])
+            if decimals or unit < 1e-3:
+                resolution = min(resolution, unit * 10.0**-decimals)
+    return (total, resolution) if total <= MAX_SECONDS else None
+
+
+@lru_cache(maxsize=1024)
+def instant(value: bytes) -> tuple[float, float] | None:
+    """An RFC 3339 instant as seconds since 1970 and its resolution in seconds, else None."""
+    if len(value) > _MAX_VALUE:
+        return None
+    match = _INSTANT.fullmatch(value)
+    if match is None:
+        return None
+    fraction = match[1]
+    resolution = 1.0 if fraction is None else 10.0 ** (1 - len(fraction))
+    text = value.decode("ascii").upper()
+    if fraction is not None and len(fraction) > 7:
+        text = text.replace(fraction.decode("ascii"), fraction[:7].decode("ascii"))
+    try:
+        return datetime.fromisoformat(text).timestamp(), resolution
+    except (ValueError, OverflowError):
+        return None
+
+
+@lru_cache(maxsize=1024)
+def http_date(value: bytes) -> float | None:
+    """An HTTP date (RFC 9110, its two obsolete forms included) as seconds since 1970, else None."""
+    if len(value) > _MAX_VALUE:
+        return None
+    match = _HTTP_DATE.fullmatch(value)
+    try:
+        if match is not None:
+            day, month, year, hour, minute, second = match.groups()
+            date = datetime(
+                int(year), _MONTHS[month], int(day), int(hour), int(minute), min(59, int(second)), tzinfo=UTC
+            )
+            return date.timestamp()
+        if _LETTERS_ONLY_DATE.fullmatch(value) is None:
+            return None
+        # imported here because it brings socket and random along: 6 ms at start, for forms that nobody sends
+        from email.utils import parsedate_to_datetime
+
+        date = parsedate_to_datetime(value.decode("ascii"))
+        return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+@lru_cache(maxsize=4096)
+def time(value: bytes) -> Time | None:
+    """When a quota is back, by the form of the value: Go duration, RFC 3339, epoch s or ms by magnitude, or a number.
+
+    A number with decimals is seconds (capture cerebras-200-docs); an integer below 1e9 is `bare`.
+    """
+    if len(value) > _MAX_VALUE:
+        return None
+    value = value.strip(b" \t")
+    if value.isdigit():
+        number = float(int(value))
+        if number >= _EPOCH_MILLISECONDS:
+            return Time("instant", number / 1000.0, 1e-3) if number <= 1e14 else None
+        if number >= _EPOCH_SECONDS:
+            return Time("instant", number, 1.0) if number <= 1e11 else None
+        return Time("bare", number, 1.0)
+    if _DECIMAL.fullmatch(value) is not None:
+        number = float(value)
+        return Time("span", number, 10.0 ** -len(value.partition(b".")[2])) if number <= MAX_SECONDS else None
+    span = (float(value[:-2]) / 1000.0, 1e-3) if value[-2:] == b"ms" and value[:-2].isdigit() else duration(value)
+    if span is not None:
+        return Time("span", *span)
+    moment = instant(value)
+    if moment is not None:
+        return Time("instant", *moment)
+    date = http_date(value)
+    return Time("instant", date, 1.0) if date is not None else None
+
+
+def retry_after(value: bytes | None, now: float) -> float | None:
+    """The seconds that a `retry-after` asks for, at `now` (seconds since 1970); None where it is unusable.
+
+    Seconds with or without decimals, an HTTP date, or (against RFC 9110, but seen) an instant within the next year as
+    seconds since 1970. A date in the past is 0.
+    """
+    if value is None or len(value) > _MAX_VALUE:
+        return None
+    value = value.strip(b" \t")
+    if _DECIMAL.fullmatch(value) is not None:
+        number = float(value)
+        if number >= _EPOCH_SECONDS and -86400.0 <= number - now <= 366 * 86400.0:
+            return max(0.0, number - now)
+        return number if number <= MAX_SECONDS else None
+    date = http_date(value)
+    if date is None:
+        return None
+    wait = max(0.0, date - now)
+    return wait if wait <= MAX_SECONDS else None
+
+
+def fit(value: float, limit: float | None, remaining: float | None, period: float) -> tuple[float, float] | None:
+    """A bare integer reset as seconds and resolution, in the unit that limit and remaining make likely, else None.
+
+    `period` is in seconds. The bucket is full again after (limit - remaining) * period / limit seconds: an integer of
+    seconds is within one of that; of milliseconds within 40 %, since `remaining` is the floor of the level
+    (PROVIDERS.md rules 2 and 4).
+    """
+    if limit is None or remaining is None or limit <= 0:
+        return None
+    expected = max(0.0, limit - remaining) * period / limit
+    off_seconds = abs(value - expected)
+    off_milliseconds = abs(value / 1000.0 - expected)
+    in_milliseconds = off_milliseconds <= max(1e-3, 0.4 * expected)
+    if in_milliseconds and value > 0 and off_milliseconds < off_seconds:
+        return value / 1000.0, 1e-3
+    if off_seconds < 1.0 or value == 0:
+        return (value, 1.0) if off_seconds < 1.0 else None
+    return None

@@ -1,0 +1,287 @@
+"""The shape of a provider's table, checked when it is made.
+
+A table is data: where the provider lives, which paths generate, what its headers are called, what its refusals mean.
+Each table and each row names its `source`. A wrong row raises `ConfigurationError` at import, never at a request.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Literal
+
+from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
+from tidegate.errors import ConfigurationError
+
+UNITS = frozenset(
+    [
+        "requests",
+        "tokens",
+        "input_tokens",
+        "output_tokens",
+        "uncached_input_tokens",
+        "concurrent_requests",
+        "input_images",
+        "input_characters",
+        "audio_seconds",
+        "ocr_pages",
+    ]
+)
+"""Units a row may count in; `Cost.amount` is 0 for those that no estimate knows."""
+
+Amount = Literal["nothing", "input", "input+max", "input+mean", "mean"]
+"""What is charged: estimated input, with the request's own output bound or the learned mean output."""
+
+Bare = Literal["fit", "seconds"]
+"""How a bare integer reset is read: `fit` chooses s or ms by what limit and remaining make likely, or distrusts."""
+
+LIMIT, REMAINING, RESET, PERIOD, POLICY, COMBINED, CELLS = 0, 1, 2, 3, 4, 5, 6
+"""Places of a row's raw values while a response is read."""
+
+SPECIAL = -1
+DATE, RETRY_AFTER, RETRY_AFTER_MS, WAIT, CODE = 0, 1, 2, 3, 4
+"""Row number and places of the headers that belong to no quota; noted headers are numbered from -2 downwards."""
+
+_LOWER = re.compile(r"[!-@\[-~]+")
+_MAX_PATH = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A path that generates. `{model}` is a segment naming the model, `{}` any segment, a leading `**` any prefix.
+
+    `family` is set where its limits are separate, `streams` where the answer streams unless asked not to, and `plain`
+    where the path is too common a word to claim it for a client of a known SDK.
+    """
+
+    path: str
+    family: str = ""
+    streams: bool = False
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRow:
+    """The headers that report one quota. Of alternative names a response carries one.
+
+    `window` is in seconds and only set where the name or the provider's documents say it; `period` names a header that
+    says it. `period_refill` replaces `refill` where that header is present. `quantum` is the rounding of `remaining`.
+    `reset_waits` marks a reset that, on a refusal, is the time to wait. `overfull` lets `remaining` exceed `limit`.
+    `dialect` `ietf` reads the row as structured fields: `policy` is RateLimit-Policy, `combined` RateLimit.
+    """
+
+    name: str
+    unit: Unit
+    source: str
+    limit: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
+    reset: tuple[str, ...] = ()
+    period: tuple[str, ...] = ()
+    policy: tuple[str, ...] = ()
+    combined: tuple[str, ...] = ()
+    refill: Refill = "continuous"
+    period_refill: Refill | None = None
+    window: float | None = None
+    bare: Bare = "fit"
+    quantum: float = 1.0
+    label: str = ""
+    reset_waits: bool = False
+    overfull: bool = False
+    dialect: Literal["plain", "ietf"] = "plain"
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name), "HeaderRow.name", self.name, "a name is needed")
+        _require(bool(self.source), f"HeaderRow({self.name}).source", self.source, "every row names its source")
+        _require(self.unit in UNITS, f"HeaderRow({self.name}).unit", self.unit, f"one of {', '.join(sorted(UNITS))}")
+        _require(bool(self.headers()), f"HeaderRow({self.name}).limit", self.limit, "a row names a header")
+        for header, _ in self.headers():
+            _require(_LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "lower-case header name")
+        _require(self.window is None or self.window > 0, f"HeaderRow({self.name}).window", self.window, "above 0 s")
+        _require(self.quantum >= 1, f"HeaderRow({self.name}).quantum", self.quantum, "1 or more")
+
+    def headers(self) -> list[tuple[str, int]]:
+        """Every header of the row with the place of its value."""
+        groups = (self.limit, self.remaining, self.reset, self.period, self.policy, self.combined)
+        return [(header, place) for place, group in enumerate(groups) for header in group]
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """What one refusal means. All criteria that are given must hold; of several codes or phrases any one.
+
+    `codes` are compared whole with the answer's code, type and status words; `text` is found as whole words in the
+    message, or is the whole message where `whole`. `exceeds` asks that the message names a request above the limit,
+    `waits` that the answer names a time, `wait_at_least` (seconds) how long. `headers` are (name, value) pairs, `""`
+    for any value; `without` must be absent.
+    """
+
+    name: str
+    kind: Kind
+    cause: Cause
+    source: str
+    status: frozenset[int] = frozenset()
+    codes: frozenset[str] = frozenset()
+    text: tuple[str, ...] = ()
+    whole: bool = False
+    exceeds: bool = False
+    waits: bool = False
+    wait_at_least: float | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    without: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"ErrorRow({self.name})"
+        _require(bool(self.name), "ErrorRow.name", self.name, "a name is needed")
+        _require(bool(self.source), f"{where}.source", self.source, "every row names its source")
+        criteria = self.status or self.codes or self.text or self.headers or self.exceeds
+        _require(bool(criteria), f"{where}.status", self.status, "a row has a criterion")
+        for word in (*self.codes, *self.text, *(name for name, _ in self.headers), *self.without):
+            _require(word == word.lower() and bool(word), where, word, "lower case, as the answer is compared")
+        for status in self.status:
+            _require(100 <= status <= 599, f"{where}.status", status, "100 to 599")
+
+    def says(self, text: str) -> bool:
+        """Whether the message holds one of the phrases as whole words, or is one; True where the row has none."""
+        return not self.text or _phrases(self.text, self.whole).search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Charging:
+    """What a call is charged, by unit, as the provider's headers show it or its documents say.
+
+    `produced` is output that is charged as it is written, on top of what is charged at admission.
+    """
+
+    tokens: Amount
+    input_tokens: Amount
+    output_tokens: Amount
+    produced: Amount
+    source: str
+    cache_reads_free: bool = False
+
+    def __post_init__(self) -> None:
+        _require(bool(self.source), "Charging.source", self.source, "every rule names its source")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Provider:
+    """One provider. Compared by identity; `name` is what users see.
+
+    `hosts` are exact or hold one `*` for one or more characters. `credential` lists the request headers that say who
+    pays, in order. `waits` are response headers that name seconds to wait, `code_headers` those that name an error.
+    `default_window` (seconds) is what an undeclared quota of this provider counts over. `image_chars` stands for an
+    image, a sound or a file in `input_chars`.
+    """
+
+    name: str
+    source: str
+    hosts: tuple[str, ...]
+    endpoints: tuple[Endpoint, ...]
+    credential: tuple[str, ...]
+    charging: Charging
+    headers: tuple[HeaderRow, ...]
+    errors: tuple[ErrorRow, ...]
+    common_errors: tuple[ErrorRow, ...] = ()
+    scope: Literal["model", "account"] = "model"
+    default_window: float = 60.0
+    image_chars: int = 3060
+    waits: tuple[str, ...] = ()
+    code_headers: tuple[str, ...] = ()
+    closed: tuple[str, ...] = ()
+    places: dict[bytes, tuple[int, int]] = field(init=False, repr=False)
+    noted: dict[str, int] = field(init=False, repr=False)
+    rows: tuple[tuple[str, ErrorRow], ...] = field(init=False, repr=False)
+    labels: dict[str, str] = field(init=False, repr=False)
+    _literals: dict[str, Endpoint] = field(init=False, repr=False)
+    _patterns: tuple[Endpoint, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name), "Provider.name", self.name, "a name is needed")
+        _require(bool(self.source), f"Provider({self.name}).source", self.source, "every table names its source")
+        _require(self.default_window > 0, f"Provider({self.name}).default_window", self.default_window, "above 0 s")
+        for host in self.hosts:
+            known = host == host.lower().rstrip(".") and host.count("*") <= 1 and host.strip("*.") != ""
+            _require(known, f"Provider({self.name}).hosts", host, "lower case, no trailing dot, at most one *")
+        names = [row.name for row in self.headers]
+        for name in names:
+            _require(names.count(name) == 1, f"Provider({self.name}).headers", name, "one row a quota")
+        _set(self, "noted", self._note())
+        _set(self, "places", self._place())
+        own = tuple((f"{self.name}:{row.name}", row) for row in self.errors)
+        _set(self, "rows", own + tuple((f"common:{row.name}", row) for row in self.common_errors))
+        _set(
+            self, "labels", {r.name: r.label or r.name.replace("-", "_") for r in self.headers if r.dialect == "plain"}
+        )
+        _set(self, "_literals", {e.path: e for e in self.endpoints if "{" not in e.path and "**" not in e.path})
+        _set(self, "_patterns", tuple(e for e in self.endpoints if e.path not in self._literals))
+
+    def endpoint(self, path: str) -> tuple[Endpoint, str] | None:
+        """The endpoint that `path` is, with the model that the path names or `""`; None if it generates nothing."""
+        return _endpoint(self, path) if len(path) <= _MAX_PATH else None
+
+    def _match(self, path: str) -> tuple[Endpoint, str] | None:
+        path = path.partition("?")[0]
+        if len(path) > 1 and path.endswith("/"):
+            path = path[:-1]
+        literal = self._literals.get(path)
+        if literal is not None:
+            return literal, ""
+        if self.closed and not set(self.closed).isdisjoint(path.split("/")):
+            return None
+        for endpoint in self._patterns:
+            pattern = _pattern(endpoint.path)
+            match = pattern.fullmatch(path)
+            if match is not None:
+                return endpoint, match["model"] if "model" in pattern.groupindex else ""
+        return None
+
+    def _note(self) -> dict[str, int]:
+        errors = (*self.errors, *self.common_errors)
+        names = {name for row in errors for name, _ in row.headers} | {name for row in errors for name in row.without}
+        return {name: -2 - index for index, name in enumerate(sorted(names))}
+
+    def _place(self) -> dict[bytes, tuple[int, int]]:
+        places: dict[bytes, tuple[int, int]] = {
+            b"date": (SPECIAL, DATE),
+            b"retry-after": (SPECIAL, RETRY_AFTER),
+            b"retry-after-ms": (SPECIAL, RETRY_AFTER_MS),
+        }
+        named = [(header, (index, place)) for index, row in enumerate(self.headers) for header, place in row.headers()]
+        named += [(header, (SPECIAL, WAIT)) for header in self.waits]
+        named += [(header, (SPECIAL, CODE)) for header in self.code_headers]
+        named += [(header, (number, 0)) for header, number in self.noted.items()]
+        for header, place in named:
+            raw = header.encode("ascii")
+            _require(raw not in places, f"Provider({self.name}).headers", header, "each header has one meaning")
+            places[raw] = place
+        return places
+
+
+@lru_cache(maxsize=2048)
+def _endpoint(provider: Provider, path: str) -> tuple[Endpoint, str] | None:
+    return provider._match(path)
+
+
+# Patterns are made when they are first needed: all of them at import would take longer than the rest of tidegate.
+@lru_cache(maxsize=512)
+def _phrases(text: tuple[str, ...], whole: bool) -> re.Pattern[str]:
+    either = "|".join(re.escape(phrase) for phrase in text)
+    return re.compile(rf"\A(?:{either})[.!]*\Z" if whole else rf"(?<![a-z0-9_])(?:{either})(?![a-z0-9_])")
+
+
+@lru_cache(maxsize=512)
+def _pattern(path: str) -> re.Pattern[str]:
+    prefix, rest = (r"(?:/[^/]+){0,12}", path[2:]) if path.startswith("**") else ("", path)
+    parts = re.split(r"(\{model\}|\{\})", rest)
+    segment = {"{model}": r"(?P<model>[^/]+)", "{}": r"[^/]+"}
+    return re.compile(prefix + "".join(segment.get(part) or re.escape(part) for part in parts))
+
+
+def _set(provider: Provider, name: str, value: object) -> None:
+    object.__setattr__(provider, name, value)
+
+
+def _require(holds: bool, name: str, value: object, bound: str) -> None:
+    if not holds:
+        raise ConfigurationError(name, value, bound)

@@ -1,0 +1,85 @@
+"""What a response says the call used, found by bytes search rather than by parsing a megabyte of JSON."""
+
+from __future__ import annotations
+
+import re
+
+from tidegate.core.vocabulary import Usage
+from tidegate.providers._schema import Provider
+
+_TAIL = 1 << 14
+_HEAD = 1 << 12
+_WINDOW = 2048
+_OBJECT = re.compile(rb'"usage"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{')
+_FIELD = re.compile(
+    rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens'
+    rb"|cache_creation_input_tokens|total_tokens|prompt_eval_count|eval_count)"
+    rb'"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}([0-9]{1,12})(?![0-9.eE])'
+)
+_MAX_TRIES = 4
+
+
+def usage_of(provider: Provider, body: bytes) -> Usage | None:
+    """The tokens that a body, or a chunk of a stream, says were used; None if it says nothing. Never raises.
+
+    The last `usage` object of the last 16 kB counts, else of the first 4 kB. A chunk may say only a part (Anthropic's
+    `message_start` the input, its `message_delta` the output): `merged` puts parts together. `input_tokens` includes
+    what was read from or written to a cache, whichever way the provider counts.
+    """
+    tail = body if len(body) <= _TAIL else body[-_TAIL:]
+    head = body[:_HEAD]
+    usage = _last(tail)
+    if usage is None and len(body) > _TAIL:
+        usage = _last(head)
+    if usage is None and b'"eval_count"' in tail[-_WINDOW:]:
+        usage = _read(tail[-_WINDOW:])
+    if usage is not None and b'"message_start"' in head:
+        first = head.find(b'"usage"')
+        usage = merged(usage, _read(head[first : first + _WINDOW]) if first >= 0 else None)
+    return usage
+
+
+def merged(one: Usage | None, other: Usage | None) -> Usage | None:
+    """Two partial usages of one call as one: of each number the larger, since streams count up."""
+    if one is None or other is None:
+        return one or other
+    return Usage(
+        max(one.input_tokens, other.input_tokens),
+        max(one.output_tokens, other.output_tokens),
+        max(one.cached_tokens, other.cached_tokens),
+    )
+
+
+def _last(text: bytes) -> Usage | None:
+    end = len(text)
+    for _ in range(_MAX_TRIES):
+        at = text.rfind(b'"usage"', 0, end)
+        if at < 0:
+            return None
+        if _OBJECT.match(text, at) is not None:
+            usage = _read(text[at : at + _WINDOW])
+            if usage is not None:
+                return usage
+        end = at
+    return None
+
+
+def _read(text: bytes) -> Usage | None:
+    """The first number of each name: details and iterations come after, or below, the totals."""
+    found: dict[bytes, int] = {}
+    for name, number in _FIELD.findall(text):
+        if name not in found:
+            found[name] = int(number)
+    if not found:
+        return None
+    cached = found.get(b"cached_tokens", 0)
+    prompt = found.get(b"prompt_tokens", found.get(b"prompt_eval_count"))
+    output = found.get(b"completion_tokens", found.get(b"output_tokens", found.get(b"eval_count", 0)))
+    if prompt is None:
+        reads = found.get(b"cache_read_input_tokens", 0)
+        prompt = found.get(b"input_tokens")
+        if prompt is None:
+            prompt = max(0, found.get(b"total_tokens", 0) - output)
+        prompt += reads + found.get(b"cache_creation_input_tokens", 0)
+        cached = cached or reads
+    return Usage(prompt, output, cached)

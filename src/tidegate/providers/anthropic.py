@@ -1,0 +1,163 @@
+"""Anthropic: https://platform.claude.com/docs/en/api/rate-limits and /errors, and captured answers of 2024 to 2026."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+
+_LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (PROVIDERS.md section 5)"
+_ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (PROVIDERS.md section 5)"
+
+
+def _row(name: str, unit: Unit, quantum: float, *, compatible: bool = False) -> HeaderRow:
+    """A quota of one minute, as documented.
+
+    The window is declared because the reset denies it: capture anthropic-200-2024-haiku says 19 s for one request of
+    1,000 used. Whole seconds; token levels rounded to thousands (capture anthropic-200-rounded-thousand).
+    """
+    prefix = f"anthropic-ratelimit-{name}"
+    other = (
+        ((f"x-ratelimit-{name}",), (f"x-ratelimit-remaining-{name}",), (f"x-ratelimit-reset-{name}",))
+        if compatible
+        else ((), (), ())
+    )
+    return HeaderRow(
+        name=name,
+        unit=unit,
+        source=f"{_LIMITS}; captures anthropic-200-retry-after-55, anthropic-200-openai-compat",
+        limit=(f"{prefix}-limit", *other[0]),
+        remaining=(f"{prefix}-remaining", *other[1]),
+        reset=(f"{prefix}-reset", *other[2]),
+        window=60.0,
+        bare="seconds",
+        quantum=quantum,
+    )
+
+
+HEADERS = (
+    _row("requests", "requests", 1.0, compatible=True),
+    _row("tokens", "tokens", 1000.0, compatible=True),
+    _row("input-tokens", "input_tokens", 1000.0),
+    _row("output-tokens", "output_tokens", 1000.0),
+)
+
+_429 = frozenset({429})
+_RATE = frozenset({"rate_limit_error"})
+_STATUS = "anthropic-ratelimit-unified-status"
+
+ERRORS = (
+    ErrorRow(
+        name="enforced_spend_limit_reached",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="capture anthropic-429-spend-cap (until the 1st of next month 00:00 UTC)",
+        codes=frozenset({"enforced_spend_limit_reached"}),
+    ),
+    ErrorRow(
+        name="billing_error",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source=_ERRORS,
+        codes=frozenset({"billing_error"}),
+    ),
+    ErrorRow(
+        name="spend_limit",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source=f"{_LIMITS}: 400 for a limit of one's own; capture anthropic-429-spend-cap",
+        status=frozenset({400, 429}),
+        text=("reached your specified api usage limits", "reached your api usage limits", "credit balance is too low"),
+    ),
+    ErrorRow(
+        name="plan_window",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source="PROVIDERS.md section 5 (OAuth: 5 hours and 7 days), capture anthropic-unified-200-2026 [inf]",
+        status=_429,
+        headers=((_STATUS, "rejected"),),
+    ),
+    ErrorRow(
+        name="server_throttle",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source="capture anthropic-429-rate-limited-transient (claude-code issue 71670)",
+        status=_429,
+        codes=_RATE,
+        text=("rate limited",),
+        whole=True,
+        without=(_STATUS,),
+    ),
+    ErrorRow(
+        name="acceleration",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.SLOPE,
+        source=f"{_LIMITS}: acceleration limits on sharp increases",
+        status=_429,
+        codes=_RATE,
+        text=("acceleration limit", "acceleration limits"),
+    ),
+    ErrorRow(
+        name="rate_limit_error",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source="captures anthropic-429-account, anthropic-429-itpm-message",
+        status=_429,
+        codes=_RATE,
+    ),
+    ErrorRow(
+        name="overloaded_error",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source="capture anthropic-529; also in a stream, after 200",
+        codes=frozenset({"overloaded_error"}),
+    ),
+    ErrorRow(
+        name="request_too_large",
+        kind=Kind.PERMANENT,
+        cause=Cause.NEVER_FITS,
+        source=_ERRORS,
+        status=frozenset({413}),
+        codes=frozenset({"request_too_large"}),
+    ),
+    ErrorRow(
+        name="api_error",
+        kind=Kind.TRANSIENT,
+        cause=Cause.OUTAGE,
+        source=_ERRORS,
+        status=frozenset({500, 504}),
+        codes=frozenset({"api_error", "timeout_error"}),
+    ),
+)
+
+ANTHROPIC = Provider(
+    name="anthropic",
+    source=f"{_LIMITS}; anthropic-sdk-python 2.11",
+    hosts=("api.anthropic.com",),
+    endpoints=(Endpoint("/v1/messages"), Endpoint("/v1/complete"), Endpoint("/v1/chat/completions")),
+    credential=("x-api-key", "authorization"),
+    charging=Charging(
+        tokens="input",
+        input_tokens="input",
+        output_tokens="nothing",
+        produced="mean",
+        source=f"{_LIMITS}: OTPM counts what is produced, max_tokens does not matter; cache reads are free",
+        cache_reads_free=True,
+    ),
+    headers=HEADERS,
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+    image_chars=6400,  # 1,600 tokens, the largest picture: docs/en/build-with-claude/vision [unv], at 4 characters
+)
+
+ANTHROPIC_COMPATIBLE = replace(
+    ANTHROPIC,
+    name="anthropic-compatible",
+    source=f"{_LIMITS}; any server that speaks /v1/messages (capture anthropic-gateway-200-retry-after)",
+    hosts=(),
+    endpoints=tuple(Endpoint(f"**/{path}") for path in ("messages", "v1/complete", "chat/completions")),
+    headers=(*HEADERS, IETF_ROW),
+    closed=("threads", "batches", "organizations"),
+)

@@ -1,0 +1,210 @@
+"""Any server that speaks OpenAI's protocol, or a plain generation path: gateways, vLLM, SGLang, TGI, Ollama.
+
+Nobody documents what such a server sends, so all dialects that were seen are read: OpenAI's and Anthropic's headers
+passed on, windows in the name, the IETF's fields, and the messages of the known servers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
+from tidegate.providers._common import COMMON_ERRORS, IETF_ROW, NEVER_FITS
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
+from tidegate.providers.openai import GENERATING
+from tidegate.providers.openai import HEADERS as OPENAI_HEADERS
+
+_MINUTE, _HOUR, _DAY, _MONTH = 60.0, 3600.0, 86400.0, 2592000.0
+
+
+def _row(suffix: str, name: str, unit: Unit, window: float, source: str, refill: Refill = "fixed") -> HeaderRow:
+    return HeaderRow(
+        name=name,
+        label=unit,
+        unit=unit,
+        source=source,
+        limit=(f"x-ratelimit-limit-{suffix}",),
+        remaining=(f"x-ratelimit-remaining-{suffix}",),
+        reset=(f"x-ratelimit-reset-{suffix}",),
+        window=window,
+        refill=refill,
+        bare="seconds",
+    )
+
+
+def _with_period(row: HeaderRow) -> HeaderRow:
+    """Azure's renewal period, as it is or as LiteLLM passes it on."""
+    period = f"x-ratelimit-renewalperiod-{row.name}"
+    return replace(row, period=(period, f"llm_provider-{period}"))
+
+
+def _without_other_route(row: HeaderRow) -> HeaderRow:
+    """Anthropic's own header names only: those of its compatible route are OpenAI's, bar one word."""
+    groups = {name: getattr(row, name)[:1] for name in ("limit", "remaining", "reset")}
+    return replace(row, name=f"anthropic-{row.name}", label=row.name.replace("-", "_"), **groups)
+
+
+_CEREBRAS = "captures cerebras-200-docs, hf-router-cerebras-int64 (2025-12-31)"
+_MISTRAL = "captures mistral-200-10-second, mistral-200-req-minute, mistral-200-audio"
+_KONG = "PROVIDERS.md section 0 (Kong gateways: x-ratelimit-limit-minute), read 2026-11-21"
+
+HEADERS = (
+    *(_with_period(row) if row.name in ("requests", "tokens") else row for row in OPENAI_HEADERS),
+    *(_without_other_route(row) for row in ANTHROPIC_HEADERS),
+    _row("requests-minute", "requests-minute", "requests", _MINUTE, _CEREBRAS),
+    _row("requests-hour", "requests-hour", "requests", _HOUR, _CEREBRAS),
+    _row("requests-day", "requests-day", "requests", _DAY, f"{_CEREBRAS}; capture sambanova-headers"),
+    _row("tokens-minute", "tokens-minute", "tokens", _MINUTE, f"{_CEREBRAS}; {_MISTRAL}"),
+    _row("tokens-hour", "tokens-hour", "tokens", _HOUR, _CEREBRAS),
+    _row("tokens-day", "tokens-day", "tokens", _DAY, _CEREBRAS),
+    _row("tokens-month", "tokens-month", "tokens", _MONTH, _MISTRAL),
+    _row("req-10-second", "req-10-second", "requests", 10.0, _MISTRAL),
+    _row("req-minute", "req-minute", "requests", _MINUTE, _MISTRAL),
+    _row("input-characters-minute", "input-characters-minute", "input_characters", _MINUTE, "capture mistral-200-tts"),
+    _row("audio-seconds-minute", "audio-seconds-minute", "audio_seconds", _MINUTE, _MISTRAL),
+    _row("second", "gateway-second", "requests", 1.0, _KONG),
+    _row("minute", "gateway-minute", "requests", _MINUTE, _KONG),
+    _row("hour", "gateway-hour", "requests", _HOUR, _KONG),
+    _row("day", "gateway-day", "requests", _DAY, _KONG),
+    IETF_ROW,
+)
+
+_429 = frozenset({429})
+_429_503 = frozenset({429, 503})
+
+ERRORS = (
+    ErrorRow(
+        name="money",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="captures xai-429-credits, hf-402-credits, deepseek-402; PROVIDERS.md sections 1 and 5",
+        status=frozenset({400, 402, 403, 429}),
+        text=(
+            "insufficient balance",
+            "used all available credits",
+            "reached its monthly spending limit",
+            "no credits remaining",
+            "credit balance is too low",
+            "depleted your monthly included credits",
+            "reached your api usage limits",
+            "reached your specified api usage limits",
+        ),
+    ),
+    NEVER_FITS,
+    ErrorRow(
+        name="per_day",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source="captures groq-429-rpd, bedrock-429-via-claude-code, openrouter-429-free-day",
+        status=_429,
+        text=("requests per day", "tokens per day", "daily limit", "free-models-per-day", "per day per user"),
+    ),
+    ErrorRow(
+        name="plan_window",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="capture ollama-cloud-429 (a plan's hourly, session or weekly window)",
+        status=_429,
+        text=("hourly usage limit", "session usage limit", "weekly usage limit"),
+    ),
+    ErrorRow(
+        name="concurrency",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.CONCURRENCY,
+        source="capture dashscope-429-concurrency; PROVIDERS.md section 2 (UserConcurrentRequests)",
+        status=_429,
+        text=("concurrent requests", "userconcurrentrequests", "concurrency limit"),
+    ),
+    ErrorRow(
+        name="slope",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.SLOPE,
+        source="capture openrouter-alibaba-burst",
+        status=_429_503,
+        text=("request rate increased too quickly", "acceleration limit"),
+    ),
+    ErrorRow(
+        name="slope_code",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.SLOPE,
+        source="capture modelscope-200-error; PROVIDERS.md section 9",
+        codes=frozenset({"limit_burst_rate", "throttling.burstrate"}),
+    ),
+    ErrorRow(
+        name="not_ready_code",
+        kind=Kind.TRANSIENT,
+        cause=Cause.NOT_READY,
+        source="capture bedrock-429-ModelNotReady",
+        status=_429_503,
+        codes=frozenset({"modelnotreadyexception"}),
+    ),
+    ErrorRow(
+        name="not_ready",
+        kind=Kind.TRANSIENT,
+        cause=Cause.NOT_READY,
+        source="capture bedrock-429-ModelNotReady; PROVIDERS.md section 10 (loading can take minutes)",
+        status=_429_503,
+        text=("not ready to serve", "is currently loading", "model is loading", "loading model"),
+    ),
+    ErrorRow(
+        name="queue_code",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source="capture cerebras-429-queue; PROVIDERS.md section 12 (3505)",
+        status=_429_503,
+        codes=frozenset({"queue_exceeded", "3505"}),
+    ),
+    ErrorRow(
+        name="others_capacity",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source="capture sglang-503-queue; PROVIDERS.md sections 1, 2 and 12",
+        status=_429,
+        text=(
+            "queue is full",
+            "maximum pending requests exceeded",
+            "high traffic",
+            "high demand",
+            "overloaded",
+            "service tier capacity exceeded",
+            "resource unavailable",
+            "temporarily rate-limited upstream",
+        ),
+    ),
+    ErrorRow(
+        name="overloaded",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source="captures sglang-503-queue, ollama-local-503; PROVIDERS.md section 18 (priority)",
+        status=frozenset({503}),
+        text=("queue is full", "maximum pending requests exceeded", "aborted by a higher priority request"),
+    ),
+)
+
+_PLAIN = ("generate", "generate_stream", "rerank", "v1/rerank", "v2/rerank", "embed", "api/embed", "api/embeddings")
+
+COMPATIBLE = Provider(
+    name="compatible",
+    source="PROVIDERS.md sections 10 and 18 (vLLM, SGLang, TGI, Ollama, LiteLLM), read 2026-11-21",
+    hosts=(),
+    endpoints=(
+        *(Endpoint(f"**/{path}") for path in GENERATING),
+        *(Endpoint(f"**/{path}", plain=True) for path in _PLAIN),
+        *(Endpoint(f"**/api/{path}", streams=True, plain=True) for path in ("chat", "generate")),
+    ),
+    credential=("authorization", "api-key", "x-api-key", "x-goog-api-key"),
+    charging=Charging(
+        tokens="input+mean",
+        input_tokens="input",
+        output_tokens="mean",
+        produced="nothing",
+        source="PROVIDERS.md sections 7 and 12 (most settle with actual usage), read 2026-11-21",
+    ),
+    headers=HEADERS,
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+    waits=("x-ratelimit-timeremaining",),
+    code_headers=("x-amzn-errortype",),
+    closed=("threads", "batches", "files", "fine_tuning", "organization", "uploads"),
+)

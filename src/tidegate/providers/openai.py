@@ -1,0 +1,141 @@
+"""OpenAI: https://developers.openai.com/api/docs/guides/rate-limits, and 2,750 captured answers."""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+
+_DOCS = "https://developers.openai.com/api/docs/guides/rate-limits read 2026-10-04 (PROVIDERS.md section 1)"
+
+GENERATING = (
+    "chat/completions",
+    "completions",
+    "responses",
+    "responses/compact",
+    "embeddings",
+    "moderations",
+    "images/generations",
+    "images/edits",
+    "images/variations",
+    "audio/transcriptions",
+    "audio/translations",
+    "audio/speech",
+)
+"""Endpoints that generate, as openai-python 3.52 names them; not files, batches, videos, realtime or stored objects."""
+
+CREDENTIAL = ("authorization", "openai-organization", "openai-project")
+
+
+def _row(name: str, unit: Unit, source: str, *spellings: str) -> HeaderRow:
+    spelled = spellings or (name,)
+    return HeaderRow(
+        name=name,
+        unit=unit,
+        source=source,
+        limit=tuple(f"x-ratelimit-limit-{s}" for s in spelled),
+        remaining=tuple(f"x-ratelimit-remaining-{s}" for s in spelled),
+        reset=tuple(f"x-ratelimit-reset-{s}" for s in spelled),
+    )
+
+
+_USAGE_BASED = "capture openai-200-usage-based-hyphen (2023-11-26); PROVIDERS.md section 1 (both spellings)"
+
+HEADERS = (
+    _row("requests", "requests", f"{_DOCS}; captures openai-200-rpm-6ms, openai-200-rpd-8.64s"),
+    _row("tokens", "tokens", f"{_DOCS}; capture openai-200-rpm-6ms"),
+    _row("input-images", "input_images", "capture openai-200-input-images (2025-06-20)"),
+    _row("project-tokens", "tokens", "capture openai-200-project-tokens (2025-11-24)"),
+    _row("project-requests", "requests", "PROVIDERS.md section 1, read 2026-11-21"),
+    _row("tokens-usage-based", "tokens", _USAGE_BASED, "tokens-usage-based", "tokens_usage_based"),
+)
+
+_429 = frozenset({429})
+_RATE = frozenset({"rate_limit_exceeded"})
+
+ERRORS = (
+    ErrorRow(
+        name="insufficient_quota",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="capture openai-429-insufficient_quota; PROVIDERS.md section 1",
+        codes=frozenset({"insufficient_quota"}),
+    ),
+    ErrorRow(
+        name="request_too_large",
+        kind=Kind.PERMANENT,
+        cause=Cause.NEVER_FITS,
+        source="capture openai-429-request-too-large-structured",
+        status=_429,
+        codes=_RATE,
+        exceeds=True,
+    ),
+    ErrorRow(
+        name="per_day",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source=f"{_DOCS} (RPD, TPD); prose as in capture groq-429-rpd",
+        status=_429,
+        codes=_RATE,
+        text=("requests per day", "tokens per day", "images per day"),
+    ),
+    ErrorRow(
+        name="rate_limit_exceeded",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source=_DOCS,
+        status=_429,
+        codes=_RATE,
+    ),
+    ErrorRow(
+        name="flex_unavailable",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source="PROVIDERS.md section 1 (flex: 429 Resource Unavailable, not charged), read 2026-11-21",
+        status=_429,
+        text=("resource unavailable",),
+    ),
+    ErrorRow(
+        name="no_credits",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="PROVIDERS.md section 1 (2026: You have no credits remaining); capture openai-429-insufficient_quota",
+        status=_429,
+        text=("exceeded your current quota", "no credits remaining"),
+    ),
+    ErrorRow(
+        name="slow_down",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.SLOPE,
+        source="PROVIDERS.md section 1 (503 Slow Down: ramp down, hold 15 minutes), read 2026-11-21",
+        status=frozenset({503}),
+        text=("slow down",),
+    ),
+    ErrorRow(
+        name="server_error",
+        kind=Kind.TRANSIENT,
+        cause=Cause.OUTAGE,
+        source="PROVIDERS.md section 1 (500 server_error), read 2026-11-21",
+        status=frozenset({500}),
+        codes=frozenset({"server_error"}),
+    ),
+)
+
+OPENAI = Provider(
+    name="openai",
+    source=f"{_DOCS}; openai-python 3.52",
+    hosts=("api.openai.com", "*.api.openai.com"),
+    endpoints=tuple(Endpoint(f"/v1/{path}") for path in GENERATING),
+    credential=CREDENTIAL,
+    charging=Charging(
+        tokens="input",
+        input_tokens="input",
+        output_tokens="mean",
+        produced="nothing",
+        source="capture openai-200-max_tokens-not-reserved (the same in 15 of 15); cached input counts [unv]",
+    ),
+    headers=(*HEADERS, IETF_ROW),
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+    image_chars=3060,  # 765 tokens, a high-detail picture: 774 were debited in capture openai-200-input-images
+)

@@ -1,0 +1,62 @@
+"""Real answers of providers mean what was established of them: each line of the project's captures."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tidegate.providers import dimensions, judge, judge_event, named
+
+CAPTURES = Path(__file__).parents[3] / "shared" / "reference" / "captures.jsonl"
+TABLES = {"anthropic-oauth": "anthropic", "pydantic-gateway": "anthropic-compatible"}
+LATER = {
+    "fireworks-200",
+    "fireworks-429",
+    "gemini-429-multi-violation",
+    "gemini-429-shared-capacity",
+    "gemini-429-limit-0",
+    "gemini-429-paid-per-minute",
+    "gemini-429-free-tpm",
+    "groq-429-rpm",
+    "openrouter-429-free-day",
+    "replicate-200-get",
+    "replicate-59999",
+    "together-200-2025",
+}
+"""Captures of providers without a table of their own yet, which the generic one does not read in full."""
+
+pytestmark = pytest.mark.skipif(not CAPTURES.exists(), reason="the captures are not in this checkout")
+
+
+def captures():
+    if not CAPTURES.exists():
+        return []
+    lines = [json.loads(line) for line in CAPTURES.read_text().splitlines()]
+    return [pytest.param(line, id=line["id"]) for line in lines if line["id"] not in LATER]
+
+
+def outcome_of(capture, provider):
+    body = capture["body"]
+    streamed = capture["status"] == 200 and isinstance(body, str)
+    raw = None if body is None else body.encode() if streamed else json.dumps(body).encode()
+    headers = [(name.title().encode(), value.encode()) for name, value in capture["headers"].items()]
+    outcome = judge(provider, capture["status"], headers, raw, datetime(2026, 1, 1, tzinfo=UTC))
+    return (judge_event(provider, raw) if raw and capture["status"] == 200 else None) or outcome
+
+
+@pytest.mark.parametrize("capture", captures())
+def test_a_capture_means_what_was_established(capture):
+    provider = named(TABLES.get(capture["provider"], capture["provider"])) or named("compatible")
+    expect = capture["expect"]
+    outcome = outcome_of(capture, provider)
+    seen = dimensions(outcome, provider)
+    assert outcome.kind == expect["kind"], outcome.row
+    assert seen["limits"] == expect["limits"]
+    assert seen["remaining"] == expect["remaining"]
+    if expect["reset_after_s"] or "reset_at" not in expect:
+        assert seen["reset_after_s"] == pytest.approx(expect["reset_after_s"], rel=0.02, abs=1e-9)
+    if expect["retry_after_s"] is None:
+        assert outcome.retry_after is None
+    else:
+        assert outcome.retry_after == pytest.approx(expect["retry_after_s"], rel=0.02)

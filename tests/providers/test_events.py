@@ -1,0 +1,92 @@
+"""Failures inside a good stream, and what only looks like one."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.vocabulary import Kind
+from tidegate.providers import ANTHROPIC, COMPATIBLE, OPENAI, judge_event
+
+
+def event(document, name=""):
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {json.dumps(document)}\n\n".encode()
+
+
+def chat(text):
+    return event({"object": "chat.completion.chunk", "choices": [{"delta": {"content": text}}]})
+
+
+@pytest.mark.parametrize(
+    "text", ["an error", '"error"', '{"error": {"type": "overloaded_error"}}', 'event: error\ndata: {"error": 1}\n\n']
+)
+def test_what_a_model_writes_is_no_failure(text):
+    assert judge_event(OPENAI, chat(text)) is None
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": text}}
+    assert judge_event(ANTHROPIC, event(delta, "content_block_delta")) is None
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        b"",
+        b": keep-alive\n\n",
+        b"data: [DONE]\n\n",
+        event({"choices": [], "error": None}),
+        b'data: {"type":"response.completed","response":{"error":null,"usage":{}}}\n\n',
+        event({"choices": [{"finish_reason": "error"}]}),
+        event({"type": "response.output_item.done", "item": {"error": {"message": "tool"}}}),
+        b'data: {"error": {"message": "cut in the mid',
+        b'd": 5}}], "error": {"message": "x"}}\n\n',
+        b'{"x": "error"}',
+        b'data: ["error"]\n\n',
+        b'data: {"error"' + b"[" * 100_000 + b"\n\n",
+    ],
+)
+def test_an_ordinary_chunk_is_no_failure(chunk):
+    assert judge_event(COMPATIBLE, chunk) is None
+
+
+@pytest.mark.parametrize(
+    ("provider", "chunk", "kind"),
+    [
+        (ANTHROPIC, event({"type": "error", "error": {"type": "overloaded_error"}}, "error"), Kind.OVERLOADED),
+        (ANTHROPIC, event({"type": "error", "error": {"type": "rate_limit_error"}}, "error"), Kind.RATE_LIMIT),
+        (ANTHROPIC, event({"type": "error", "error": {"type": "api_error"}}, "error"), Kind.TRANSIENT),
+        (OPENAI, event({"error": {"type": "server_error", "message": "x"}}), Kind.TRANSIENT),
+        (OPENAI, event({"error": {"code": "insufficient_quota"}}), Kind.QUOTA_EXHAUSTED),
+        (OPENAI, event({"type": "error", "code": "rate_limit_exceeded", "message": "x"}, "error"), Kind.RATE_LIMIT),
+        (OPENAI, event({"type": "response.failed", "response": {"error": {"code": "server_error"}}}), Kind.TRANSIENT),
+        (COMPATIBLE, event({"error": "The request queue is full.", "code": 503}), Kind.OVERLOADED),
+        (COMPATIBLE, event({"error": {"code": 502, "message": "Provider returned error"}}), Kind.TRANSIENT),
+        (COMPATIBLE, b'{"error":"model overloaded"}\n', Kind.OVERLOADED),
+        (COMPATIBLE, b'{\n "error": {\n  "code": "limit_burst_rate"\n }\n}', Kind.RATE_LIMIT),
+        (COMPATIBLE, b'event:error\ndata:{"code":"limit_burst_rate","message":"x"}\n\n', Kind.RATE_LIMIT),
+        (COMPATIBLE, b"event: error\ndata: gone\n\n", Kind.TRANSIENT),
+        (COMPATIBLE, chat("hello") + event({"error": {"message": "overloaded", "code": 503}}), Kind.OVERLOADED),
+    ],
+)
+def test_a_failure_in_a_stream_is_judged_like_any_other(provider, chunk, kind):
+    outcome = judge_event(provider, chunk)
+    assert outcome.kind is kind
+    assert outcome.status is None
+
+
+def test_the_wait_that_an_event_names_is_kept():
+    failure = {"type": "response.failed", "response": {"error": {"message": "Please try again in 1.5s."}}}
+    assert judge_event(OPENAI, event(failure)).retry_after == 1.5
+    assert judge_event(OPENAI, event({"error": "x", "retry_after": 2})).retry_after == 2
+
+
+def test_a_failure_too_long_to_read_is_still_a_failure_if_its_event_says_so():
+    long = b'{"error": "' + b"a" * 300_000 + b'"}'
+    assert judge_event(COMPATIBLE, b"event: error\ndata: " + long + b"\n\n").kind is Kind.TRANSIENT
+    assert judge_event(COMPATIBLE, b"data: " + long + b"\n\n") is None
+
+
+@given(st.binary(max_size=100) | st.text(max_size=60).map(lambda text: f'data: {{"error": {text}}}'.encode()))
+def test_no_chunk_raises(chunk):
+    judge_event(COMPATIBLE, b"event: error\n" + chunk)
+    judge_event(COMPATIBLE, chunk)

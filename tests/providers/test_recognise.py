@@ -1,0 +1,99 @@
+"""Which requests are governed, and by whose table."""
+
+import pytest
+
+from tidegate.providers import adopt, family_of, recognise
+
+
+def name(provider):
+    return provider.name if provider is not None else None
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "expected"),
+    [
+        ("api.openai.com", "/v1/chat/completions", "openai"),
+        ("API.OpenAI.com.", "/v1/responses/", "openai"),
+        ("eu.api.openai.com", "/v1/embeddings", "openai"),
+        ("api.openai.com", "/v1/images/edits", "openai"),
+        ("api.openai.com", "/v1/audio/transcriptions?x=1", "openai"),
+        ("api.openai.com", "/v1/models", None),
+        ("api.openai.com", "/v1/files", None),
+        ("api.openai.com", "/v1/batches", None),
+        ("api.openai.com", "/v1/fine_tuning/jobs", None),
+        ("api.openai.com", "/v1/uploads", None),
+        ("api.openai.com", "/v1/responses/resp_1", None),
+        ("api.openai.com", "/v1/responses/resp_1/cancel", None),
+        ("api.openai.com", "/v1/responses/input_tokens", None),
+        ("api.openai.com", "/v1/chat/completions/chatcmpl-1", None),
+        ("api.openai.com", "/v1/threads/t/messages", None),
+        ("api.openai.com.evil.example", "/v1/chat/completions", None),
+        ("xapi.openai.com", "/v1/chat/completions", None),
+        ("api.anthropic.com", "/v1/messages", "anthropic"),
+        ("api.anthropic.com", "/v1/chat/completions", "anthropic"),
+        ("api.anthropic.com", "/v1/messages/batches", None),
+        ("api.anthropic.com", "/v1/messages/count_tokens", None),
+        ("api.anthropic.com", "/v1/models", None),
+        ("res.openai.azure.com", "/openai/deployments/gpt/chat/completions", "azure"),
+        ("res.openai.azure.com", "/openai/v1/responses", "azure"),
+        ("res.openai.azure.com", "/openai/responses", "azure"),
+        ("res.services.ai.azure.com", "/models/chat/completions", "azure"),
+        ("res.services.ai.azure.com", "/anthropic/v1/messages", "azure"),
+        ("ep.eastus2.models.ai.azure.com", "/v1/chat/completions", "azure"),
+        ("res.cognitiveservices.azure.com", "/openai/v1/responses", "azure"),
+        ("res.openai.azure.com", "/openai/v1/files", None),
+        ("res.openai.azure.com", "/openai/deployments", None),
+        (".openai.azure.com", "/openai/v1/responses", None),
+        ("models.github.ai", "/inference/chat/completions", "github-models"),
+        ("models.github.ai", "/orgs/acme/inference/chat/completions", "github-models"),
+        ("models.github.ai", "/catalog/models", None),
+        ("models.inference.ai.azure.com", "/chat/completions", "github-models"),
+        ("example.com", "/v1/chat/completions", None),
+        ("localhost", "/v1/chat/completions", None),
+        ("", "", None),
+        ("a" * 300, "/v1/chat/completions", None),
+        ("api.openai.com", "/v1/" + "x" * 5000, None),
+    ],
+)
+def test_a_process_wide_install_governs_known_inference_endpoints_only(host, path, expected):
+    assert name(recognise(host, path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "path", "family", "expected"),
+    [
+        ("api.openai.com", "/v1/chat/completions", "openai", "openai"),
+        ("api.openai.com", "/v1/models", "openai", None),
+        ("gateway", "/v1/chat/completions", "openai", "compatible"),
+        ("gateway", "/deep/prefix/v1/responses", "openai", "compatible"),
+        ("gateway", "/v1/models", "openai", None),
+        ("gateway", "/v1/files", None, None),
+        ("gateway", "/v1/batches", None, None),
+        ("gateway", "/v1/organization/usage/completions", "openai", None),
+        ("gateway", "/v1/threads/t/messages", None, None),
+        ("gateway", "/v1/responses/resp_1", "openai", None),
+        ("gateway", "/v1/messages", "anthropic", "anthropic-compatible"),
+        ("gateway", "/anthropic/v1/messages", None, "anthropic-compatible"),
+        ("gateway", "/v1/messages/count_tokens", "anthropic", None),
+        ("gateway", "/v1/messages/batches", "anthropic", None),
+        ("gateway", "/openai/deployments/gpt/chat/completions", "azure", "azure-compatible"),
+        ("gateway", "/apim/openai/deployments/gpt/chat/completions", "azure", "azure-compatible"),
+        ("gateway", "/openai/deployments/gpt/chat/completions", None, "azure-compatible"),
+        ("gateway", "/openai/v1/responses", "azure", "azure-compatible"),
+        ("gateway", "/openai/models", "azure", None),
+        ("127.0.0.1", "/generate", None, "compatible"),
+        ("127.0.0.1", "/generate", "openai", None),
+        ("127.0.0.1", "/api/chat", None, "compatible"),
+        ("127.0.0.1", "/api/generate", None, "compatible"),
+        ("127.0.0.1", "/v1/rerank", None, "compatible"),
+        ("127.0.0.1", "/api/tags", None, None),
+        ("127.0.0.1", "/", None, None),
+    ],
+)
+def test_a_wrapped_client_is_governed_whatever_its_base_url(host, path, family, expected):
+    assert name(adopt(host, path, family)) == expected
+
+
+def test_no_endpoint_family_of_these_providers_has_limits_of_its_own():
+    assert family_of(recognise("api.openai.com", "/v1/responses"), "/v1/responses") == ""
+    assert family_of(recognise("api.openai.com", "/v1/responses"), "/nowhere") == ""

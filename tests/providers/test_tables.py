@@ -1,0 +1,76 @@
+"""The tables as data: sourced, without contradictions, refused when wrong."""
+
+from dataclasses import replace
+
+import pytest
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.errors import ConfigurationError
+from tidegate.providers import OPENAI, TABLES, Endpoint, ErrorRow, HeaderRow, named
+from tidegate.providers._index import index
+
+
+def test_no_host_stands_in_two_tables():
+    hosts = [host for table in TABLES for host in table.hosts]
+    assert len(hosts) == len(set(hosts))
+
+
+def test_a_host_that_two_tables_claim_is_refused():
+    for host in ("api.openai.com", "*.api.openai.com"):
+        with pytest.raises(ConfigurationError, match="already a host of openai"):
+            index((OPENAI, replace(OPENAI, name="other", hosts=(host,))))
+
+
+def test_table_names_are_unique_and_found():
+    assert len({table.name for table in TABLES}) == len(TABLES)
+    assert all(named(table.name) is table for table in TABLES)
+    assert named("nobody") is None
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_every_table_and_row_names_a_source_that_says_where_or_when(table):
+    rows = [*table.headers, *(row for _, row in table.rows), table.charging]
+    for source in [table.source, *(row.source for row in rows)]:
+        assert "http" in source or "capture" in source or "PROVIDERS.md" in source or "draft-" in source, source
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (lambda: HeaderRow(name="x", unit="requests", source="", limit=("a",)), "source"),
+        (lambda: HeaderRow(name="", unit="requests", source="s", limit=("a",)), "name"),
+        (lambda: HeaderRow(name="x", unit="parsecs", source="s", limit=("a",)), "unit"),
+        (lambda: HeaderRow(name="x", unit="requests", source="s"), "limit"),
+        (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("Upper-Case",)), "HeaderRow"),
+        (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), window=0.0), "window"),
+        (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), quantum=0.0), "quantum"),
+        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "", status=frozenset({503})), "source"),
+        (lambda: ErrorRow("", Kind.OVERLOADED, Cause.OVERLOAD, "s", status=frozenset({503})), "name"),
+        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "s"), "status"),
+        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "s", status=frozenset({999})), "status"),
+        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "s", text=("Upper case",)), "ErrorRow"),
+        (lambda: replace(OPENAI, source=""), "source"),
+        (lambda: replace(OPENAI, name=""), "name"),
+        (lambda: replace(OPENAI, hosts=("API.openai.com",)), "hosts"),
+        (lambda: replace(OPENAI, hosts=("a.*.b.*",)), "hosts"),
+        (lambda: replace(OPENAI, default_window=0.0), "default_window"),
+        (lambda: replace(OPENAI, headers=OPENAI.headers + OPENAI.headers[:1]), "headers"),
+        (lambda: replace(OPENAI, headers=(*OPENAI.headers, replace(OPENAI.headers[0], name="again"))), "headers"),
+        (lambda: replace(OPENAI.charging, source=""), "source"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_field_value_and_bound(wrong, field):
+    with pytest.raises(ConfigurationError) as refused:
+        wrong()
+    assert field in refused.value.field
+    assert refused.value.bound
+
+
+def test_windows_in_names_and_key_scopes_are_data_that_a_later_table_can_give():
+    row = HeaderRow("day", "requests", "test http", limit=("x-limit-requests-day",), window=86400.0, label="requests")
+    table = replace(OPENAI, name="later", hosts=("runtime.*.example.com",), headers=(row,), scope="account",
+                    endpoints=(Endpoint("/model/{model}/stream", streams=True),))  # fmt: skip
+    exact, parted = index((table,))
+    assert (exact, parted) == ({}, (("runtime.", ".example.com", table),))
+    assert table.endpoint("/model/m-1/stream") == (table.endpoints[0], "m-1")
+    assert table.labels == {"day": "requests"}
