@@ -17,10 +17,6 @@ from tidegate.registries import RateLimitRegistry
 from tidegate.seat import Seat
 from tidegate.slots import Waker
 
-TABLES = {table.name: table for table in providers.TABLES}
-COMPATIBLE = TABLES["compatible"]
-"""Reads every generic dialect: for keys of the caller's own making."""
-
 OUTAGES = ("ConnectionError", "ConnectError", "ConnectTimeout", "APIConnectionError", "EndpointConnectionError")
 TRANSIENTS = ("Timeout", "TimeoutError", "APITimeoutError", "ReadTimeout", "ReadError", "RemoteProtocolError")
 """Names of exceptions that other libraries raise for the same things without a common base."""
@@ -46,7 +42,7 @@ class Call:
         self.get_retry_after = get_retry_after
         self.max_wait = max_wait
         self.priority = priority
-        self.provider = TABLES.get(self.key.provider, COMPATIBLE)
+        self.provider = providers.named(self.key.provider) or providers.COMPATIBLE
 
     def run(self, registry: RateLimitRegistry, call: Callable[[], Any]) -> Any:
         """Blocks this thread until the call has ended."""

@@ -100,9 +100,10 @@ class RateLimitRegistry:
         """What every known key does now: limits, levels, who waits, which gate is closed and until when."""
         with self._lock:
             now = self.clock()
-            return RegistrySnapshot(
-                {key: key_snapshot(slots.admission, slots.line, now) for key, slots in self._slots.items()}
-            )
+            keys = {key: key_snapshot(slots.admission, slots.line, now) for key, slots in self._slots.items()}
+        if self._dropped:
+            self._drain()
+        return RegistrySnapshot(keys)
 
     def digest(self, credential: str) -> str:
         """A keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""
@@ -128,8 +129,10 @@ class RateLimitRegistry:
             now = self.clock()
             slots = self._slots_of(key, DEFAULT_WINDOW, now)
             ready, gate = slots.admission.ready_at(cost, now)
-            if slots.line:
-                answer: Permit | NotReady = NotReady(ready, gate or "queue")
+            head = slots.line.head()
+            if head is not None:
+                first, _ = slots.admission.ready_at(head.cost, now)
+                answer: Permit | NotReady = NotReady(max(ready, first), gate or "queue")
             elif ready > now:
                 answer = NotReady(ready, gate)
             else:
@@ -219,21 +222,23 @@ class RateLimitRegistry:
 
     def leave(self, waiter: Waiter) -> None:
         """Gives up a place in the line, or a permit that was given and never used."""
+        out = self._out()
+        woken = self._remove(waiter, out)
+        if woken or out or self._dropped:
+            self._act(woken, out)
+
+    def _remove(self, waiter: Waiter, out: list[events.Event] | None) -> list[Waiter]:
         slots = waiter.slots
         if slots is None:
-            return
-        out = self._out()
+            return []
         with self._lock:
             now = self.clock()
             permit, waiter.permit = waiter.permit, None
             if permit is not None:
                 if not permit.settled and permit.generation == slots.admission.generation:
-                    slots.admission.withdraw(permit, now)
-                woken = slots.pump(now, out)
-            else:
-                woken = slots.leave(waiter, now, out)
-        if woken or out or self._dropped:
-            self._act(woken, out)
+                    slots.admission.withdraw(permit, now, out)
+                return slots.pump(now, out)
+            return slots.leave(waiter, now, out)
 
     def learn(self, permit: Permit, outcome: Outcome) -> None:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
@@ -248,6 +253,8 @@ class RateLimitRegistry:
         """Teaches the key's estimate what a request of that shape used."""
         with self._lock:
             permit.admission.estimate.learn(inquiry, usage)
+        if self._dropped:
+            self._drain()
 
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry."""
@@ -304,15 +311,15 @@ class RateLimitRegistry:
     def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         """Wakes and tells, with the lock free; then gives back what was dropped meanwhile."""
         dead = [waiter for waiter in woken if not _wake(waiter)]
+        while dead:
+            # Its event loop is closed: nobody will ever use its place or its permit.
+            dead += [waiter for waiter in self._remove(dead.pop(), out) if not _wake(waiter)]
         for event in out or ():
             for listener in self._listeners:
                 try:
                     listener(event)
                 except Exception:
                     logger.exception("a listener failed at %s", type(event).__name__)
-        for waiter in dead:
-            # Its event loop is closed: nobody will ever use its place or its permit.
-            self.leave(waiter)
         if self._dropped:
             self._drain()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import threading
 from collections.abc import Callable
@@ -16,12 +17,8 @@ import tidegate
 
 OPENAI_3 = int(openai.__version__.partition(".")[0]) >= 3
 
-if OPENAI_3:
-    import httpx2 as http
-else:
-    import httpx as http  # type: ignore[no-redef]
-
-import httpx2 as anthropic_http
+http = importlib.import_module("httpx2" if OPENAI_3 else "httpx")
+anthropic_http = importlib.import_module("httpx2")
 
 KINDS = ("openai", "async_openai", "anthropic", "async_anthropic")
 OPENAI_KINDS = KINDS[:2]
@@ -82,9 +79,7 @@ def ask(kind: str, client: Any, count: int = 1, **fields: Any) -> list[Any]:
 
 async def _ask_on_loop(kind: str, client: Any, count: int, fields: dict[str, Any]) -> list[Any]:
     async with client:
-        return await asyncio.gather(
-            *(request(kind, client, **fields) for _ in range(count)), return_exceptions=True
-        )
+        return await asyncio.gather(*(request(kind, client, **fields) for _ in range(count)), return_exceptions=True)
 
 
 def failures(results: list[Any]) -> list[BaseException]:
@@ -110,7 +105,14 @@ def answer_body(kind: str) -> dict[str, Any]:
         message = {"role": "assistant", "content": "High."}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         usage = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
-        return {"id": "c1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+        return {
+            "id": "c1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": [choice],
+            "usage": usage,
+        }
     return {
         "id": "m1",
         "type": "message",

@@ -86,7 +86,10 @@ def test_what_no_waiting_can_mend_costs_one_request_and_is_the_native_error(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_key_costs_one_request_and_is_the_native_error(kind: str, registry: tidegate.RateLimitRegistry) -> None:
-    body = {"type": "error", "error": {"type": "authentication_error", "message": "invalid key", "code": "invalid_api_key"}}
+    body = {
+        "type": "error",
+        "error": {"type": "authentication_error", "message": "invalid key", "code": "invalid_api_key"},
+    }
     script = Script(kind, (401, {}, body))
     (error,) = ask(kind, registry.wrap(mocked(kind, script)))
     assert len(script.requests) == 1

@@ -75,21 +75,20 @@ def test_a_stream_holds_its_slot_and_gives_it_back(kind: str, how: str, registry
 def test_a_context_that_is_left_by_an_exception_gives_the_slot_back(
     kind: str, registry: tidegate.RateLimitRegistry
 ) -> None:
+    def on_thread(client: Any) -> None:
+        with client, open_stream(kind, client) as stream:
+            for _ in stream:
+                raise ZeroDivisionError
+
     async def on_loop(client: Any) -> None:
-        async with client:
-            with pytest.raises(ZeroDivisionError):
-                async with await open_stream(kind, client) as stream:
-                    async for _ in stream:
-                        raise ZeroDivisionError
+        async with client, await open_stream(kind, client) as stream:
+            async for _ in stream:
+                raise ZeroDivisionError
 
     with Simulator() as provider:
         client = registry.wrap(make(kind, provider.url))
-        if kind.startswith("async"):
-            asyncio.run(on_loop(client))
-        else:
-            with client, pytest.raises(ZeroDivisionError), open_stream(kind, client) as stream:
-                for _ in stream:
-                    raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(on_loop(client)) if kind.startswith("async") else on_thread(client)
     assert at_rest(registry)
 
 
@@ -111,17 +110,19 @@ def test_an_error_in_mid_stream_is_native_and_gives_the_slot_back(
 def broken(kind: str, client: Any) -> type[BaseException]:
     """The type of what a stream that breaks raises."""
 
+    def on_thread() -> None:
+        with client:
+            end_sync(open_stream(kind, client), "to the end")
+
     async def on_loop() -> None:
         async with client:
             await end_async(await open_stream(kind, client), "to the end")
 
-    with pytest.raises(Exception) as caught:  # noqa: PT011
-        if kind.startswith("async"):
-            asyncio.run(on_loop())
-        else:
-            with client:
-                end_sync(open_stream(kind, client), "to the end")
-    return caught.type
+    try:
+        asyncio.run(on_loop()) if kind.startswith("async") else on_thread()
+    except Exception as error:
+        return type(error)
+    raise AssertionError("the stream did not break")
 
 
 def test_an_overload_inside_a_stream_teaches_the_controller(registry: tidegate.RateLimitRegistry) -> None:
@@ -133,9 +134,7 @@ def test_an_overload_inside_a_stream_teaches_the_controller(registry: tidegate.R
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(kind: str, registry: tidegate.RateLimitRegistry) -> None:
     options = {"stream_options": {"include_usage": True}} if "openai" in kind else {}
 
     async def on_loop(client: Any) -> None:

@@ -64,9 +64,7 @@ def test_a_timeout_stays_native(kind: str, registry: tidegate.RateLimitRegistry)
 
 
 @pytest.mark.parametrize("kind", ["openai", "async_anthropic"])
-def test_a_five_second_outage_under_sdk_defaults_loses_no_call(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_a_five_second_outage_under_sdk_defaults_loses_no_call(kind: str, registry: tidegate.RateLimitRegistry) -> None:
     scenario = Scenario(outages=(OutageSpan(start=0.0, end=5.0, status=500),), latency=Distribution.constant(0.02))
     with Simulator(scenario) as provider:
         results = ask(kind, registry.wrap(make(kind, provider.url)), count=30)

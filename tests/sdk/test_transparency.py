@@ -69,7 +69,9 @@ def test_event_hooks_fire_once_an_attempt(kind: str, registry: tidegate.RateLimi
             seen.append("response")
 
         hooks = {"request": [on_request], "response": [on_response]}
-        client = make(kind, "https://provider.test", http_client=module.AsyncClient(transport=transport, event_hooks=hooks))
+        client = make(
+            kind, "https://provider.test", http_client=module.AsyncClient(transport=transport, event_hooks=hooks)
+        )
     else:
         hooks = {"request": [lambda _: seen.append("request")], "response": [lambda _: seen.append("response")]}
         client = make(kind, "https://provider.test", http_client=module.Client(transport=transport, event_hooks=hooks))
@@ -222,7 +224,16 @@ def test_unusable_values_are_counted_in_the_snapshot(kind: str, registry: tidega
     assert only(registry).ignored == 1
 
 
-BODIES = [b"", b"<html>Too many</html>", b"[]", b"null", b'{"error": 3}', b"[" * 5000, b"\xff\xfe", b'{"error": {"code": []}}']
+BODIES = [
+    b"",
+    b"<html>Too many</html>",
+    b"[]",
+    b"null",
+    b'{"error": 3}',
+    b"[" * 5000,
+    b"\xff\xfe",
+    b'{"error": {"code": []}}',
+]
 
 
 @pytest.mark.parametrize("body", BODIES)
@@ -240,7 +251,9 @@ def test_a_request_of_any_shape_is_sent_as_it_is(kind: str, registry: tidegate.R
 
     async def main() -> None:
         async with client:
-            await client.post("/chat/completions", body={"model": 7, "messages": "x", "max_tokens": "many"}, cast_to=object)
+            await client.post(
+                "/chat/completions", body={"model": 7, "messages": "x", "max_tokens": "many"}, cast_to=object
+            )
 
     if kind == "openai":
         client.post("/chat/completions", body={"model": 7, "messages": "x", "max_tokens": "many"}, cast_to=object)

@@ -158,7 +158,9 @@ def test_a_call_cancelled_at_any_of_its_suspensions_leaves_nothing_behind(stream
     """The call waits in the queue, is refused once, goes back to the head, is answered: cancelled at every step."""
     finished = 0
     for cancel_at in range(200):
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1, pause_base=0.001))
+        registry = tidegate.RateLimitRegistry(
+            tidegate.Settings(start_concurrency=1, max_concurrency=1, pause_base=0.001)
+        )
 
         async def main(cancel_at: int = cancel_at, registry: tidegate.RateLimitRegistry = registry) -> bool:
             calls = iter([429, 200, 200, 200])
@@ -166,7 +168,9 @@ def test_a_call_cancelled_at_any_of_its_suspensions_leaves_nothing_behind(stream
             async def handler(_: Any) -> Any:
                 await asyncio.sleep(0)
                 status = next(calls)
-                return http.Response(status, headers={"retry-after-ms": "1"}, json=ok("openai")[2] if status == 200 else {})
+                return http.Response(
+                    status, headers={"retry-after-ms": "1"}, json=ok("openai")[2] if status == 200 else {}
+                )
 
             client = registry.wrap(http.AsyncClient(transport=http.MockTransport(handler)))
             blocker = asyncio.create_task(registry.aexecute(key_of(), lambda: asyncio.sleep(0.002)))
@@ -295,7 +299,9 @@ def test_an_inner_stack_takes_no_second_permit_and_does_not_deadlock() -> None:
             answer = inner.post(str(outer.url), content=outer.read(), headers={"authorization": "Bearer x"})
             return http.Response(answer.status_code, json=answer.json())
 
-    client = registry.wrap(make("openai", "https://provider.test", http_client=http.Client(transport=Stacked())), max_wait=5)
+    client = registry.wrap(
+        make("openai", "https://provider.test", http_client=http.Client(transport=Stacked())), max_wait=5
+    )
     assert request("openai", client).choices[0].message.content == "High."
     assert only(registry).attempts == 1
     client.close()

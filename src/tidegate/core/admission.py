@@ -184,10 +184,12 @@ class Admission:
         self._paused = False
         return permit
 
-    def withdraw(self, permit: Permit, now: float) -> None:
+    def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Takes back a permit whose attempt was never sent: nothing happened."""
         self._land(permit)
         self.counts.attempts -= 1
+        if out is not None:
+            out.append(events.SlotReleased(self.key, now, 0.0, len(self.flying), Kind.ABANDONED))
         for mirror, debit, reserve in permit.charges:
             mirror.refund(debit, reserve)
         self.breaker.abandoned(permit.probe, now)
@@ -196,6 +198,7 @@ class Admission:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
         self._observe(permit, outcome, now, out)
         self._answered(permit, now, out)
+        permit.probe = False
         permit.learned = True
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
@@ -290,7 +293,7 @@ class Admission:
                 out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
 
     def _answered(self, permit: Permit, now: float, out: Out) -> None:
-        if self.breaker.answered(permit.probe) and out is not None:
+        if self.breaker.answered(permit.probe, now) and out is not None:
             out.append(events.BreakerClosed(self.key, now))
 
     def _failed(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
@@ -298,7 +301,7 @@ class Admission:
         if outcome.cause is not Cause.OUTAGE:
             self.breaker.abandoned(permit.probe, now)
             return
-        if self.breaker.failed(permit.probe, now, draw) and out is not None:
+        if self.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(self.key, now, self.breaker.ready_at))
 
     def _refused(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
@@ -308,26 +311,30 @@ class Admission:
         new_wave = permit.epoch >= self.epoch
         if new_wave:
             self.epoch += 1
-        gate = self._explanation(permit, outcome, now, new_wave)
+        hint = self._credible(outcome.retry_after)
+        gate = self._explanation(permit, outcome, hint, now, new_wave)
         if new_wave and not gate and outcome.cause in CUTTING:
             before = self.limit.slots
             self.limit.refused(permit.in_flight)
             if out is not None and self.limit.slots < before:
                 out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots))
-        hint = outcome.retry_after
-        if hint is not None and hint >= ABSURD_HINT:
-            hint = None
-            self.counts.ignored += 1
         if not gate or hint:
             before_pause = self.pause.until
             until = self.pause.close(now, hint, not gate, draw, new_wave)
-            if out is not None and until > before_pause:
-                out.append(events.KeyPaused(self.key, now, until))
-            self._paused = True
+            if until > max(before_pause, now):
+                self._paused = True
+                if out is not None:
+                    out.append(events.KeyPaused(self.key, now, until))
         if out is not None:
             out.append(events.RateLimitHit(self.key, now, outcome.kind, outcome.cause, outcome.retry_after, gate))
 
-    def _explanation(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> str:
+    def _credible(self, hint: float | None) -> float | None:
+        if hint is not None and not 0.0 <= hint < ABSURD_HINT:
+            self.counts.ignored += 1
+            return None
+        return hint
+
+    def _explanation(self, permit: Permit, outcome: Outcome, hint: float | None, now: float, new_wave: bool) -> str:
         """The quota that explains a refusal, or '' where none does."""
         if outcome.kind is not Kind.RATE_LIMIT or outcome.cause is Cause.CONCURRENCY or not self.quotas.mirrors:
             return ""
@@ -339,5 +346,5 @@ class Admission:
             name = nearest.name
         mirror = self.quotas.mirrors[name]
         if new_wave:
-            mirror.overdrawn(now, outcome.retry_after)
+            mirror.overdrawn(now, hint)
         return name

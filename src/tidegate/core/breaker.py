@@ -45,7 +45,7 @@ GROWTH = 1.5
 class Breaker:
     """The breaker of one key."""
 
-    __slots__ = ("_cooldown", "_failures", "cap", "first", "ready_at", "state", "threshold")
+    __slots__ = ("_closed_at", "_cooldown", "_failures", "cap", "first", "ready_at", "state", "threshold")
 
     def __init__(self, threshold: int, first: float, cap: float) -> None:
         self.threshold = threshold
@@ -55,23 +55,30 @@ class Breaker:
         self.ready_at = float("-inf")
         self._failures = 0
         self._cooldown = first
+        self._closed_at = float("-inf")
 
     @property
     def closed(self) -> bool:
         """Whether everything may pass."""
         return self.state is State.CLOSED
 
-    def answered(self, probe: bool) -> bool:
+    def answered(self, probe: bool, now: float) -> bool:
         """A server that lives answered; returns whether that closed the breaker."""
         self._failures = 0
         if probe and self._to(Event.PROBE_ANSWERED):
             self._cooldown = self.first
             self.ready_at = float("-inf")
+            self._closed_at = now
             return True
         return False
 
-    def failed(self, probe: bool, now: float, draw: float) -> bool:
-        """An outage failure; returns whether it opened the breaker. `draw` is uniform in [0, 1)."""
+    def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
+        """An outage failure; returns whether it opened the breaker. `draw` is uniform in [0, 1).
+
+        One that was sent before the breaker last closed is of the outage that is over, and counts for nothing.
+        """
+        if sent_at < self._closed_at:
+            return False
         self._failures += 1
         if probe:
             opened = self._to(Event.PROBE_FAILED)

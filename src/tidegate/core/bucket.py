@@ -39,11 +39,16 @@ SCALE_MEMORY = 0.97
 SCALE_BOUNDS = (0.1, 10.0)
 
 
+def usable_window(seconds: float | None, otherwise: float) -> float:
+    """`seconds` where a quota can count over it (a millisecond to a year), else `otherwise`."""
+    return seconds if seconds is not None and 1e-3 <= seconds <= 31_536_000.0 else otherwise
+
+
 class Debit:
     """One charge against one quota.
 
-    `estimate` is the amount before it was scaled, `mark` the sum of all charges up to this one; `answered` says that its
-    call has been.
+    `estimate` is the amount before it was scaled, `mark` the sum of all charges up to this one; `answered` says that
+    its call has been.
     """
 
     __slots__ = ("amount", "answered", "charged_at", "estimate", "live", "mark", "order")
@@ -149,7 +154,7 @@ class Bucket:
         self.name = reading.name
         self.unit = reading.unit
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
-        self.window = reading.window or default_window
+        self.window = usable_window(reading.window, default_window)
         self.scale = 1.0
         self._low, self._high = 0.0, float("inf")
         self._anchor_order = -1
@@ -226,7 +231,7 @@ class Bucket:
         if reading.remaining is None:
             return
         self._observe_size(reading)
-        level = min(reading.remaining, self.limit)
+        level = max(-self.limit, min(reading.remaining, self.limit))
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return
@@ -260,20 +265,21 @@ class Bucket:
         elif reading.limit is None and (reading.remaining or 0.0) > self.limit:
             self.limit = reading.remaining
         if reading.window is not None:
-            self.window = reading.window
+            self.window = usable_window(reading.window, self.window)
             return
         if reading.limit is None or reading.remaining is None or reading.reset_after is None:
             return
         seen = window_interval(
             reading.limit, reading.remaining, reading.reset_after, reading.resolution, reading.quantum
         )
-        if seen is None:
+        if seen is None or seen[0] <= 0.0:
             return
         low, high = max(self._low, seen[0]), min(self._high, seen[1])
         if low > high:
             low, high = seen
         self._low, self._high = low, high
-        self.window = snap(low, high, self.window) or (low + min(high, 2 * low)) / 2
+        inferred = snap(low, high, self.window) or (low + min(high, 2 * low)) / 2
+        self.window = usable_window(inferred, self.window)
 
     def _learn_scale(self, level: float, sent_at: float, estimated: float) -> None:
         # A request costs one request; what a token estimate is worth in the provider's count shows between two anchors.

@@ -105,8 +105,8 @@ class Quotas:
                 mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
                 self.mirrors[reading.name] = mirror
                 made.append(mirror)
-            debit = next((debit for charged, debit, _ in charges if charged is mirror), None)
-            mirror.observe(reading, order, sent_at, now, debit)
+            mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
+            mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
                 scarcest = share if scarcest is None else min(scarcest, share)

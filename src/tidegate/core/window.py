@@ -9,7 +9,7 @@ an empty window lets one probe through now and then and holds the rest behind it
 
 from __future__ import annotations
 
-from tidegate.core.bucket import DEFAULT_WINDOW, Debit, Ledger
+from tidegate.core.bucket import DEFAULT_WINDOW, Debit, Ledger, usable_window
 from tidegate.core.vocabulary import Reading
 
 PROBE_FIRST = 1.0
@@ -45,7 +45,7 @@ class Window:
         self.name = reading.name
         self.unit = reading.unit
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
-        self.window = reading.window or default_window
+        self.window = usable_window(reading.window, default_window)
         self._remaining = self.limit
         self._anchor_order = -1
         self._anchor_at = now
@@ -119,8 +119,7 @@ class Window:
             self.limit = max(reading.limit, 1.0)
         elif reading.remaining is not None and reading.remaining > self.limit:
             self.limit = reading.remaining
-        if reading.window is not None:
-            self.window = reading.window
+        self.window = usable_window(reading.window, self.window)
         self._roll(now)
         if order <= self._anchor_order or sent_at < self._began_at:
             return
@@ -136,7 +135,7 @@ class Window:
             # It jumped up between the two sends: one period later it will do so again.
             self._bound(self._anchor_at + self.window, sent_at + self.window)
             self._probe_delay = PROBE_FIRST
-        self._remaining = min(reading.remaining, self.limit)
+        self._remaining = max(0.0, min(reading.remaining, self.limit))
         self._anchor_order, self._anchor_at = order, sent_at
 
     def _bound(self, low: float, high: float) -> None:

@@ -1,0 +1,297 @@
+"""The registry itself: permits, executed callables, events, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import tracemalloc
+from typing import Any
+
+import pytest
+
+import tidegate
+from tidegate.core import events
+from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.testing import VirtualClock
+
+KEY = tidegate.Key("p", "https://p.test", "abc", "m")
+OK = Outcome(Kind.OK)
+
+
+def make(**settings: Any) -> tidegate.RateLimitRegistry:
+    return tidegate.RateLimitRegistry(tidegate.Settings(**settings))
+
+
+class ProviderError(Exception):
+    """What an SDK raises for a status."""
+
+    def __init__(self, status: int, text: str = "") -> None:
+        super().__init__(text or f"status {status}")
+        self.status_code = status
+
+
+class TestPermits:
+    def test_try_admit_gives_permits_up_to_the_limit_and_then_says_when(self) -> None:
+        registry = make(start_concurrency=2, max_concurrency=2)
+        permits = [registry.try_admit(KEY), registry.try_admit(KEY)]
+        assert all(isinstance(permit, tidegate.Permit) for permit in permits)
+        refused = registry.try_admit(KEY)
+        assert isinstance(refused, tidegate.NotReady)
+        assert not refused
+        assert (refused.ready_at, refused.gate) == (float("inf"), "concurrency")
+
+    def test_a_settled_permit_makes_room(self) -> None:
+        registry = make(start_concurrency=1, max_concurrency=1)
+        permit = registry.try_admit(KEY)
+        assert not registry.try_admit(KEY)
+        registry.settle(permit, OK)  # type: ignore[arg-type]
+        assert registry.try_admit(KEY)
+
+    def test_a_permit_settled_twice_is_misuse(self) -> None:
+        registry = make()
+        permit = registry.try_admit(KEY)
+        registry.settle(permit, OK)  # type: ignore[arg-type]
+        with pytest.raises(tidegate.PermitMisuse, match="settled before"):
+            registry.settle(permit, OK)  # type: ignore[arg-type]
+        assert registry.snapshot().in_flight == 0
+
+    def test_try_admit_does_not_overtake_who_waits(self) -> None:
+        clock = VirtualClock()
+        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1), clock=clock)
+        release = threading.Event()
+        first = threading.Thread(target=lambda: registry.execute(KEY, release.wait))
+        first.start()
+        second = threading.Thread(target=lambda: registry.execute(KEY, lambda: None))
+        second.start()
+        while registry.snapshot().waiting != 1:
+            threading.Event().wait(0.001)
+        assert registry.try_admit(KEY).gate == "concurrency"  # type: ignore[union-attr]
+        release.set()
+        first.join(10)
+        second.join(10)
+        assert registry.try_admit(KEY)
+
+    def test_a_permit_dropped_by_a_finalizer_comes_back_even_inside_the_registrys_own_lock(self) -> None:
+        registry = make(start_concurrency=1, max_concurrency=1)
+        permit = registry.try_admit(KEY)
+        with registry._lock:
+            registry.drop(permit)  # type: ignore[arg-type]
+        assert registry.snapshot().attempts == 1
+        assert registry.try_admit(KEY)
+
+
+class TestExecute:
+    def test_the_result_comes_back(self) -> None:
+        assert make().execute("anything", lambda: 42) == 42
+
+    def test_a_permanent_failure_is_raised_at_once_and_unchanged(self) -> None:
+        calls: list[int] = []
+
+        def call() -> None:
+            calls.append(1)
+            raise ProviderError(400)
+
+        with pytest.raises(ProviderError, match="400"):
+            make().execute("k", call)
+        assert len(calls) == 1
+
+    def test_a_transient_failure_gets_three_attempts(self) -> None:
+        registry, calls = make(backoff_base=0.001), []
+
+        def call() -> None:
+            calls.append(1)
+            raise ProviderError(500)
+
+        with pytest.raises(ProviderError, match="500"):
+            registry.execute("k", call)
+        assert len(calls) == 3
+
+    @pytest.mark.parametrize("error", [ConnectionResetError("reset"), TimeoutError("late")])
+    def test_connection_errors_and_timeouts_are_transient(self, error: Exception) -> None:
+        registry = make(backoff_base=0.001)
+        answers = iter([error, error, "answer"])
+        assert registry.execute("k", lambda: raise_or_return(next(answers))) == "answer"
+
+    def test_a_refusal_costs_no_attempt(self) -> None:
+        registry = make(pause_base=0.001, transient_attempts=1)
+        answers = iter([ProviderError(429)] * 6 + ["answer"])
+        assert registry.execute("k", lambda: raise_or_return(next(answers))) == "answer"
+
+    def test_at_the_deadline_the_last_refusal_is_raised(self) -> None:
+        registry = make(pause_base=0.01, max_pause=0.02)
+        with pytest.raises(ProviderError, match="429"):
+            registry.execute("k", lambda: raise_or_return(ProviderError(429)), max_wait=0.1)
+
+    def test_a_call_that_never_got_its_turn_raises_deadline_exceeded_with_the_facts(self) -> None:
+        registry = make(start_concurrency=1, max_concurrency=1)
+        registry.try_admit(KEY)
+        with pytest.raises(tidegate.DeadlineExceeded) as caught:
+            registry.execute(KEY, lambda: 1, max_wait=0.02)
+        assert (caught.value.key, caught.value.max_wait, caught.value.gate) == (KEY, 0.02, "concurrency")
+        assert caught.value.waited >= 0.02
+        assert isinstance(caught.value, TimeoutError)
+
+    def test_the_callers_own_predicates_decide(self) -> None:
+        registry = make(pause_base=0.001)
+        answers = iter([{"error": "busy", "after": 0.001}, {"answer": 1}])
+        result = registry.execute(
+            "k",
+            lambda: next(answers),
+            is_rate_limited=lambda result, error: bool(result and "error" in result),
+            get_retry_after=lambda result, error: result["after"] if result else None,
+        )
+        assert result == {"answer": 1}
+        (key,) = registry.snapshot().keys.values()
+        assert key.refused == 1
+
+    def test_a_predicate_that_says_no_overrules_the_status(self) -> None:
+        with pytest.raises(ProviderError):
+            make().execute(
+                "k", lambda: raise_or_return(ProviderError(429)), is_rate_limited=lambda result, error: False
+            )
+
+    def test_headers_of_a_result_teach_the_mirror(self) -> None:
+        registry = make()
+        headers = {
+            "x-ratelimit-limit-requests": "60",
+            "x-ratelimit-remaining-requests": "59",
+            "x-ratelimit-reset-requests": "1s",
+        }
+        registry.execute("k", lambda: "x", get_headers=lambda result: headers)
+        (key,) = registry.snapshot().keys.values()
+        assert (key.quotas[0].limit, key.quotas[0].window) == (60, 60)
+
+    def test_headers_that_cannot_be_had_are_no_error(self) -> None:
+        assert make().execute("k", lambda: "x", get_headers=lambda result: None) == "x"
+
+    def test_an_async_callable_is_awaited(self) -> None:
+        async def main() -> int:
+            registry = make(pause_base=0.001)
+            answers = iter([ProviderError(429), 7])
+
+            async def call() -> int:
+                return raise_or_return(next(answers))
+
+            return await registry.aexecute("k", call)
+
+        assert asyncio.run(main()) == 7
+
+    def test_a_keyboard_interrupt_goes_through_and_gives_the_slot_back(self) -> None:
+        registry = make()
+
+        def call() -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            registry.execute("k", call)
+        assert registry.snapshot().in_flight == 0
+
+
+def raise_or_return(answer: Any) -> Any:
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+class TestEvents:
+    def test_a_call_is_told_from_its_slot_to_its_end(self) -> None:
+        registry, heard = make(), []
+        registry.subscribe(heard.append)
+        registry.execute("k", lambda: 1)
+        assert [type(event).__name__ for event in heard] == [
+            "SlotAcquired",
+            "RequestStarted",
+            "SlotReleased",
+            "RequestCompleted",
+        ]
+
+    def test_a_refusal_is_told_with_its_cause(self) -> None:
+        registry, heard = make(pause_base=0.001), []
+        registry.subscribe(heard.append)
+        answers = iter([ProviderError(429), 1])
+        registry.execute("k", lambda: raise_or_return(next(answers)))
+        hits = [event for event in heard if isinstance(event, events.RateLimitHit)]
+        assert [(hit.kind, hit.cause) for hit in hits] == [(Kind.RATE_LIMIT, Cause.RATE)]
+        assert {"KeyPaused", "KeyResumed", "ConcurrencyDecreased", "RequestRetrying"} <= {
+            type(event).__name__ for event in heard
+        }
+
+    def test_after_unsubscribing_nothing_is_heard(self) -> None:
+        registry, heard = make(), []
+        stop = registry.subscribe(heard.append)
+        stop()
+        registry.execute("k", lambda: 1)
+        assert heard == []
+
+    def test_a_listener_that_raises_is_logged_and_hurts_nobody(self, caplog: pytest.LogCaptureFixture) -> None:
+        registry, heard = make(), []
+
+        def broken(event: events.Event) -> None:
+            raise ZeroDivisionError
+
+        registry.subscribe(broken)
+        registry.subscribe(heard.append)
+        with caplog.at_level(logging.ERROR, logger="tidegate"):
+            assert registry.execute("k", lambda: 1) == 1
+        assert len(heard) == 4
+        assert "a listener failed" in caplog.text
+
+    def test_a_listener_may_use_the_registry(self) -> None:
+        registry, seen = make(), []
+        registry.subscribe(lambda event: seen.append(registry.snapshot().in_flight))
+        registry.execute("k", lambda: 1)
+        assert len(seen) == 4
+
+
+class TestMemory:
+    def test_a_hundred_thousand_keys_leave_memory_bounded(self) -> None:
+        registry = make(max_keys=256)
+
+        def use(count: int, name: str) -> None:
+            for number in range(count):
+                permit = registry.try_admit(tidegate.Key("p", f"https://{name}{number}.test"))
+                registry.settle(permit, OK)  # type: ignore[arg-type]
+
+        use(90_000, "warm")
+        gc.collect()
+        tracemalloc.start()
+        use(10_000, "cold")
+        gc.collect()
+        grown, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert len(registry.snapshot().keys) <= 256
+        assert grown < 1_000_000
+
+    def test_a_key_in_use_is_never_forgotten(self) -> None:
+        registry = make(max_keys=4)
+        permit = registry.try_admit(KEY)
+        for number in range(50):
+            other = registry.try_admit(tidegate.Key("p", f"https://{number}.test"))
+            registry.settle(other, OK)  # type: ignore[arg-type]
+        assert registry.snapshot().keys[KEY].in_flight == 1
+        registry.settle(permit, OK)  # type: ignore[arg-type]
+
+    def test_a_key_idle_for_long_is_forgotten_when_another_comes(self) -> None:
+        clock = VirtualClock()
+        registry = tidegate.RateLimitRegistry(tidegate.Settings(idle_after=10), clock=clock)
+        registry.settle(registry.try_admit(KEY), OK)  # type: ignore[arg-type]
+        clock.advance(11)
+        registry.try_admit(tidegate.Key("p", "https://other.test"))
+        assert KEY not in registry.snapshot().keys
+
+
+def test_the_snapshot_says_what_binds_and_until_when() -> None:
+    registry = make(pause_base=5.0, max_pause=60)
+    permit = registry.try_admit(KEY)
+    registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, 7.0, status=429))  # type: ignore[arg-type]
+    key = registry.snapshot().keys[KEY]
+    assert key.gate == "pause"
+    assert 6 < key.ready_in <= 7
+    assert key.paused_for == pytest.approx(key.ready_in, abs=0.01)
+    assert (key.attempts, key.refused, key.answered) == (1, 1, 0)
+
+
+def test_the_default_registry_is_one_and_the_same() -> None:
+    assert tidegate.registry() is tidegate.registry()

@@ -1,0 +1,177 @@
+"""Bare clients of httpx and of httpx2, the same scenarios for both: mocked by the tools people use."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+from types import ModuleType
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+import respx
+
+import tidegate
+
+CHAT = "https://provider.test/v1/chat/completions"
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
+def module(request: pytest.FixtureRequest) -> ModuleType:
+    return request.param
+
+
+def mocked(module: ModuleType, handler: Any) -> Any:
+    return module.Client(transport=module.MockTransport(handler))
+
+
+def only(registry: tidegate.RateLimitRegistry) -> Any:
+    (key,) = registry.snapshot().keys.values()
+    return key
+
+
+def test_a_bare_client_is_governed_whatever_its_server(module: ModuleType, registry: Any) -> None:
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))
+    assert client.post(CHAT, json=BODY).status_code == 200
+    assert (only(registry).key.provider, only(registry).key.scope) == ("compatible", "m")
+
+
+def test_both_modules_are_governed_in_one_process(registry: Any) -> None:
+    for module in (httpx, httpx2):
+        registry.wrap(mocked(module, lambda request, module=module: module.Response(200, json={}))).post(
+            CHAT, json=BODY
+        )
+    assert only(registry).attempts == 2
+
+
+def test_the_synthetic_answer_is_of_the_clients_own_module(module: ModuleType) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})), max_wait=0)
+    with client.stream("POST", CHAT, json=BODY):
+        pass
+    held = registry.try_admit(only(registry).key)
+    assert held
+    answer = client.post(CHAT, json=BODY)
+    assert isinstance(answer, module.Response)
+    assert answer.status_code == 429
+    assert answer.headers["x-should-retry"] == "false"
+    assert answer.json()["error"]["code"] == "queue_deadline"
+    with pytest.raises(module.HTTPStatusError):
+        answer.raise_for_status()
+
+
+def test_a_stream_gives_its_slot_back_when_the_body_has_been_read(module: ModuleType, registry: Any) -> None:
+    def handler(request: Any) -> Any:
+        return module.Response(200, content=iter([b"data: 1\n\n", b"data: [DONE]\n\n"]))
+
+    with registry.wrap(mocked(module, handler)).stream("POST", CHAT, json=BODY) as response:
+        assert only(registry).in_flight == 1
+        assert response.read() == b"data: 1\n\ndata: [DONE]\n\n"
+        assert only(registry).in_flight == 0
+        assert response.elapsed.total_seconds() >= 0
+
+
+def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(module: ModuleType, registry: Any) -> None:
+    def handler(request: Any) -> Any:
+        return module.Response(200, content=iter([b"data: 1\n\n"]))
+
+    client = registry.wrap(mocked(module, handler))
+    response = client.send(client.build_request("POST", CHAT, json=BODY), stream=True)
+    assert only(registry).in_flight == 1
+    del response
+    gc.collect()
+    assert only(registry).in_flight == 0
+
+
+def test_a_stream_that_breaks_gives_its_slot_back(module: ModuleType, registry: Any) -> None:
+    def body() -> Any:
+        yield b"data: 1\n\n"
+        raise module.ReadError("reset")
+
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, content=body())))
+    with client.stream("POST", CHAT, json=BODY) as response, pytest.raises(module.ReadError):
+        response.read()
+    assert (only(registry).in_flight, only(registry).failed) == (0, 1)
+
+
+def test_a_complete_response_can_be_pickled(module: ModuleType, registry: Any) -> None:
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json={"a": 1})))
+    assert pickle.loads(pickle.dumps(client.post(CHAT, json=BODY))).json() == {"a": 1}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_multipart_and_json_bodies_are_sent_again_whole(module: ModuleType, registry: Any, stream: bool) -> None:
+    bodies: list[bytes] = []
+
+    def handler(request: Any) -> Any:
+        bodies.append(request.read())
+        return module.Response(429 if len(bodies) == 1 else 200, headers={"retry-after-ms": "1"}, json={})
+
+    client = registry.wrap(mocked(module, handler))
+    url = "https://provider.test/v1/audio/transcriptions"
+    if stream:
+        client.post(url, data={"model": "whisper"}, files={"file": b"sound"})
+    else:
+        client.post(CHAT, json=BODY)
+    assert len(bodies) == 2
+    assert bodies[0] == bodies[1]
+    assert only(registry).key.scope == ("whisper" if stream else "m")
+
+
+def test_a_get_and_an_endpoint_that_generates_nothing_pass_untouched(module: ModuleType, registry: Any) -> None:
+    client = registry.wrap(mocked(module, lambda request: module.Response(429)))
+    assert client.get(CHAT).status_code == 429
+    assert client.post("https://provider.test/v1/files", json={}).status_code == 429
+    assert registry.snapshot().keys == {}
+
+
+def test_the_request_may_come_by_name_or_by_place(module: ModuleType, registry: Any) -> None:
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))
+    request = client.build_request("POST", CHAT, json=BODY)
+    client.send(request)
+    client.send(request=request)
+    assert only(registry).attempts == 2
+
+
+def test_an_async_client_is_governed_on_trio_as_on_asyncio(module: ModuleType, registry: Any) -> None:
+    import trio
+
+    async def main() -> None:
+        async with module.AsyncClient(
+            transport=module.MockTransport(lambda request: module.Response(200, json={}))
+        ) as client:
+            await registry.wrap(client).post(CHAT, json=BODY)
+
+    asyncio.run(main())
+    trio.run(main)
+    assert only(registry).attempts == 2
+
+
+def test_a_closed_client_says_so_as_before(module: ModuleType, registry: Any) -> None:
+    client = registry.wrap(mocked(module, lambda request: module.Response(200)))
+    client.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        client.post(CHAT, json=BODY)
+    assert only(registry).in_flight == 0
+
+
+def test_respx_still_intercepts_and_every_attempt_is_seen(registry: Any) -> None:
+    with respx.mock:
+        route = respx.post(CHAT).mock(
+            side_effect=[httpx.Response(429, headers={"retry-after-ms": "1"}), httpx.Response(200)]
+        )
+        assert registry.wrap(httpx.Client()).post(CHAT, json=BODY).status_code == 200
+    assert route.call_count == 2
+    assert only(registry).attempts == 2
+
+
+def test_pytest_httpx2_still_intercepts_and_every_attempt_is_seen(registry: Any, httpx2_mock: Any) -> None:
+    route = httpx2_mock.post(CHAT).mock(
+        side_effect=[httpx.Response(429, headers={"retry-after-ms": "1"}), httpx.Response(200)]
+    )
+    assert registry.wrap(httpx2.Client()).post(CHAT, json=BODY).status_code == 200
+    assert route.call_count == 2
+    assert only(registry).attempts == 2
