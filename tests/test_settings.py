@@ -20,7 +20,6 @@ OUT_OF_RANGE = [
     ("breaker_threshold", 0),
     ("idle_after", 0),
     ("max_keys", 0),
-    ("log", "loud"),
 ]
 
 

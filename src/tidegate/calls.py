@@ -125,7 +125,6 @@ class Call:
             waker,
             window=self.provider.default_window,
             priority=self.priority,
-            max_wait=policy.max_wait,
         )
         self._max_wait = policy.max_wait
         return exchange(seat, policy, registry.clock(), registry.draw)

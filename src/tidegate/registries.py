@@ -140,13 +140,18 @@ class RateLimitRegistry:
         self._act([], out)
         return answer
 
-    def settle(self, permit: Permit, outcome: Outcome) -> None:
-        """Gives a permit back with what its attempt came to; raises `PermitMisuse` for one already given back."""
+    def settle(self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None) -> None:
+        """Gives a permit back with what its attempt came to; raises `PermitMisuse` for one already given back.
+
+        `rejoin` is the call that held it, where it goes on: it stands at its old place before anybody else is let in.
+        """
         out = self._out()
         with self._lock:
             if permit.settled:
                 raise PermitMisuse(f"{permit.key}: this permit was settled before")
-            woken = self._settle(permit, outcome, out)
+            woken = self._settle(permit, outcome, out, rejoin)
+            if rejoin is not None:
+                woken = [waiter for waiter in woken if waiter is not rejoin]
         self._act(woken, out)
 
     def execute(
@@ -295,13 +300,16 @@ class RateLimitRegistry:
                 del self._slots[key]
                 over = len(self._slots) >= self.settings.max_keys
 
-    def _settle(self, permit: Permit, outcome: Outcome, out: list[events.Event] | None) -> list[Waiter]:
+    def _settle(
+        self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
+    ) -> list[Waiter]:
+        now = self.clock()
         if permit.generation != permit.admission.generation:
             permit.settled = True
-        if permit.settled:
-            return []
-        now = self.clock()
-        permit.admission.settle(permit, outcome, now, self.draw(), out)
+        elif not permit.settled:
+            permit.admission.settle(permit, outcome, now, self.draw(), out)
+        if rejoin is not None and rejoin.slots is not None:
+            rejoin.slots.rejoin(rejoin, now)
         return self._pump(permit, now, out)
 
     def _pump(self, permit: Permit, now: float, out: list[events.Event] | None) -> list[Waiter]:

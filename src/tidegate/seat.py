@@ -12,8 +12,7 @@ from tidegate.slots import Waiter, Waker
 class Seat:
     """Implements `tidegate.core.exchange.Seat` for one call.
 
-    `window` is the provider's usual window in seconds; calls of equal `priority` and `max_wait` are first come, first
-    served.
+    `window` is the provider's usual window in seconds; calls of equal `priority` are first come, first served.
     """
 
     __slots__ = ("_registry", "_waiter", "_window", "key")
@@ -27,10 +26,9 @@ class Seat:
         *,
         window: float,
         priority: int,
-        max_wait: float,
     ) -> None:
         self._registry = registry
-        self._waiter = Waiter(cost, waker, (priority, max_wait))
+        self._waiter = Waiter(cost, waker, priority)
         self._window = window
         self.key = key
 
@@ -45,10 +43,9 @@ class Seat:
         slots = self._waiter.slots
         return slots.gate if slots is not None else ""
 
-    def stand(self, now: float, deadline: float, at_head: bool) -> Permit | None:
+    def stand(self, now: float, deadline: float) -> Permit | None:
         """Joins the queue, or passes at once."""
         self._waiter.deadline = deadline
-        self._waiter.joined_at = now
         return self._registry.stand(self._waiter, self.key, self._window)
 
     def look(self, now: float) -> Permit | None:
@@ -63,9 +60,9 @@ class Seat:
         """Takes in the headers of a streaming answer."""
         self._registry.learn(permit, outcome)
 
-    def settle(self, permit: Permit, outcome: Outcome, now: float) -> None:
+    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
         """Gives the slot back with what the attempt came to."""
-        self._registry.settle(permit, outcome)
+        self._registry.settle(permit, outcome, self._waiter if rejoin else None)
 
     def abandon(self, permit: Permit) -> None:
         """Gives the slot back of an attempt that was cut short."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -72,7 +72,6 @@ class Settings(BaseModel):
         description="Secret for credential digests that stay the same across processes; by default one per process.",
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
-    log: Literal["off", "warning", "info", "debug"] = Field("warning", description="What the `tidegate` logger says.")
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -6,14 +6,15 @@ first deadline in the line has come; everybody else waits to be woken. Every cha
 tick of the clock) ends in `pump`, which admits from the head as many as may go and returns whom to wake; the caller
 wakes them after it has let go of the registry's lock.
 
-Waiters of equal priority and patience form a lane, in which deadlines come in the order of arrival: joining, leaving
-from any place, and admission cost the same however many wait.
+Waiters of equal priority form a lane, first come first served; deadlines are kept in a heap whose entries are dropped
+when they are found stale. Joining, leaving from any place and admission cost the same however many wait.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from tidegate.core.admission import Admission, Out, Permit
@@ -37,12 +38,13 @@ class Waker(Protocol):
 class Waiter:
     """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority."""
 
-    __slots__ = ("cost", "deadline", "joined_at", "lane", "permit", "place", "slots", "until", "waker")
+    __slots__ = ("cost", "deadline", "joined_at", "permit", "place", "priority", "slots", "standing", "until", "waker")
 
-    def __init__(self, cost: Cost, waker: Waker, lane: tuple[int, float]) -> None:
+    def __init__(self, cost: Cost, waker: Waker, priority: int) -> None:
         self.cost = cost
         self.waker = waker
-        self.lane = lane
+        self.priority = priority
+        self.standing = False
         self.place = 0
         self.joined_at = 0.0
         self.deadline = NEVER
@@ -52,7 +54,7 @@ class Waiter:
 
 
 class Lane:
-    """Waiters of one priority and one patience; those that were refused stand before those never admitted."""
+    """Waiters of one priority; those that were refused stand before those never admitted."""
 
     __slots__ = ("fresh", "returned")
 
@@ -82,66 +84,69 @@ class Lane:
 class Line:
     """The calls that wait for one key, first come first served within a priority."""
 
-    __slots__ = ("_lanes", "_places")
+    __slots__ = ("_count", "_deadlines", "_lanes", "_places")
 
     def __init__(self) -> None:
-        self._lanes: dict[tuple[int, float], Lane] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._deadlines: list[tuple[float, int, Waiter]] = []
         self._places = 0
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes.values()))
-
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
+        return self._count
 
     def join(self, waiter: Waiter) -> None:
         """Stands at the tail; a call that has stood before returns to its old place, at the head."""
-        lane = self._lanes.get(waiter.lane)
+        lane = self._lanes.get(waiter.priority)
         if lane is None:
-            lane = self._lanes[waiter.lane] = Lane()
+            lane = self._lanes[waiter.priority] = Lane()
         if waiter.place:
             insort(lane.returned, waiter, key=_place)
-            return
-        self._places += 1
-        waiter.place = self._places
-        lane.fresh[waiter] = None
+        else:
+            self.number(waiter)
+            lane.fresh[waiter] = None
+        waiter.standing = True
+        self._count += 1
+        heappush(self._deadlines, (waiter.deadline, waiter.place, waiter))
+        if len(self._deadlines) > 2 * self._count + 64:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].standing]
+            heapify(self._deadlines)
 
-    def numbered(self, waiter: Waiter) -> None:
-        """Gives a place to a call that passes without standing, so that it may return to it."""
+    def number(self, waiter: Waiter) -> None:
+        """Gives a call its place, also one that passes without standing: it may have to return to it."""
         if not waiter.place:
             self._places += 1
             waiter.place = self._places
 
     def leave(self, waiter: Waiter) -> bool:
-        """Steps out from any place; returns False for one who did not stand here."""
-        lane = self._lanes.get(waiter.lane)
-        if lane is None or not lane.remove(waiter):
+        """Steps out from any place; returns False for one who does not stand here."""
+        lane = self._lanes.get(waiter.priority)
+        if lane is None or not waiter.standing or not lane.remove(waiter):
             return False
+        waiter.standing = False
+        self._count -= 1
         if not lane:
-            del self._lanes[waiter.lane]
+            del self._lanes[waiter.priority]
         return True
 
     def head(self) -> Waiter | None:
         """Who is next: the highest priority, then the earliest place."""
-        first: Waiter | None = None
-        for lane in self._lanes.values():
-            candidate = lane.first()
-            if first is None or (-candidate.lane[0], candidate.place) < (-first.lane[0], first.place):
-                first = candidate
-        return first
+        if not self._lanes:
+            return None
+        return self._lanes[max(self._lanes)].first()
 
     def earliest(self) -> Waiter | None:
         """Whose deadline comes first."""
-        first: Waiter | None = None
-        for lane in self._lanes.values():
-            candidate = lane.first()
-            if first is None or candidate.deadline < first.deadline:
-                first = candidate
-        return first
+        deadlines = self._deadlines
+        while deadlines and not deadlines[0][2].standing:
+            heappop(deadlines)
+        return deadlines[0][2] if deadlines else None
 
     def clear(self) -> None:
         """Forgets everybody: after a fork they wait in the parent."""
         self._lanes = {}
+        self._deadlines = []
+        self._count = 0
 
 
 def _place(waiter: Waiter) -> int:
@@ -169,16 +174,20 @@ class Slots:
 
         Returns whom to wake; never the caller itself.
         """
-        if not waiter.place:
-            waiter.joined_at = now
+        waiter.joined_at = now
         if not self.line:
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
             if ready <= now:
-                self.line.numbered(waiter)
+                self.line.number(waiter)
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
                 return []
         self.line.join(waiter)
         return [woken for woken in self.pump(now, out) if woken is not waiter]
+
+    def rejoin(self, waiter: Waiter, now: float) -> None:
+        """Puts a refused call back to its old place; the caller pumps."""
+        waiter.joined_at = now
+        self.line.join(waiter)
 
     def leave(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Takes a call out of the line; returns whom to wake."""

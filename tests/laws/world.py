@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidegate.core.exchange import Ended, Policy, Resume, Send, Sent, exchange
+from tidegate.core.admission import Permit
+from tidegate.core.exchange import Ended, Ending, Policy, Resume, Send, Sent, exchange
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
 from tidegate.registries import RateLimitRegistry
 from tidegate.seat import Seat
@@ -25,6 +26,7 @@ class Attempt:
     row: int
     at: float
     admitted: bool
+    sent_at: float
 
 
 @dataclass
@@ -38,6 +40,10 @@ class World:
     headers: bool = True
     hints: bool = True
     seed: int = 0
+    repeats: int = 0
+    """How often the caller, as an SDK does, makes a call again that came back with a transient failure."""
+    watch: Callable[[World], None] | None = None
+    """Called after every event."""
 
     def __post_init__(self) -> None:
         self.now = 0.0
@@ -45,6 +51,8 @@ class World:
         self.gate: Gate = self.scenario.gate()
         self.registry = RateLimitRegistry(self.settings, clock=lambda: self.now, draw=self.random.random)
         self.attempts: list[Attempt] = []
+        self.sends: list[Sending] = []
+        self.first_reading_at = math.inf
         self.ended: dict[int, Ended] = {}
         self.makespan = 0.0
         self.in_flight = self.peak = 0
@@ -73,17 +81,20 @@ class World:
         while self._events and self._events[0][0] <= until:
             self.now, _, action = heapq.heappop(self._events)
             action()
+            if self.watch is not None:
+                self.watch(self)
             steps += 1
             assert steps < 2_000_000, "the world does not come to rest"
 
     def serve(self, call: VirtualCall, permit_sent: Callable[[Sent], None]) -> None:
         """What becomes of a request that is sent now."""
-        self.after(self.network, lambda: self._arrive(call, permit_sent))
+        sent_at = self.now
+        self.after(self.network, lambda: self._arrive(call, sent_at, permit_sent))
 
-    def _arrive(self, call: VirtualCall, reply: Callable[[Sent], None]) -> None:
+    def _arrive(self, call: VirtualCall, sent_at: float, reply: Callable[[Sent], None]) -> None:
         verdict = self.gate.admit(Call(input_tokens=call.tokens), self.now)
         admitted = isinstance(verdict, Ticket)
-        self.attempts.append(Attempt(call.row, self.now, admitted))
+        self.attempts.append(Attempt(call.row, self.now, admitted, sent_at))
         readings = self._readings() if self.headers else ()
         if isinstance(verdict, Refusal):
             outcome = self._refused(verdict, readings)
@@ -109,6 +120,7 @@ class World:
         return Outcome(Kind.RATE_LIMIT, Cause.RATE, hint, readings, status=429)
 
     def _readings(self) -> tuple[Reading, ...]:
+        levels = self.gate.levels(self.now)[len(self.scenario.outages) :]
         return tuple(
             Reading(
                 name=level.name,
@@ -118,9 +130,19 @@ class World:
                 remaining=max(0.0, math.floor(level.remaining)),
                 reset_after=level.reset_after,
             )
-            for limit, level in zip(self.scenario.limiters, self.gate.levels(self.now)[len(self.scenario.outages) :], strict=True)
+            for limit, level in zip(self.scenario.limiters, levels, strict=True)
             if limit.is_announced
         )
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One attempt as it left: the permit it went under, and how many of its call had gone before."""
+
+    row: int
+    at: float
+    permit: Permit
+    before: int
 
 
 class VirtualCall:
@@ -130,7 +152,10 @@ class VirtualCall:
         self.world = world
         self.row = row
         self.tokens = tokens
+        self.priority = priority
         self.waiting_for = 0
+        self.sent = self.repeated = 0
+        self.standing = False
         seat = Seat(
             world.registry,
             KEY,
@@ -138,7 +163,6 @@ class VirtualCall:
             self,
             window=60.0,
             priority=priority,
-            max_wait=max_wait,
         )
         self._make = lambda: exchange(seat, Policy(max_wait=max_wait), world.now, world.random.random)
         self.flow = None
@@ -172,16 +196,36 @@ class VirtualCall:
         try:
             effect = advance()
         except StopIteration as stop:
+            self.standing = False
+            if self._repeats(stop.value):
+                return
             self.finished = True
             self.world.ended[self.row] = stop.value
             self.world.makespan = self.world.now
             return
         if isinstance(effect, Send):
             self.waiting_for += 1
+            self.standing = False
+            self.world.sends.append(Sending(self.row, self.world.now, effect.permit, self.sent))
+            self.sent += 1
             self.world.serve(self, self._reply)
-        elif effect.until is not None:
+            return
+        self.standing = True
+        if effect.until is not None:
             self.arm(effect.until)
 
+    def _repeats(self, ended: Ended) -> bool:
+        """Whether the caller makes the call again: its own back-off runs, in which nothing stands or is under way."""
+        transient = ended.sent is not None and ended.sent.outcome.kind is Kind.TRANSIENT
+        if not transient or ended.ending is not Ending.HANDED_BACK or self.repeated >= self.world.repeats:
+            return False
+        self.repeated += 1
+        backoff = min(8.0, 0.5 * 2.0 ** (self.repeated - 1)) * (1.0 - 0.25 * self.world.random.random())
+        self.world.after(backoff, self.start)
+        return True
+
     def _reply(self, sent: Sent) -> None:
+        if sent.outcome.readings:
+            self.world.first_reading_at = min(self.world.first_reading_at, self.world.now)
         if not self.finished:
             self._step(lambda: self.flow.send(Resume(self.world.now, sent)))

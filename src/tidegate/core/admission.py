@@ -274,8 +274,9 @@ class Admission:
         # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
         # connections of a first round are made at once, so any of it may have been overtaken.
         for flying in self.flying.values():
-            amount, reserve = flying.cost.amount(mirror.unit), flying.cost.reserve(mirror.unit)
-            if flying is not permit and (amount or reserve):
+            amount = flying.cost.amount(mirror.unit) if flying is not permit else 0.0
+            reserve = flying.cost.reserve(mirror.unit)
+            if amount or reserve:
                 order = max(flying.order, permit.order + 1)
                 debit = mirror.debit(amount, reserve, order, now)
                 debit.estimate = 0.0
@@ -298,8 +299,7 @@ class Admission:
 
     def _failed(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         self.counts.failed += 1
-        if outcome.cause is not Cause.OUTAGE:
-            self.breaker.abandoned(permit.probe, now)
+        if outcome.cause is not Cause.OUTAGE and not permit.probe:
             return
         if self.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(self.key, now, self.breaker.ready_at))

@@ -34,14 +34,17 @@ REORDER_BOUNDS = (0.01, 0.5)
 REORDER_DECAY = 0.95
 """Seconds within which requests may overtake each other on their way (new connections): learned from what is seen."""
 
+MONTH = 31 * 86_400.0
+"""The longest window any provider is known to count over (PROVIDERS.md rule 2), in seconds."""
+
 INFINITY = float("inf")
 SCALE_MEMORY = 0.97
 SCALE_BOUNDS = (0.1, 10.0)
 
 
 def usable_window(seconds: float | None, otherwise: float) -> float:
-    """`seconds` where a quota can count over it (a millisecond to a year), else `otherwise`."""
-    return seconds if seconds is not None and 1e-3 <= seconds <= 31_536_000.0 else otherwise
+    """`seconds` where a quota can count over it (a millisecond to a month), else `otherwise`."""
+    return seconds if seconds is not None and 1e-3 <= seconds <= MONTH else otherwise
 
 
 class Debit:
@@ -186,11 +189,11 @@ class Bucket:
         ceiling = min(self.limit, self._ceiling + rate * (now - self._ceiling_at))
         return min(anchored, ceiling) - self._reserved
 
-    def ready_at(self, amount: float, now: float) -> float:
-        """The earliest instant at which `amount` fits; an amount above the limit fits alone, in a full bucket."""
-        if amount <= 0.0:
+    def ready_at(self, amount: float, reserve: float, now: float) -> float:
+        """The earliest instant at which both fit; what is above the limit fits alone, in a full bucket."""
+        if amount + reserve <= 0.0:
             return now
-        need = min(amount * self.scale + self._margin(), self.limit)
+        need = min(amount * self.scale + reserve + self._margin(), self.limit)
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
@@ -214,7 +217,9 @@ class Bucket:
         if produced > 0.0:
             self._advance(now)
             self._ceiling -= produced
-            self._ledger.add(Debit(produced, order, now))
+            debit = Debit(produced, order, now)
+            debit.estimate = produced
+            self._ledger.add(debit)
 
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
@@ -262,8 +267,8 @@ class Bucket:
     def _observe_size(self, reading: Reading) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = max(reading.limit, 1.0)
-        elif reading.limit is None and (reading.remaining or 0.0) > self.limit:
-            self.limit = reading.remaining
+        elif reading.limit is None:
+            self.limit = max(self.limit, reading.remaining or 0.0)
         if reading.window is not None:
             self.window = usable_window(reading.window, self.window)
             return

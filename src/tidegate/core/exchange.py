@@ -119,8 +119,8 @@ class Seat(Protocol):
         """What is closed."""
         ...
 
-    def stand(self, now: float, deadline: float, at_head: bool) -> Permit | None:
-        """Joins the queue, or passes at once."""
+    def stand(self, now: float, deadline: float) -> Permit | None:
+        """Joins the queue, or passes at once; a call that has stood before returns to its old place."""
         ...
 
     def look(self, now: float) -> Permit | None:
@@ -135,8 +135,8 @@ class Seat(Protocol):
         """Takes in the headers of a streaming answer."""
         ...
 
-    def settle(self, permit: Permit, outcome: Outcome, now: float) -> None:
-        """Gives the slot back with what the attempt came to."""
+    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
+        """Gives the slot back with what the attempt came to; with `rejoin` the call stands at its old place at once."""
         ...
 
     def abandon(self, permit: Permit) -> None:
@@ -155,13 +155,13 @@ Flow: TypeAlias = Generator[Effect, Resume, Ended]
 def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) -> Flow:
     """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
     began, deadline = now, now + policy.max_wait
-    attempts, failures, waited, at_head = 0, 0, 0.0, False
+    attempts, failures, waited, standing = 0, 0, 0.0, False
     last: Sent | None = None
     held: Permit | None = None
     try:
         while True:
             stood = now
-            permit = seat.stand(now, deadline, at_head)
+            permit = seat.look(now) if standing else seat.stand(now, deadline)
             while permit is None:
                 if now >= deadline:
                     seat.tell(events.QueueDeadline, now - began, seat.gate)
@@ -177,40 +177,51 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) 
             now, sent = here.now, here.sent
             assert sent is not None, "a Send is resumed with what became of it"
             outcome, held, attempts = sent.outcome, None, attempts + 1
+            again = _again(policy, permit, outcome, now >= deadline, failures + 1)
+            standing = again is Again.AT_ONCE
             if sent.streaming:
                 seat.learn(permit, outcome, now)
             else:
-                seat.settle(permit, outcome, now)
+                seat.settle(permit, outcome, now, standing)
             if outcome.kind is Kind.OK:
                 seat.tell(events.RequestCompleted, attempts, now - began)
                 return Ended(Ending.ANSWERED, sent, waited)
-            again = _again(policy, permit, outcome, now >= deadline, failures + 1)
-            if not again:
+            if again is Again.NO:
                 given_up = outcome.kind in CAPACITY and policy.replayable
                 seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, given_up)
                 final = given_up or outcome.kind in TERMINAL
                 return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, waited)
-            last, at_head = sent, True
+            last = sent
             seat.tell(events.RequestRetrying, attempts, outcome.kind)
-            if outcome.kind not in CAPACITY and not permit.probe:
+            if again is Again.LATER:
                 failures += 1
                 until = now + full_jitter(failures, policy.backoff_base, policy.backoff_cap, draw())
+                until = min(until, deadline)
                 while now < until:
                     now = (yield Wait(until)).now
+                if now >= deadline:
+                    return Ended(Ending.GIVEN_UP, last, waited)
     finally:
         if held is not None:
             seat.abandon(held)
         seat.leave()
 
 
-def _again(policy: Policy, permit: Permit, outcome: Outcome, late: bool, failures: int) -> bool:
-    """Whether the call goes on after `outcome`."""
+class Again(StrEnum):
+    """Whether and when a call is attempted again."""
+
+    NO = "no"
+    AT_ONCE = "at_once"
+    LATER = "later"
+
+
+def _again(policy: Policy, permit: Permit, outcome: Outcome, late: bool, failures: int) -> Again:
     if late or not policy.replayable:
-        return False
+        return Again.NO
     if outcome.kind in CAPACITY:
-        return True
+        return Again.AT_ONCE
     if outcome.kind is not Kind.TRANSIENT:
-        return False
+        return Again.NO
     if permit.probe and outcome.cause is Cause.OUTAGE:
-        return True
-    return failures < policy.attempts
+        return Again.AT_ONCE
+    return Again.LATER if failures < policy.attempts else Again.NO

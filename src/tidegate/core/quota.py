@@ -32,8 +32,8 @@ class Mirror(Protocol):
         """Units that may be spent at `now`."""
         ...
 
-    def ready_at(self, amount: float, now: float) -> float:
-        """The earliest instant at which `amount` fits."""
+    def ready_at(self, amount: float, reserve: float, now: float) -> float:
+        """The earliest instant at which `amount` fits, and `reserve` with it."""
         ...
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
@@ -75,7 +75,7 @@ class Quotas:
         latest, binding = now, ""
         for mirror in self.mirrors.values():
             unit = mirror.unit
-            ready = mirror.ready_at(cost.amount(unit) + cost.reserve(unit), now)
+            ready = mirror.ready_at(cost.amount(unit), cost.reserve(unit), now)
             if ready > latest:
                 latest, binding = ready, mirror.name
         return latest, binding

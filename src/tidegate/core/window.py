@@ -9,7 +9,7 @@ an empty window lets one probe through now and then and holds the rest behind it
 
 from __future__ import annotations
 
-from tidegate.core.bucket import DEFAULT_WINDOW, Debit, Ledger, usable_window
+from tidegate.core.bucket import DEFAULT_WINDOW, MONTH, Debit, Ledger, usable_window
 from tidegate.core.vocabulary import Reading
 
 PROBE_FIRST = 1.0
@@ -30,6 +30,7 @@ class Window:
         "_began_at",
         "_boundary_high",
         "_boundary_low",
+        "_exhausted",
         "_ledger",
         "_probe_at",
         "_probe_delay",
@@ -54,6 +55,7 @@ class Window:
         self._boundary_high: float | None = None
         self._ledger = Ledger()
         self._reserved = 0.0
+        self._exhausted = False
         self._probe_at = 0.0
         self._probe_delay = PROBE_FIRST
 
@@ -70,13 +72,14 @@ class Window:
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
         self._roll(now)
-        return self._remaining - self._ledger.total - self._reserved
+        level = self._remaining - self._ledger.total - self._reserved
+        return min(0.0, level) if self._exhausted else level
 
-    def ready_at(self, amount: float, now: float) -> float:
-        """The earliest instant at which `amount` fits: now, after the boundary, or when the next probe is due."""
-        if amount <= 0.0:
+    def ready_at(self, amount: float, reserve: float, now: float) -> float:
+        """The earliest instant at which both fit: now, after the boundary, or when the next probe is due."""
+        if amount + reserve <= 0.0:
             return now
-        need = min(amount, self.limit)
+        need = min(amount + reserve, self.limit)
         if self.level(now) >= need - 1e-9:
             return now
         if self._boundary_high is not None:
@@ -86,8 +89,7 @@ class Window:
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
         if self.level(now) < min(amount, self.limit) - 1e-9:
-            self._probe_at = now + self._probe_delay
-            self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
+            self._postpone_probe(now)
         debit = Debit(amount, order, now)
         self._ledger.add(debit)
         self._reserved += reserve
@@ -107,7 +109,8 @@ class Window:
     def overdrawn(self, now: float, retry_after: float | None) -> None:
         """The provider refused: the window is empty, whatever was counted; `retry_after` tells its boundary."""
         self._roll(now)
-        self._remaining = min(self._remaining, self._ledger.total)
+        self._exhausted = True
+        self._postpone_probe(now)
         if retry_after:
             # Whole seconds are rounded up by those who send them.
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
@@ -123,7 +126,7 @@ class Window:
         self._roll(now)
         if order <= self._anchor_order or sent_at < self._began_at:
             return
-        if reading.reset_after is not None:
+        if reading.reset_after is not None and reading.reset_after <= MONTH:
             rounding = reading.resolution if reading.resolution >= 0.5 else 0.0
             self._bound(sent_at + reading.reset_after - rounding, now + reading.reset_after + rounding)
         if reading.remaining is None:
@@ -136,7 +139,12 @@ class Window:
             self._bound(self._anchor_at + self.window, sent_at + self.window)
             self._probe_delay = PROBE_FIRST
         self._remaining = max(0.0, min(reading.remaining, self.limit))
+        self._exhausted = self._exhausted and self._remaining <= 0.0
         self._anchor_order, self._anchor_at = order, sent_at
+
+    def _postpone_probe(self, now: float) -> None:
+        self._probe_at = now + self._probe_delay
+        self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
 
     def _bound(self, low: float, high: float) -> None:
         if self._boundary_low is None or self._boundary_high is None:
@@ -154,6 +162,7 @@ class Window:
         periods = int((now - boundary_high) // self.window)
         self._ledger.drop_before(boundary_low + periods * self.window)
         self._remaining = self.limit
+        self._exhausted = False
         self._began_at = boundary_high + periods * self.window
         step = (periods + 1) * self.window
         self._boundary_low, self._boundary_high = boundary_low + step, boundary_high + step

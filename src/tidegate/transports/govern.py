@@ -131,7 +131,6 @@ class GovernedCall:
             waker,
             window=self.provider.default_window,
             priority=self.mark.priority,
-            max_wait=self.max_wait,
         )
         policy = Policy(max_wait=self.max_wait, replayable=self.replayable)
         return exchange(seat, policy, registry.clock(), registry.draw)
@@ -178,7 +177,8 @@ class GovernedCall:
 def base_url(provider: providers.Provider, sending: Sending) -> str:
     """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint."""
     port = f":{sending.port}" if sending.port is not None else ""
-    origin = f"{sending.scheme}://{sending.host}{port}"
+    host = f"[{sending.host}]" if ":" in sending.host else sending.host
+    origin = f"{sending.scheme}://{host}{port}"
     if provider.hosts:
         return origin
     path = sending.path.removesuffix("/")

@@ -1,0 +1,56 @@
+# Each command sets up what it needs, in an environment of its own below .venv.
+# PYTHON may name another interpreter (3.11 or newer).
+
+PYTHON ?= python3
+ENVS := .venv
+PIP_FLAGS := --quiet --disable-pip-version-check
+
+.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters clean
+
+demo: $(ENVS)/demo/ready
+	$(ENVS)/demo/bin/tidegate demo
+
+test: $(ENVS)/test/ready test-openai2
+	$(ENVS)/test/bin/python -m pytest
+
+test-openai2: $(ENVS)/openai2/ready
+	$(ENVS)/openai2/bin/python -m pytest tests/sdk
+
+lint: $(ENVS)/lint/ready
+	$(ENVS)/lint/bin/ruff check
+	$(ENVS)/lint/bin/ruff format --check
+	$(ENVS)/lint/bin/mypy
+
+format: $(ENVS)/lint/ready
+	$(ENVS)/lint/bin/ruff check --fix
+	$(ENVS)/lint/bin/ruff format
+
+bench-overhead bench-makespan bench-waiters: bench-%: $(ENVS)/test/ready
+	$(ENVS)/test/bin/python -m bench.$*
+
+clean:
+	rm -rf $(ENVS) bench/results .hypothesis
+
+$(ENVS)/%/pip: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("tidegate needs Python 3.11 or newer, this is " + sys.version if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(ENVS)/$*
+	$(ENVS)/$*/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --upgrade pip
+	touch $@
+
+$(ENVS)/demo/ready: $(ENVS)/demo/pip constraints.txt
+	$(ENVS)/demo/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable ".[demo]"
+	touch $@
+
+$(ENVS)/test/ready: $(ENVS)/test/pip constraints.txt
+	$(ENVS)/test/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test
+	touch $@
+
+$(ENVS)/openai2/ready: $(ENVS)/openai2/pip constraints-openai2.txt
+	$(ENVS)/openai2/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-openai2.txt --editable . --group test-openai2
+	touch $@
+
+$(ENVS)/lint/ready: $(ENVS)/lint/pip constraints.txt
+	$(ENVS)/lint/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group lint
+	touch $@
+
+.PRECIOUS: $(ENVS)/%/pip

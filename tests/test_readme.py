@@ -1,0 +1,55 @@
+"""The README and the docs say what is there: tables are the code's own, snippets run, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import pages
+from tidegate.testing import Limit, Scenario, SimulatorProcess
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")]
+)
+
+
+@pytest.mark.parametrize("name", pages.GENERATED)
+def test_a_table_on_a_page_is_the_codes_own(name: str) -> None:
+    """`python -m tests.pages` writes them anew."""
+    path, _ = pages.GENERATED[name]
+    text = (ROOT / path).read_text()
+    assert pages.rewritten(text, name) == text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_every_python_snippet_of_the_readme_runs(number: int) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len(snippets) == 4
+    with SimulatorProcess(Scenario(limiters=(Limit(limit=100, window=1.0),))) as provider:
+        env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", snippets[number]], env=env, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        if number == 0:
+            assert done.stdout == "200 answers\n"
+            assert provider.truth().total.answered == 200
+
+
+def test_no_page_names_a_registry_host_or_a_path_of_a_machine() -> None:
+    hosts = ["py" + "pi.org", "python" + "hosted.org", "registry." + "npmjs", "deb." + "debian.org"]
+    for page in [*PAGES, ROOT / "pyproject.toml", ROOT / "Makefile", *ROOT.glob("constraints*.txt")]:
+        text = page.read_text()
+        assert not [host for host in hosts if host in text], page
+        assert not re.search(r"(?<![\w./])/(home|root|work)/", text), page
