@@ -40,6 +40,8 @@ class World:
     headers: bool = True
     hints: bool = True
     seed: int = 0
+    lag: float = 0.0
+    """Seconds, at most, between the waking of a call and its looking."""
     repeats: int = 0
     """How often the caller, as an SDK does, makes a call again that came back with a transient failure."""
     watch: Callable[[World], None] | None = None
@@ -164,9 +166,15 @@ class VirtualCall:
             window=60.0,
             priority=priority,
         )
+        self.waiter = seat._waiter
         self._make = lambda: exchange(seat, Policy(max_wait=max_wait), world.now, world.random.random)
         self.flow = None
         self.finished = False
+
+    @property
+    def is_admitted(self) -> bool:
+        """Whether it stands no longer, though it has not looked yet."""
+        return self.waiter.permit is not None
 
     def start(self) -> None:
         if self.finished:
@@ -175,7 +183,7 @@ class VirtualCall:
         self._step(lambda: next(self.flow))
 
     def cancel(self) -> None:
-        self.finished = True
+        self.finished, self.standing = True, False
         if self.flow is not None:
             self.flow.close()
 
@@ -184,7 +192,8 @@ class VirtualCall:
 
     def arm(self, until: float) -> bool:
         turn = self.waiting_for
-        self.world.after(until - self.world.now, lambda: self._resume(turn))
+        late = self.world.lag * self.world.random.random() if self.world.lag else 0.0
+        self.world.after(max(0.0, until - self.world.now) + late, lambda: self._resume(turn))
         return True
 
     def _resume(self, turn: int) -> None:
@@ -225,7 +234,7 @@ class VirtualCall:
         return True
 
     def _reply(self, sent: Sent) -> None:
-        if sent.outcome.readings:
-            self.world.first_reading_at = min(self.world.first_reading_at, self.world.now)
         if not self.finished:
+            if sent.outcome.readings:
+                self.world.first_reading_at = min(self.world.first_reading_at, self.world.now)
             self._step(lambda: self.flow.send(Resume(self.world.now, sent)))

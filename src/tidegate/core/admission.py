@@ -278,7 +278,7 @@ class Admission:
             reserve = flying.cost.reserve(mirror.unit)
             if amount or reserve:
                 order = max(flying.order, permit.order + 1)
-                debit = mirror.debit(amount, reserve, order, now)
+                debit = mirror.debit(amount, reserve, order, flying.sent_at)
                 debit.estimate = 0.0
                 flying.charges.append((mirror, debit, reserve))
         if mirror.unit == "requests":

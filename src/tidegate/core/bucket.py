@@ -29,6 +29,10 @@ MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
 """Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
 
+SLACK_SHARE = 0.005
+SLACK_MOST = 0.05
+"""Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit; halved in each window."""
+
 REORDER_FIRST = 0.2
 REORDER_BOUNDS = (0.01, 0.5)
 REORDER_DECAY = 0.95
@@ -38,8 +42,19 @@ MONTH = 31 * 86_400.0
 """The longest window any provider is known to count over (PROVIDERS.md rule 2), in seconds."""
 
 INFINITY = float("inf")
-SCALE_MEMORY = 0.97
+SCALE_SPAN = 0.1
+SCALE_WEIGHT = 0.3
+SCALE_STEP = 2.0
+SCALE_NOISE = 0.1
+SCALE_REORDER = 0.05
 SCALE_BOUNDS = (0.1, 10.0)
+"""What a token estimate is worth is read off over spans of a tenth of the limit, three parts new to seven old.
+
+Deviations under a tenth are noise, and nothing is learned while requests overtake each other by more than 50 ms.
+"""
+
+FULL = 0.98
+"""A bucket this full may have wasted refill: a span that touches it proves nothing."""
 
 
 def usable_window(seconds: float | None, otherwise: float) -> float:
@@ -135,17 +150,19 @@ class Bucket:
         "_anchor_at",
         "_anchor_level",
         "_anchor_order",
+        "_anchor_remaining",
         "_ceiling",
         "_ceiling_at",
-        "_charged",
-        "_doubtful",
-        "_estimated",
         "_high",
         "_ledger",
         "_low",
         "_reorder",
         "_reserved",
         "_slack",
+        "_span_at",
+        "_span_clear",
+        "_span_estimated",
+        "_span_level",
         "limit",
         "name",
         "scale",
@@ -167,10 +184,11 @@ class Bucket:
         self._ceiling_at = now
         self._ledger = Ledger()
         self._reserved = 0.0
-        self._charged = self._estimated = 0.0
+        self._anchor_remaining = self.limit
+        self._span_at, self._span_level, self._span_estimated = now, self.limit, 0.0
+        self._span_clear = False
         self._slack = 0.0
         self._reorder = REORDER_FIRST
-        self._doubtful = True
 
     @property
     def rate(self) -> float:
@@ -224,12 +242,13 @@ class Bucket:
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
         self._ceiling -= self._ledger.amend(debit, 0.0)
+        debit.estimate = 0.0
         self._reserved = max(0.0, self._reserved - reserve)
 
     def overdrawn(self, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
-        step = 1.0 if self.unit == "requests" else self.limit * MARGIN_SHARE
-        self._slack = min(self._slack + step, self.limit * 0.05)
+        step = 1.0 if self.unit == "requests" else self.limit * SLACK_SHARE
+        self._slack = min(self._slack + step, self.limit * SLACK_MOST)
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
@@ -242,20 +261,25 @@ class Bucket:
             return
         low, _ = REORDER_BOUNDS
         self._reorder = max(low, self._reorder * REORDER_DECAY)
-        estimated = self._ledger.drop_through(order, sent_at - self._reorder)
-        doubtful = bool(self._ledger.entries) and self._ledger.entries[0].order <= order
-        if not (doubtful or self._doubtful):
-            self._learn_scale(level, sent_at, estimated)
-        self._doubtful = doubtful
+        self._span_estimated += self._ledger.drop_through(order, sent_at - self._reorder)
+        if self.unit != "requests":
+            self._learn_scale(level, order, sent_at)
+        self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
+        self._anchor_remaining = level
         self._advance(now)
         refilled = min(self.limit, level + self.rate * (now - sent_at))
         self._ceiling = max(self._ceiling, refilled - self._ledger.total)
-        self._slack *= 0.98
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: Debit | None) -> None:
-        # An older request that was admitted after the anchor knows of charges which the anchor had not seen.
-        if debit is None or self.unit != "requests":
+        # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
+        # seen its charge, which stays. Before it: the anchor knew, so a charge that was kept in doubt goes.
+        if debit is None:
+            return
+        if level >= self._anchor_remaining and debit.live and debit.order <= self._anchor_order:
+            self._ceiling -= self._ledger.amend(debit, 0.0)
+            return
+        if self.unit != "requests":
             return
         theirs = level + self.rate * (now - sent_at) - self._ledger.since(debit)
         ours = self._anchor_level + self.rate * (now - self._anchor_at) - self._ledger.total
@@ -286,27 +310,34 @@ class Bucket:
         inferred = snap(low, high, self.window) or (low + min(high, 2 * low)) / 2
         self.window = usable_window(inferred, self.window)
 
-    def _learn_scale(self, level: float, sent_at: float, estimated: float) -> None:
-        # A request costs one request; what a token estimate is worth in the provider's count shows between two anchors.
-        if self.unit == "requests" or self._anchor_order < 0 or estimated <= 0.0 or level >= 0.98 * self.limit:
+    def _learn_scale(self, level: float, order: int, sent_at: float) -> None:
+        # What a token estimate is worth in the provider's count shows over a span of anchors: what was charged (the
+        # refill less the rise of the level) against what had been estimated.
+        entries = self._ledger.entries
+        if self._reorder > SCALE_REORDER or (entries and entries[0].order <= order):
+            # Overtaking makes both ends of a span unsure: it is closed, or begun, at an anchor that is clear of it.
+            self._span_clear = self._span_clear and level < FULL * self.limit
             return
-        charged = self._anchor_level + self.rate * (sent_at - self._anchor_at) - level
-        if self._anchor_level >= 0.98 * self.limit or charged < 0.0:
+        charged = self._span_level + self.rate * (sent_at - self._span_at) - level
+        usable = self._span_clear and level < FULL * self.limit and charged > 0.0
+        if usable and self._span_estimated < SCALE_SPAN * self.limit:
             return
-        if self._estimated == 0.0:
-            self._charged = self._estimated = 5.0 * estimated
-        self._charged = SCALE_MEMORY * self._charged + charged
-        self._estimated = SCALE_MEMORY * self._estimated + estimated
-        low, high = SCALE_BOUNDS
-        self.scale = min(high, max(low, self._charged / self._estimated))
+        if usable and abs(charged / self._span_estimated - self.scale) > SCALE_NOISE * self.scale:
+            worth = charged / self._span_estimated
+            worth = min(self.scale * SCALE_STEP, max(self.scale / SCALE_STEP, worth))
+            low, high = SCALE_BOUNDS
+            self.scale = min(high, max(low, (1.0 - SCALE_WEIGHT) * self.scale + SCALE_WEIGHT * worth))
+        self._span_at, self._span_level, self._span_estimated = sent_at, level, 0.0
+        self._span_clear = level < FULL * self.limit
 
     def _margin(self) -> float:
         base = MARGIN_REQUESTS if self.unit == "requests" else self.limit * MARGIN_SHARE
         return base + self._slack
 
     def _advance(self, now: float) -> None:
-        self._ceiling = min(self.limit, self._ceiling + self.rate * (now - self._ceiling_at))
-        self._ceiling_at = now
+        if now > self._ceiling_at:
+            self._ceiling = min(self.limit, self._ceiling + self.rate * (now - self._ceiling_at))
+            self._ceiling_at = now
 
     def _fold(self, now: float) -> None:
         # Without fresh headers the ledger would only grow: move the anchor past charges older than two windows.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from math import ceil
 
 from tidegate.core.vocabulary import Cause, Kind, Outcome, Reading, Unit
 from tidegate.providers import _parse
@@ -142,19 +143,22 @@ def _noted(provider: Provider, found: Found, name: str, value: str) -> bool:
 
 
 def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
-    """The largest wait that the headers name (PROVIDERS.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`)."""
+    """The largest wait that the headers name (PROVIDERS.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`).
+
+    A `retry-after` that is no more than its own `retry-after-ms` rounded up adds nothing: the exact one holds.
+    """
     cells = found.get(SPECIAL)
     if cells is None:
         return None, 0
     now = origin(found, now_on) if cells[RETRY_AFTER] is not None else 0.0
     milliseconds = _parse.amount(cells[RETRY_AFTER_MS])
-    waits = (
-        _parse.retry_after(cells[RETRY_AFTER], now),
-        milliseconds / 1000.0 if milliseconds is not None and milliseconds <= 1000 * _parse.MAX_SECONDS else None,
-        _parse.seconds(cells[WAIT]),
-    )
+    exact = milliseconds / 1000.0 if milliseconds is not None and milliseconds <= 1000 * _parse.MAX_SECONDS else None
+    whole = _parse.retry_after(cells[RETRY_AFTER], now)
+    waits = (whole, exact, _parse.seconds(cells[WAIT]))
     sent = sum(cells[place] is not None for place in (RETRY_AFTER, RETRY_AFTER_MS, WAIT))
     usable = [wait for wait in waits if wait is not None]
+    if exact and whole == ceil(exact):
+        return exact, sent - len(usable)
     return (max(usable) if usable else None), sent - len(usable)
 
 

@@ -195,11 +195,11 @@ COMPATIBLE = Provider(
     ),
     credential=("authorization", "api-key", "x-api-key", "x-goog-api-key"),
     charging=Charging(
-        tokens="input+mean",
+        tokens="input",
         input_tokens="input",
         output_tokens="mean",
         produced="nothing",
-        source="PROVIDERS.md sections 7 and 12 (most settle with actual usage), read 2026-11-21",
+        source="what they imitate: capture openai-200-max_tokens-not-reserved; a mirror learns what else they charge",
     ),
     headers=HEADERS,
     errors=ERRORS,

@@ -1,0 +1,127 @@
+"""What the demonstration shows: a board while a phase goes on, lines where there is no terminal, and the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.core.snapshot import QuotaSnapshot
+from tidegate.demo.run import Phase, Run
+from tidegate.testing import Limit
+
+NAMES = {"openai": "OpenAI", "anthropic": "Anthropic"}
+HEADLINES: dict[Phase, str] = {
+    "plain": "1. Plain: asyncio.gather over all rows, the SDK as it is",
+    "wrapped": "2. Wrapped: the same code after registry.wrap(client)",
+}
+NOTHING = "–"
+
+
+def board(runs: Sequence[Run]) -> RenderableType:
+    """The live picture of one phase: how far it is, and what tidegate knows beside what is true."""
+    parts: list[RenderableType] = [Text(HEADLINES[runs[0].phase], style="bold"), _progress(runs)]
+    if runs[0].phase == "wrapped":
+        parts.append(_limits(runs))
+    return Group(*parts)
+
+
+def _progress(runs: Sequence[Run]) -> Table:
+    table = _table("", "", "rows", "lost", "in flight", "waiting", "429s", "ETA")
+    for run in runs:
+        waiting = str(run.key.waiting) if run.key is not None else NOTHING
+        table.add_row(
+            NAMES[run.track.sdk],
+            ProgressBar(total=run.rows, completed=run.done, width=20, complete_style="cyan", finished_style="green"),
+            f"{run.done}/{run.rows}",
+            _bad(run.lost.total()),
+            str(run.counts.in_flight),
+            waiting,
+            _bad(run.counts.refusals),
+            _seconds(run.eta, ".0f"),
+        )
+    return table
+
+
+def _limits(runs: Sequence[Run]) -> Table:
+    table = _table("", "quota", "learnt limit", "true limit", "left, as far as known")
+    for run in runs:
+        learnt = {quota.unit: quota for quota in run.key.quotas} if run.key is not None else {}
+        for limit in run.track.scenario.limiters:
+            quota = learnt.get(limit.unit)
+            left = f"{max(0.0, quota.level):.0f}" if quota is not None else NOTHING
+            name = limit.unit.replace("_", " ")
+            table.add_row(NAMES[run.track.sdk], name, amount(quota), amount(limit), left)
+    return table
+
+
+def amount(quota: QuotaSnapshot | Limit | None) -> str:
+    """How much for how long, as learnt or as true."""
+    return f"{quota.limit:,.0f} / {quota.window:.3g} s" if quota is not None else "unknown"
+
+
+def line(run: Run) -> str:
+    """One run as a line of plain text."""
+    waiting = f", {run.key.waiting} waiting" if run.key is not None else ""
+    return (
+        f"{NAMES[run.track.sdk]}, {run.phase}: {run.done}/{run.rows} rows, {run.lost.total()} lost, "
+        f"{run.counts.in_flight} in flight{waiting}, {run.counts.refusals} x 429"
+    )
+
+
+def results(runs: Sequence[Run]) -> Table:
+    """A row for each provider and phase, and the score of right answers of each phase."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("", no_wrap=True)
+    columns: dict[str, Callable[[Run], str]] = {
+        "answered": lambda run: str(run.answered),
+        "lost": lambda run: _bad(run.lost.total()),
+        "429s": lambda run: _bad(run.counts.refusals),
+        "sent/\nanswer": lambda run: NOTHING if run.sent_per_answer is None else f"{run.sent_per_answer:.2f}",
+        "time": lambda run: _seconds(run.seconds, ".1f"),
+        "ideal": lambda run: _seconds(run.track.ideal, ".1f"),
+        "ratio": lambda run: NOTHING if run.ratio is None else f"{run.ratio:.2f}",
+        "score": lambda run: score([run]),
+    }
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    for run in runs:
+        table.add_row(f"{NAMES[run.track.sdk]} {run.phase}", *(cell(run) for cell in columns.values()))
+    return table
+
+
+def verdict(runs: Sequence[Run]) -> str:
+    """The point in one line a phase: the score, and what became of the rows that lack an answer."""
+    lines = []
+    for phase in HEADLINES:
+        ended = [run for run in runs if run.phase == phase]
+        if not ended:
+            continue
+        reasons = sum((run.lost for run in ended), start=type(ended[0].lost)())
+        lost = ", ".join(f"{number} x {name}" for name, number in reasons.items())
+        lines.append(f"Score {phase}: {score(ended)}" + (f"; rows lost to {lost}" if lost else "; no row lost"))
+    return "\n".join(lines)
+
+
+def score(runs: Sequence[Run]) -> str:
+    """The share of rows with the right answer; a row without an answer is a wrong one."""
+    return f"{sum(run.right for run in runs) / sum(run.rows for run in runs):.1%}"
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in names:
+        table.add_column(name, justify="left" if name in ("", "quota") else "right", no_wrap=True)
+    return table
+
+
+def _bad(number: int) -> str:
+    return f"[red]{number}[/red]" if number else "0"
+
+
+def _seconds(seconds: float | None, form: str) -> str:
+    return NOTHING if seconds is None else f"{seconds:{form}} s"

@@ -1,0 +1,78 @@
+"""`tidegate demo`: the same rows through the real SDKs, plain and wrapped, against two simulated providers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from tidegate.cli.complaints import stop
+
+if TYPE_CHECKING:
+    from tidegate.demo.run import Look, Phase, Run
+
+NEEDED = ("openai", "anthropic")
+LOOKS_PER_LINE = 20
+
+
+def demo(
+    rows: Annotated[int | None, typer.Option(help="rows in all, shared by both providers (default: all)")] = None,
+    seed: Annotated[int, typer.Option(help="which rows, and the latencies of the providers")] = 0,
+    plain: Annotated[bool, typer.Option(help="whether to run without tidegate first, to compare")] = True,
+) -> None:
+    """Ask two simulated providers a few hundred questions, first plain, then wrapped, and compare."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise stop(f"the demo needs {' and '.join(missing)}: pip install 'tidegate[demo]'")
+    # Only now: these import the SDKs.
+    from tidegate.cli.board import results, verdict
+    from tidegate.demo.run import run
+    from tidegate.demo.scenarios import tracks
+
+    console = Console(highlight=False)
+    phases: tuple[Phase, ...] = ("plain", "wrapped") if plain else ("wrapped",)
+    with _display(console) as on_look:
+        runs = run(tracks(rows, seed), phases, on_look)
+    console.print(results(runs))
+    console.print(verdict(runs), markup=False)
+    if not all(each.is_complete for each in runs if each.phase == "wrapped"):
+        raise stop("the wrapped phase lost rows")
+
+
+@contextlib.contextmanager
+def _display(console: Console) -> Iterator[Look]:
+    """What to call at each look: it moves a board on a terminal, and prints a line now and then elsewhere."""
+    from tidegate.cli.board import HEADLINES, board, line
+
+    phase: Phase | None = None
+    looks = 0
+
+    def print_lines(runs: Sequence[Run]) -> None:
+        nonlocal phase, looks
+        if runs[0].phase != phase:
+            phase, looks = runs[0].phase, 0
+            console.print(HEADLINES[phase], markup=False)
+        elif looks % LOOKS_PER_LINE == 0 or all(run.done == run.rows for run in runs):
+            for run in runs:
+                console.print("  " + line(run), markup=False, soft_wrap=True)
+        looks += 1
+
+    if not console.is_terminal:
+        yield print_lines
+        return
+
+    with Live(console=console, auto_refresh=False) as live:
+
+        def show(runs: Sequence[Run]) -> None:
+            nonlocal phase
+            if phase not in (None, runs[0].phase):
+                # The board of a phase that has ended stays above the next one.
+                live.console.print(live.renderable)
+            phase = runs[0].phase
+            live.update(board(runs), refresh=True)
+
+        yield show

@@ -1,0 +1,46 @@
+"""`tidegate`: the commands and what they share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import tidegate
+from tidegate.cli.complaints import in_one_line
+from tidegate.cli.demo import demo
+from tidegate.cli.simulate import simulate
+
+app = typer.Typer(
+    name="tidegate",
+    help="Run every LLM call at your provider's true limit. Nothing to configure.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tidegate {tidegate.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _command in (demo, simulate):
+    app.command(_command.__name__)(in_one_line(_command))
+
+
+def main() -> None:
+    """Runs the command line, and ends the process with its exit code."""
+    app()

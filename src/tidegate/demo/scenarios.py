@@ -1,0 +1,94 @@
+"""The two providers of the demonstration, their limits, and which rows of the shipped data set each is asked."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from typing import Literal
+
+from tidegate.errors import ConfigurationError
+from tidegate.testing import Call, Distribution, Limit, Scenario, ideal_makespan
+
+MAX_TOKENS = 32
+FEWEST_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A question of the data set, with its right answer."""
+
+    id: str
+    category: str
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Track:
+    """One provider's part of the demonstration: the SDK that asks, whom, and which rows."""
+
+    sdk: Literal["openai", "anthropic"]
+    model: str
+    scenario: Scenario
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def ideal(self) -> float:
+        """Seconds that a client needs which knew every limit from the start."""
+        return ideal_makespan(self.scenario, [_call(row) for row in self.rows])
+
+
+OPENAI = Scenario(
+    dialect="openai",
+    # A minute of six seconds: OpenAI's reset headers tell how long it is, so any length will do.
+    limiters=(Limit(limit=60, window=6.0), Limit(limit=2000, window=6.0, unit="tokens")),
+    latency=Distribution.parse("lognormal:0.25,0.3"),
+)
+
+ANTHROPIC = Scenario(
+    dialect="anthropic",
+    # A real minute: Anthropic's headers do not tell how long it is, and a client takes the documented one.
+    limiters=(
+        Limit(limit=180),
+        Limit(limit=6000, unit="input_tokens"),
+        Limit(limit=1000, unit="output_tokens"),
+    ),
+    latency=Distribution.parse("lognormal:0.35,0.3"),
+)
+
+
+def load_rows() -> tuple[Row, ...]:
+    """The shipped data set."""
+    text = resources.files("tidegate.demo").joinpath("questions.jsonl").read_text(encoding="utf-8")
+    return tuple(Row(**json.loads(line)) for line in text.splitlines())
+
+
+def tracks(number: int | None = None, seed: int = 0) -> tuple[Track, ...]:
+    """Both providers with half of `number` rows each (None: the whole data set); the same seed gives the same rows."""
+    rows = load_rows()
+    number = len(rows) if number is None else number
+    if not FEWEST_ROWS <= number <= len(rows):
+        raise ConfigurationError("rows", number, f"between {FEWEST_ROWS} and {len(rows)}")
+    chosen = random.Random(seed).sample(rows, number)
+    half = number // 2
+    return (
+        Track("openai", "gpt-5-mini", _playing(OPENAI, chosen[:half], seed), tuple(chosen[:half])),
+        Track("anthropic", "claude-sonnet-5", _playing(ANTHROPIC, chosen[half:], seed), tuple(chosen[half:])),
+    )
+
+
+def _playing(scenario: Scenario, rows: Sequence[Row], seed: int) -> Scenario:
+    return scenario.replace(answers={row.question: row.answer for row in rows}, seed=seed)
+
+
+def _call(row: Row) -> Call:
+    return Call(_tokens(row.question), _tokens(row.answer), MAX_TOKENS)
+
+
+def _tokens(text: str) -> int:
+    # What the simulator counts a text as (`tidegate.testing.replies.tokens_in`).
+    return max(1, -(-len(text) // 4))

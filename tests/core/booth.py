@@ -1,0 +1,114 @@
+"""A place in a queue that does what a test tells it, and writes down what was asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.core.values import KEY
+from tidegate.core import events
+from tidegate.core.exchange import Ended, Flow, Policy, Resume, Send, Sent, Wait, exchange
+from tidegate.core.vocabulary import Outcome
+
+
+class Pass:
+    """A permit by number."""
+
+    def __init__(self, number: int, probe: bool) -> None:
+        self.number = number
+        self.probe = probe
+
+
+class Booth:
+    """A seat whose gate is `open` or not; `places` and `permits` are what it has given and not got back."""
+
+    key = KEY
+    gate = "pause"
+
+    def __init__(self) -> None:
+        self.open = True
+        self.probing = False
+        self.until: float | None = None
+        self.log: list[tuple[Any, ...]] = []
+        self.told: list[tuple[type[events.Event], tuple[object, ...]]] = []
+        self.places = 0
+        self.permits: set[Pass] = set()
+        self.given = 0
+
+    def _admit(self) -> Pass | None:
+        if not self.open:
+            return None
+        self.places = 0
+        self.given += 1
+        permit = Pass(self.given, self.probing)
+        self.permits.add(permit)
+        return permit
+
+    def stand(self, now: float, deadline: float) -> Pass | None:
+        assert self.places == 0, "it stands already"
+        self.log.append(("stand", now, deadline))
+        self.places = 1
+        return self._admit()
+
+    def look(self, now: float) -> Pass | None:
+        assert self.places == 1, "it does not stand"
+        return self._admit()
+
+    def leave(self) -> None:
+        self.log.append(("leave",))
+        self.places = 0
+
+    def learn(self, permit: Pass, outcome: Outcome, now: float) -> None:
+        self.log.append(("learn", permit.number, outcome.kind.value))
+        self.permits.remove(permit)
+
+    def settle(self, permit: Pass, outcome: Outcome, now: float, rejoin: bool = False) -> None:
+        self.log.append(("settle", permit.number, outcome.kind.value, rejoin))
+        self.permits.remove(permit)
+        self.places = int(rejoin)
+
+    def abandon(self, permit: Pass) -> None:
+        self.log.append(("abandon", permit.number))
+        self.permits.remove(permit)
+
+    def tell(self, event: type[events.Event], *facts: object) -> None:
+        self.told.append((event, facts))
+
+
+class Talk:
+    """One exchange, step by step: what it asks for, and how it ended."""
+
+    def __init__(self, booth: Booth, policy: Policy, now: float = 0.0, draw: Callable[[], float] = lambda: 0.5) -> None:
+        self.booth = booth
+        self.flow: Flow = exchange(booth, policy, now, draw)
+        self.ended: Ended | None = None
+        self.effect: Wait | Send | None = None
+        self._step(lambda: next(self.flow))
+
+    def wait(self, now: float) -> Wait | Send | None:
+        """The wait is over at `now`."""
+        assert isinstance(self.effect, Wait)
+        return self._step(lambda: self.flow.send(Resume(now)))
+
+    def reply(
+        self, now: float, outcome: Outcome, *, streaming: bool = False, response: Any = None
+    ) -> Wait | Send | None:
+        """The attempt came to `outcome` at `now`."""
+        assert isinstance(self.effect, Send)
+        sent = Sent(outcome, response=response, streaming=streaming)
+        return self._step(lambda: self.flow.send(Resume(now, sent)))
+
+    def close(self) -> None:
+        """The driver stops early."""
+        self.flow.close()
+
+    def _step(self, advance: Callable[[], Wait | Send]) -> Wait | Send | None:
+        try:
+            self.effect = advance()
+        except StopIteration as stop:
+            self.effect, self.ended = None, stop.value
+        return self.effect
+
+
+def names(told: Iterable[tuple[type[events.Event], tuple[object, ...]]]) -> list[str]:
+    return [event.__name__ for event, _ in told]

@@ -1,0 +1,27 @@
+"""A key that nothing is known of, and the events that it told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import KEY
+from tidegate.core.admission import Admission
+from tidegate.core.events import Event
+from tidegate.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def unpatched() -> None:
+    """Nothing here patches anything."""
+
+
+@pytest.fixture
+def admission() -> Admission:
+    """One key with the default settings, at instant 0."""
+    return Admission(KEY, Settings(), 60.0, 0.0)
+
+
+@pytest.fixture
+def out() -> list[Event]:
+    """Where events go."""
+    return []

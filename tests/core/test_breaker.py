@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tidegate.core.breaker import GROWTH, TRANSITIONS, Breaker, Event, State
+
+
+@pytest.fixture
+def breaker() -> Breaker:
+    """Opens at the third failure; cools down for 2 s at first, 10 s at most."""
+    return Breaker(3, 2.0, 10.0)
+
+
+@pytest.fixture
+def opened(breaker: Breaker) -> Breaker:
+    """Opened at instant 0, without jitter."""
+    for _ in range(3):
+        failed(breaker)
+    return breaker
+
+
+def failed(breaker: Breaker, probe: bool = False) -> bool:
+    """An outage failure at instant 0, without jitter."""
+    return breaker.failed(probe, 0.0, 0.0, 0.5)
+
+
+def act(breaker: Breaker, event: Event) -> None:
+    """Makes `event` happen by the method that stands for it."""
+    if event is Event.TRIPPED:
+        for _ in range(3):
+            failed(breaker)
+    elif event is Event.PROBE_SENT:
+        breaker.sent()
+    elif event is Event.PROBE_ANSWERED:
+        breaker.answered(True, 0.0)
+    elif event is Event.PROBE_FAILED:
+        failed(breaker, probe=True)
+    else:
+        breaker.abandoned(True, 0.0)
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
+def test_every_event_in_every_state_does_what_the_table_says(breaker: Breaker, state: State, event: Event) -> None:
+    breaker.state = state
+    act(breaker, event)
+    assert breaker.state is TRANSITIONS.get((state, event), state)
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    assert {state for state, _ in TRANSITIONS} == set(State) == set(TRANSITIONS.values())
+
+
+def test_every_event_changes_some_state() -> None:
+    assert {event for _, event in TRANSITIONS} == set(Event)
+
+
+def test_a_closed_breaker_lets_everything_pass(breaker: Breaker) -> None:
+    assert breaker.closed
+    assert breaker.opens_at(5.0) == 5.0
+    assert breaker.sent() is False
+
+
+def test_it_opens_at_the_threshold_and_not_before(breaker: Breaker) -> None:
+    assert [failed(breaker) for _ in range(3)] == [False, False, True]
+    assert not breaker.closed
+
+
+def test_only_consecutive_failures_count(breaker: Breaker) -> None:
+    for _ in range(5):
+        failed(breaker)
+        failed(breaker)
+        breaker.answered(False, 0.0)
+    assert breaker.closed
+
+
+def test_nothing_is_sent_during_the_cool_down(opened: Breaker) -> None:
+    assert opened.opens_at(1.0) == 2.0
+    assert opened.opens_at(3.0) == 3.0
+
+
+@pytest.mark.parametrize(("draw", "cooldown"), [(0.0, 1.5), (0.5, 2.0), (1.0, 2.5)])
+def test_the_cool_down_is_jittered_by_a_quarter_either_way(breaker: Breaker, draw: float, cooldown: float) -> None:
+    for _ in range(3):
+        breaker.failed(False, 0.0, 0.0, draw)
+    assert breaker.ready_at == cooldown
+
+
+def test_the_probe_is_alone(opened: Breaker) -> None:
+    assert opened.sent() is True
+    assert opened.opens_at(100.0) == float("inf")
+    assert opened.sent() is False
+
+
+def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Breaker) -> None:
+    seen = []
+    for _ in range(6):
+        opened.sent()
+        assert failed(opened, probe=True) is True
+        seen.append(opened.ready_at)
+    assert seen == pytest.approx([2 * GROWTH, 2 * GROWTH**2, 2 * GROWTH**3, 10.0, 10.0, 10.0])
+
+
+def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> None:
+    opened.sent()
+    failed(opened, probe=True)
+    opened.sent()
+    assert opened.answered(True, 0.0) is True
+    assert opened.opens_at(0.0) == 0.0
+    for _ in range(3):
+        opened.failed(False, 50.0, 50.0, 0.5)
+    assert opened.ready_at == 52.0
+
+
+def test_an_answer_that_is_no_probe_does_not_close_it(opened: Breaker) -> None:
+    assert opened.answered(False, 0.0) is False
+    opened.sent()
+    assert opened.answered(False, 0.0) is False
+    assert opened.state is State.HALF_OPEN
+
+
+def test_a_probe_that_was_given_up_lets_the_next_caller_probe_at_once(opened: Breaker) -> None:
+    opened.sent()
+    opened.abandoned(True, 7.0)
+    assert opened.opens_at(7.0) == 7.0
+    assert opened.sent() is True
+
+
+def test_a_given_up_attempt_that_is_no_probe_changes_nothing(opened: Breaker) -> None:
+    opened.sent()
+    opened.abandoned(False, 7.0)
+    assert opened.state is State.HALF_OPEN
+
+
+def test_failures_while_it_is_open_do_not_move_the_probe(opened: Breaker) -> None:
+    assert opened.failed(False, 1.9, 1.9, 1.0) is False
+    assert opened.ready_at == 2.0
+
+
+def test_failures_of_calls_sent_before_it_closed_are_of_the_outage_that_is_over(opened: Breaker) -> None:
+    opened.sent()
+    opened.answered(True, 5.0)
+    assert not any(opened.failed(False, 4.9, 6.0, 0.5) for _ in range(10))
+    assert opened.closed
+    assert [opened.failed(False, 5.0, 6.0, 0.5) for _ in range(3)] == [False, False, True]

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import bucket as reading
+from tidegate.core.bucket import MARGIN_REQUESTS, MARGIN_SHARE, REORDER_FIRST, Bucket
+from tidegate.core.vocabulary import Reading
+
+
+def tokens(limit: float | None, remaining: float | None, **facts: float) -> Reading:
+    return Reading("tokens", "tokens", "continuous", limit=limit, remaining=remaining, **{"window": 60.0, **facts})
+
+
+def observe(mirror: Bucket, given: Reading, order: int, sent_at: float, now: float | None = None) -> None:
+    mirror.observe(given, order, sent_at, sent_at if now is None else now, None)
+
+
+@pytest.fixture
+def mirror() -> Bucket:
+    """60 a minute, one a second; seen empty at instant 0 by request 1."""
+    mirror = Bucket(reading(60.0), 0.0)
+    observe(mirror, reading(60.0, 0.0), 1, 0.0)
+    return mirror
+
+
+def test_it_starts_full() -> None:
+    assert Bucket(reading(60.0), 5.0).level(5.0) == 60.0
+
+
+def test_it_refills_at_its_limit_over_its_window(mirror: Bucket) -> None:
+    assert [mirror.level(now) for now in (0.0, 1.0, 30.0)] == [0.0, 1.0, 30.0]
+
+
+def test_it_never_holds_more_than_its_limit(mirror: Bucket) -> None:
+    assert mirror.level(1e6) == 60.0
+    mirror.debit(1.0, 0.0, 2, 1e6)
+    assert mirror.level(1e6) == 59.0
+
+
+def test_the_anchor_is_where_the_request_was_sent_not_where_its_answer_came(mirror: Bucket) -> None:
+    observe(mirror, reading(60.0, 10.0), 2, 20.0, now=25.0)
+    assert mirror.level(25.0) == 15.0
+
+
+def test_what_was_sent_after_the_anchor_is_already_charged(mirror: Bucket) -> None:
+    for order in (3, 4, 5):
+        mirror.debit(1.0, 0.0, order, 20.0)
+    observe(mirror, reading(60.0, 10.0), 2, 20.0, now=25.0)
+    assert mirror.level(25.0) == 12.0
+
+
+def test_an_answer_to_an_older_request_changes_nothing(mirror: Bucket) -> None:
+    observe(mirror, reading(60.0, 10.0), 5, 20.0)
+    observe(mirror, reading(60.0, 50.0), 4, 19.0, now=21.0)
+    assert mirror.level(21.0) == 11.0
+
+
+def test_another_tenants_use_appears_by_itself(mirror: Bucket) -> None:
+    observe(mirror, reading(60.0, 3.0), 2, 30.0)
+    assert mirror.level(30.0) == 3.0
+
+
+def test_a_level_above_the_copy_is_believed(mirror: Bucket) -> None:
+    observe(mirror, reading(60.0, 40.0), 2, 10.0)
+    assert mirror.level(10.0) == 40.0
+
+
+def test_it_tells_when_an_amount_and_its_margin_fit(mirror: Bucket) -> None:
+    assert mirror.ready_at(1.0, 0.0, 0.0) == 1.0 + MARGIN_REQUESTS
+    assert mirror.ready_at(1.0, 0.0, 1.5) == 1.5
+
+
+def test_at_the_instant_it_told_the_amount_fits(mirror: Bucket) -> None:
+    for amount in (0.1, 1.0, 7.7, 60.0, 1000.0):
+        ready = mirror.ready_at(amount, 0.0, 0.0)
+        assert mirror.ready_at(amount, 0.0, ready) == ready
+
+
+def test_nothing_always_fits(mirror: Bucket) -> None:
+    assert mirror.ready_at(0.0, 0.0, 0.0) == 0.0
+
+
+def test_an_amount_above_the_limit_goes_alone_from_a_full_bucket(mirror: Bucket) -> None:
+    assert mirror.ready_at(500.0, 0.0, 0.0) == 60.0
+
+
+def test_a_token_margin_is_a_share_of_the_limit() -> None:
+    mirror = Bucket(tokens(60_000.0, 60_000.0), 0.0)
+    observe(mirror, tokens(60_000.0, 1000.0), 1, 0.0)
+    assert mirror.ready_at(1000.0, 0.0, 0.0) == pytest.approx(60_000.0 * MARGIN_SHARE / 1000.0)
+
+
+def test_a_refused_request_was_not_charged(mirror: Bucket) -> None:
+    debit = mirror.debit(5.0, 0.0, 2, 10.0)
+    mirror.refund(debit, 0.0)
+    assert mirror.level(10.0) == 10.0
+
+
+def test_a_refund_after_the_anchor_passed_gives_nothing_back(mirror: Bucket) -> None:
+    debit = mirror.debit(5.0, 0.0, 2, 10.0)
+    observe(mirror, reading(60.0, 5.0), 3, 11.0)
+    debit.answered = True
+    observe(mirror, reading(60.0, 5.0), 4, 11.0 + 2 * REORDER_FIRST)
+    before = mirror.level(12.0)
+    mirror.refund(debit, 0.0)
+    assert mirror.level(12.0) == before
+
+
+def test_a_refund_gives_back_what_the_ceiling_lost_too() -> None:
+    mirror = Bucket(reading(60.0), 0.0)
+    mirror.refund(mirror.debit(20.0, 0.0, 1, 0.0), 0.0)
+    assert mirror.level(0.0) == 60.0
+
+
+def test_output_is_reserved_until_it_is_charged(mirror: Bucket) -> None:
+    mirror.debit(1.0, 4.0, 2, 10.0)
+    assert mirror.level(10.0) == 5.0
+    mirror.settle(4.0, 2.0, 3, 10.0)
+    assert mirror.level(10.0) == 7.0
+
+
+def test_an_answer_without_output_releases_its_reservation(mirror: Bucket) -> None:
+    mirror.debit(0.0, 4.0, 2, 10.0)
+    mirror.settle(4.0, 0.0, 3, 10.0)
+    assert mirror.level(10.0) == 10.0
+
+
+def test_no_reservation_is_released_twice(mirror: Bucket) -> None:
+    mirror.settle(4.0, 0.0, 3, 10.0)
+    assert mirror.level(10.0) == 10.0
+
+
+def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: Bucket) -> None:
+    mirror.overdrawn(0.0, None)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(2.5)
+    for _ in range(100):
+        mirror.overdrawn(0.0, None)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.5 + 0.05 * 60.0)
+
+
+def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: Bucket) -> None:
+    mirror.overdrawn(0.0, None)
+    for order in range(2, 1202):
+        observe(mirror, reading(60.0, 0.0), order, float(order))
+    assert mirror.ready_at(1.0, 0.0, 1201.0) == pytest.approx(1202.5, abs=0.01)
+
+
+def test_a_limit_that_changed_is_taken_over(mirror: Bucket) -> None:
+    observe(mirror, reading(600.0, 100.0), 2, 10.0)
+    assert (mirror.limit, mirror.rate, mirror.level(10.0)) == (600.0, 10.0, 100.0)
+
+
+def test_without_a_limit_the_most_that_ever_remained_is_it() -> None:
+    mirror = Bucket(reading(None, 40.0), 0.0)
+    observe(mirror, reading(None, 80.0), 1, 0.0)
+    assert mirror.limit == 80.0
+
+
+def test_a_reading_without_a_remaining_re_anchors_nothing(mirror: Bucket) -> None:
+    mirror.observe(Reading("requests", "requests", "continuous", limit=60.0), 9, 10.0, 10.0, None)
+    assert mirror.level(10.0) == 10.0
+
+
+def test_the_window_is_inferred_from_the_time_to_full() -> None:
+    mirror = Bucket(reading(10.0, window=None), 0.0)
+    observe(mirror, reading(10.0, 2.0, reset_after=8.0, window=None), 1, 0.0)
+    assert mirror.window == 10.0
+
+
+def test_a_window_that_no_provider_uses_is_taken_from_the_interval() -> None:
+    mirror = Bucket(reading(1000.0, window=None), 0.0)
+    observe(mirror, reading(1000.0, 0.0, reset_after=25.0, window=None), 1, 0.0)
+    assert mirror.window == pytest.approx(25.0, rel=0.01)
+
+
+def test_a_window_that_changed_is_followed() -> None:
+    mirror = Bucket(reading(1000.0, window=None), 0.0)
+    observe(mirror, reading(1000.0, 0.0, reset_after=60.0, window=None), 1, 0.0)
+    observe(mirror, reading(1000.0, 0.0, reset_after=10.0, window=None), 2, 1.0)
+    assert mirror.window == 10.0
+
+
+@pytest.mark.parametrize("reset", [None, 0.0, -3.0])
+def test_a_time_to_full_that_says_nothing_leaves_the_window(reset: float | None) -> None:
+    mirror = Bucket(reading(100.0, window=None), 0.0)
+    observe(mirror, reading(100.0, 50.0, reset_after=reset, window=None), 1, 0.0)
+    assert mirror.window == 60.0
+
+
+@pytest.mark.parametrize("window", [0.0, -1.0, 1e12, float("nan")])
+def test_an_unusable_window_is_not_believed(window: float) -> None:
+    mirror = Bucket(reading(60.0, window=window), 0.0)
+    observe(mirror, reading(60.0, 10.0, window=window), 1, 0.0)
+    assert mirror.window == 60.0
+
+
+def test_a_level_far_below_nothing_costs_two_windows_at_most() -> None:
+    mirror = Bucket(reading(60.0), 0.0)
+    observe(mirror, reading(60.0, -1e9), 1, 0.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) <= 120.0
+
+
+def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> None:
+    mirror = Bucket(reading(60.0), 0.0)
+    first = mirror.debit(1.0, 0.0, 1, 0.0)
+    mirror.debit(1.0, 0.0, 2, 0.05)
+    first.answered = True
+    observe(mirror, reading(60.0, 40.0), 2, 0.05)
+    mirror.observe(reading(60.0, 30.0), 1, 0.0, 0.1, first)
+    assert mirror.level(0.1) == pytest.approx(30.1 - 1.0)
+
+
+def test_an_overtaken_answer_that_agrees_changes_nothing() -> None:
+    mirror = Bucket(reading(60.0), 0.0)
+    first = mirror.debit(1.0, 0.0, 1, 0.0)
+    mirror.debit(1.0, 0.0, 2, 0.05)
+    first.answered = True
+    observe(mirror, reading(60.0, 40.0), 2, 0.05)
+    mirror.observe(reading(60.0, 41.0), 1, 0.0, 0.1, first)
+    assert mirror.level(0.1) == pytest.approx(40.05)
+
+
+def test_the_ledger_does_not_grow_without_headers(mirror: Bucket) -> None:
+    for order in range(2, 5000):
+        mirror.debit(0.5, 0.0, order, float(order))
+    assert len(mirror._ledger.entries) <= 2 * mirror.window + 2
+    assert mirror.level(5000.0) == pytest.approx(60.0, abs=1.0)

@@ -1,0 +1,76 @@
+"""The charges newer than an anchor."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.core.bucket import Debit, Ledger
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """Charges of 1, 2 and 4 units, numbered 1 to 3, made at instants 10, 20 and 30."""
+    ledger = Ledger()
+    for order, amount in ((1, 1.0), (2, 2.0), (3, 4.0)):
+        debit = Debit(amount, order, 10.0 * order)
+        debit.estimate = amount
+        ledger.add(debit)
+    return ledger
+
+
+def test_the_total_is_the_sum_of_the_charges(ledger: Ledger) -> None:
+    assert ledger.total == 7.0
+
+
+def test_charges_up_to_a_number_are_dropped_the_number_included(ledger: Ledger) -> None:
+    assert ledger.drop_through(2) == 3.0
+    assert [debit.order for debit in ledger.entries] == [3]
+    assert ledger.total == 4.0
+
+
+def test_charges_before_an_instant_are_dropped_that_instant_not(ledger: Ledger) -> None:
+    ledger.drop_before(20.0)
+    assert [debit.order for debit in ledger.entries] == [2, 3]
+    assert ledger.total == 6.0
+
+
+def test_an_empty_ledger_keeps_no_dust_of_floats() -> None:
+    ledger = Ledger()
+    for order in range(1, 8):
+        ledger.add(Debit(0.1, order, 0.0))
+    ledger.drop_through(7)
+    assert ledger.total == 0.0
+    ledger.add(Debit(0.1, 8, 1.0))
+    ledger.drop_before(2.0)
+    assert ledger.total == 0.0
+
+
+def test_a_charge_can_be_changed_until_it_is_dropped(ledger: Ledger) -> None:
+    first, *_, last = ledger.entries
+    ledger.drop_through(1)
+    assert ledger.amend(first, 0.0) == 0.0
+    assert ledger.amend(last, 1.0) == -3.0
+    assert ledger.total == 3.0
+
+
+def test_a_charge_that_may_have_been_overtaken_stays(ledger: Ledger) -> None:
+    assert ledger.drop_through(3, doubtful_from=20.0) == 5.0
+    assert [debit.order for debit in ledger.entries] == [2]
+
+
+def test_an_answered_charge_was_not_overtaken(ledger: Ledger) -> None:
+    ledger.entries[1].answered = True
+    ledger.drop_through(3, doubtful_from=20.0)
+    assert ledger.total == 0.0
+
+
+def test_kept_charges_keep_their_order(ledger: Ledger) -> None:
+    ledger.drop_through(3, doubtful_from=0.0)
+    assert [debit.order for debit in ledger.entries] == [1, 2]
+
+
+def test_what_was_charged_since_one_charge_does_not_change_with_the_anchor(ledger: Ledger) -> None:
+    first = ledger.entries[0]
+    assert ledger.since(first) == 6.0
+    ledger.drop_through(2)
+    assert ledger.since(first) == 6.0

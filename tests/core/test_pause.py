@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+
+from tidegate.core.pause import GRACE_BOUNDS, GRACE_FIRST, Pause
+
+
+@pytest.fixture
+def pause() -> Pause:
+    """Half a second at first, a minute at most."""
+    return Pause(0.5, 60.0)
+
+
+def close(pause: Pause, now: float, hint: float | None = None, *, alone: bool = True, new_wave: bool = True) -> float:
+    return pause.close(now, hint, alone, 1.0, new_wave)
+
+
+def test_a_gate_that_was_never_closed_is_open(pause: Pause) -> None:
+    assert pause.opens_at(7.0) == 7.0
+
+
+def test_a_hint_closes_it_for_as_long(pause: Pause) -> None:
+    assert close(pause, 10.0, 5.0) == 15.0
+    assert pause.opens_at(11.0) == 15.0
+    assert pause.opens_at(16.0) == 16.0
+
+
+def test_a_hint_is_capped(pause: Pause) -> None:
+    assert close(pause, 10.0, 5000.0) == 70.0
+
+
+def test_a_shorter_hint_does_not_shorten_it(pause: Pause) -> None:
+    close(pause, 0.0, 30.0)
+    assert close(pause, 1.0, 2.0, new_wave=False) == 30.0
+
+
+def test_a_late_refusal_of_the_same_wave_extends_it_by_its_hint(pause: Pause) -> None:
+    close(pause, 0.0, 5.0)
+    assert close(pause, 1.0, 9.0, new_wave=False) == 10.0
+
+
+def test_without_a_hint_it_doubles_with_each_wave(pause: Pause) -> None:
+    assert [close(pause, at) - at for at in (0.0, 10.0, 20.0)] == [0.5, 1.0, 2.0]
+
+
+def test_a_hint_of_nothing_is_no_hint(pause: Pause) -> None:
+    assert close(pause, 0.0, 0.0) == 0.5
+
+
+def test_without_a_hint_only_the_first_refusal_of_a_wave_moves_it(pause: Pause) -> None:
+    close(pause, 0.0)
+    assert close(pause, 0.4, new_wave=False) == 0.5
+
+
+def test_an_answer_makes_the_next_delay_short_again(pause: Pause) -> None:
+    for at in range(5):
+        close(pause, float(at))
+    pause.answered()
+    assert close(pause, 100.0) == 100.5
+
+
+def test_it_reopens_with_a_single_attempt(pause: Pause) -> None:
+    close(pause, 0.0, 5.0)
+    pause.sent(5.0)
+    assert pause.opens_at(5.0) == pytest.approx(5.0 + GRACE_FIRST)
+    pause.sent(5.1)
+    assert pause.opens_at(5.2) == pytest.approx(5.0 + GRACE_FIRST)
+
+
+def test_an_answer_opens_it_for_everybody(pause: Pause) -> None:
+    close(pause, 0.0, 5.0)
+    pause.answered()
+    pause.sent(6.0)
+    assert pause.opens_at(6.0) == 6.0
+
+
+def test_where_a_quota_paces_it_reopens_at_once(pause: Pause) -> None:
+    close(pause, 0.0, 5.0, alone=False)
+    pause.sent(5.0)
+    assert pause.opens_at(5.0) == 5.0
+
+
+def test_a_new_refusal_ends_the_grace_of_the_last_lone_attempt(pause: Pause) -> None:
+    close(pause, 0.0, 5.0)
+    pause.sent(5.0)
+    close(pause, 5.01, 0.1)
+    assert pause.opens_at(5.2) == 5.2
+
+
+@pytest.mark.parametrize(("seconds", "grace"), [(0.0, GRACE_BOUNDS[0]), (0.1, 0.3), (1e6, GRACE_BOUNDS[1])])
+def test_the_grace_comes_to_three_refusal_round_trips_within_bounds(pause: Pause, seconds: float, grace: float) -> None:
+    for _ in range(60):
+        pause.refused_within(seconds)
+    close(pause, 0.0, 5.0)
+    pause.sent(5.0)
+    assert pause.opens_at(5.0) == pytest.approx(5.0 + grace)

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import bucket, fixed
+from tidegate.core.bucket import Bucket
+from tidegate.core.quota import Quotas
+from tidegate.core.vocabulary import Cost, Reading
+from tidegate.core.window import Window
+
+
+def tokens(remaining: float) -> Reading:
+    return Reading("tokens", "tokens", "continuous", limit=6000.0, remaining=remaining, window=60.0)
+
+
+@pytest.fixture
+def quotas() -> Quotas:
+    """Requests at 10 of 60, tokens at 1,000 of 6,000, seen by request 1 at instant 0."""
+    quotas = Quotas()
+    quotas.observe((bucket(60.0, 10.0), tokens(1000.0)), 1, 0.0, 0.0, [])
+    return quotas
+
+
+def test_a_mirror_comes_into_being_with_the_first_reading_that_names_it() -> None:
+    quotas = Quotas()
+    made, _ = quotas.observe((bucket(), fixed(name="day")), 1, 0.0, 0.0, [])
+    assert [type(mirror) for mirror in made] == [Bucket, Window]
+    again, _ = quotas.observe((bucket(), fixed(name="day")), 2, 1.0, 1.0, [])
+    assert again == []
+
+
+def test_a_mirror_of_unknown_window_has_the_providers_usual_one() -> None:
+    quotas = Quotas(default_window=10.0)
+    quotas.observe((bucket(window=None),), 1, 0.0, 0.0, [])
+    assert quotas.mirrors["requests"].window == 10.0
+
+
+def test_without_mirrors_everything_may_go() -> None:
+    assert Quotas().ready_at(Cost(tokens=1e9), 3.0) == (3.0, "")
+
+
+def test_the_last_quota_to_have_room_binds(quotas: Quotas) -> None:
+    assert quotas.ready_at(Cost(tokens=10.0), 0.0) == (0.0, "")
+    ready, name = quotas.ready_at(Cost(tokens=2000.0), 0.0)
+    assert (round(ready, 2), name) == (10.12, "tokens")
+    assert quotas.ready_at(Cost(requests=30.0, tokens=1500.0), 0.0)[1] == "requests"
+
+
+def test_what_is_reserved_must_fit_as_well(quotas: Quotas) -> None:
+    assert quotas.ready_at(Cost(tokens=500.0, produced=500.0), 0.0)[1] == "tokens"
+
+
+def test_an_attempt_is_charged_only_to_the_quotas_it_counts_against(quotas: Quotas) -> None:
+    charges = quotas.debit(Cost(tokens=0.0), 2, 0.0)
+    assert [mirror.name for mirror, _, _ in charges] == ["requests"]
+    charges = quotas.debit(Cost(requests=0.0, produced=70.0), 3, 0.0)
+    assert [(mirror.name, reserve) for mirror, _, reserve in charges] == [("tokens", 70.0)]
+    assert quotas.mirrors["requests"].level(0.0) == 9.0
+    assert quotas.mirrors["tokens"].level(0.0) == 930.0
+
+
+def test_an_answer_marks_its_charges(quotas: Quotas) -> None:
+    charges = quotas.debit(Cost(tokens=10.0), 2, 0.0)
+    quotas.observe((bucket(60.0, 9.0),), 2, 0.0, 1.0, charges)
+    assert all(debit.answered for _, debit, _ in charges)
+
+
+def test_the_scarcest_share_is_of_the_quotas_that_nothing_paces(quotas: Quotas) -> None:
+    _, scarcest = quotas.observe((bucket(60.0, 0.0),), 2, 1.0, 1.0, [])
+    assert scarcest is None
+    _, scarcest = quotas.observe((fixed(100.0, 8.0, name="a"), fixed(100.0, 3.0, name="b")), 3, 2.0, 2.0, [])
+    assert scarcest == pytest.approx(0.03)
+    _, scarcest = quotas.observe((fixed(100.0, 1.0, name="a", reset_after=5.0),), 4, 3.0, 3.0, [])
+    assert scarcest is None
+
+
+def test_the_nearest_quota_has_under_a_twentieth_left() -> None:
+    quotas = Quotas()
+    quotas.observe((bucket(60.0, 3.0), tokens(2000.0)), 1, 0.0, 0.0, [])
+    nearest = quotas.nearest(Cost(tokens=10.0), 0.0)
+    assert nearest is quotas.mirrors["requests"]
+    assert quotas.nearest(Cost(requests=0.0, tokens=10.0), 0.0) is None

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import fixed
+from tidegate.core.window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_GROWTH, PROBE_LAST, Window
+
+
+def observe(mirror: Window, order: int, sent_at: float, now: float | None = None, **facts: float | None) -> None:
+    given = {"limit": 10.0, "remaining": 10.0, "window": 60.0, **facts}
+    mirror.observe(fixed(given.pop("limit"), **given), order, sent_at, sent_at if now is None else now, None)
+
+
+def spend(mirror: Window, count: int, now: float, first: int = 1) -> None:
+    for order in range(first, first + count):
+        mirror.debit(1.0, 0.0, order, now)
+
+
+@pytest.fixture
+def mirror() -> Window:
+    """10 a minute, boundary unknown."""
+    return Window(fixed(10.0), 0.0)
+
+
+@pytest.fixture
+def bounded(mirror: Window) -> Window:
+    """10 a minute, next boundary at instant 40; 4 left."""
+    observe(mirror, 1, 0.0, remaining=4.0, reset_after=40.0)
+    return mirror
+
+
+def test_it_starts_full_and_does_not_refill_meanwhile(mirror: Window) -> None:
+    spend(mirror, 3, 0.0)
+    assert [mirror.level(now) for now in (0.0, 30.0, 1000.0)] == [7.0, 7.0, 7.0]
+
+
+def test_it_tells_whether_it_can_pace(mirror: Window, bounded: Window) -> None:
+    assert Window(fixed(10.0), 0.0).paces is False
+    assert bounded.paces is True
+    assert bounded.rate == pytest.approx(10.0 / 60.0)
+
+
+def test_everything_is_back_after_the_boundary(bounded: Window) -> None:
+    assert [bounded.level(now) for now in (39.9, 40.0, 99.0)] == [4.0, 10.0, 10.0]
+
+
+def test_boundaries_come_back_every_window(bounded: Window) -> None:
+    spend(bounded, 10, 50.0, first=2)
+    assert bounded.ready_at(1.0, 0.0, 50.0) == 100.0 + BOUNDARY_GUARD
+    assert bounded.level(100.0) == 10.0
+    spend(bounded, 10, 100.5, first=12)
+    assert bounded.ready_at(1.0, 0.0, 100.5) == 160.0 + BOUNDARY_GUARD
+
+
+def test_boundaries_that_nobody_saw_are_passed_all_at_once(bounded: Window) -> None:
+    assert bounded.level(1000.0) == 10.0
+    spend(bounded, 10, 1000.0, first=2)
+    assert bounded.ready_at(1.0, 0.0, 1000.0) == pytest.approx(1000.0 + BOUNDARY_GUARD, abs=60.0)
+
+
+def test_an_amount_that_does_not_fit_waits_for_the_boundary(bounded: Window) -> None:
+    assert bounded.ready_at(4.0, 0.0, 5.0) == 5.0
+    assert bounded.ready_at(5.0, 0.0, 5.0) == 40.0 + BOUNDARY_GUARD
+
+
+def test_nothing_always_fits(bounded: Window) -> None:
+    assert bounded.ready_at(0.0, 0.0, 5.0) == 5.0
+
+
+def test_an_amount_above_the_limit_goes_alone_into_a_fresh_window(bounded: Window) -> None:
+    assert bounded.ready_at(500.0, 0.0, 5.0) == 40.0 + BOUNDARY_GUARD
+    assert bounded.ready_at(500.0, 0.0, 41.0) == 41.0
+
+
+def test_each_hint_narrows_the_boundary_and_waiting_goes_to_its_later_end(mirror: Window) -> None:
+    observe(mirror, 1, 0.0, now=4.0, remaining=0.0, reset_after=40.0)
+    assert mirror.ready_at(1.0, 0.0, 4.0) == 44.0 + BOUNDARY_GUARD
+    observe(mirror, 2, 10.0, now=11.0, remaining=0.0, reset_after=30.0)
+    assert mirror.ready_at(1.0, 0.0, 11.0) == 41.0 + BOUNDARY_GUARD
+
+
+def test_a_hint_of_whole_seconds_may_be_wrong_by_one(mirror: Window) -> None:
+    observe(mirror, 1, 0.0, remaining=0.0, reset_after=40.0, resolution=1.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == 41.0 + BOUNDARY_GUARD
+
+
+def test_hints_that_contradict_follow_the_newest(bounded: Window) -> None:
+    observe(bounded, 2, 1.0, remaining=0.0, reset_after=10.0)
+    assert bounded.ready_at(1.0, 0.0, 1.0) == 11.0 + BOUNDARY_GUARD
+
+
+def test_an_answer_to_an_older_request_changes_nothing(bounded: Window) -> None:
+    observe(bounded, 3, 5.0, remaining=2.0)
+    observe(bounded, 2, 4.0, now=6.0, remaining=9.0)
+    assert bounded.level(6.0) == 2.0
+
+
+def test_an_answer_of_the_last_window_says_nothing_of_this_one(bounded: Window) -> None:
+    assert bounded.level(41.0) == 10.0
+    observe(bounded, 2, 39.0, now=42.0, remaining=0.0)
+    assert bounded.level(42.0) == 10.0
+
+
+def test_what_was_sent_after_the_anchor_is_already_charged(mirror: Window) -> None:
+    spend(mirror, 3, 1.0, first=2)
+    observe(mirror, 2, 1.0, now=5.0, remaining=6.0)
+    assert mirror.level(5.0) == 4.0
+
+
+def test_what_was_sent_before_the_boundary_is_not_charged_after_it(bounded: Window) -> None:
+    spend(bounded, 2, 39.0, first=2)
+    assert bounded.level(40.0) == 10.0
+
+
+def test_an_unknown_boundary_lets_one_probe_through_now_and_then(mirror: Window) -> None:
+    observe(mirror, 1, 0.0, remaining=0.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == 0.0
+    mirror.debit(1.0, 0.0, 2, 0.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == PROBE_FIRST
+    mirror.debit(1.0, 0.0, 3, PROBE_FIRST)
+    assert mirror.ready_at(1.0, 0.0, PROBE_FIRST) == PROBE_FIRST + PROBE_FIRST * PROBE_GROWTH
+
+
+def test_probes_come_at_least_every_quarter_of_a_minute(mirror: Window) -> None:
+    observe(mirror, 1, 0.0, remaining=0.0)
+    now = 0.0
+    for order in range(2, 30):
+        mirror.debit(1.0, 0.0, order, now)
+        now = mirror.ready_at(1.0, 0.0, now)
+    assert mirror.ready_at(1.0, 0.0, now) - now == 0.0
+    mirror.debit(1.0, 0.0, 30, now)
+    assert mirror.ready_at(1.0, 0.0, now) - now == pytest.approx(PROBE_LAST)
+
+
+def test_the_first_refusal_tells_the_boundary(mirror: Window) -> None:
+    mirror.overdrawn(5.0, 12.5)
+    assert mirror.ready_at(1.0, 0.0, 5.0) == 17.5 + BOUNDARY_GUARD
+    assert mirror.level(17.6) == 10.0
+
+
+def test_a_refusal_empties_the_window_whatever_was_counted(bounded: Window) -> None:
+    spend(bounded, 2, 1.0, first=2)
+    bounded.overdrawn(2.0, None)
+    assert bounded.level(2.0) <= 0.0
+    assert bounded.ready_at(1.0, 0.0, 2.0) == 40.0 + BOUNDARY_GUARD
+
+
+def test_a_jump_tells_where_the_next_boundary_is(mirror: Window) -> None:
+    observe(mirror, 1, 10.0, remaining=0.0)
+    observe(mirror, 2, 14.0, remaining=9.0)
+    observe(mirror, 3, 15.0, remaining=0.0)
+    assert mirror.paces
+    assert mirror.ready_at(1.0, 0.0, 15.0) == 74.0 + BOUNDARY_GUARD
+
+
+def test_a_refused_request_was_not_charged(mirror: Window) -> None:
+    mirror.refund(mirror.debit(3.0, 0.0, 1, 0.0), 0.0)
+    assert mirror.level(0.0) == 10.0
+
+
+def test_output_is_reserved_until_it_is_charged(mirror: Window) -> None:
+    mirror.debit(1.0, 4.0, 1, 0.0)
+    assert mirror.level(0.0) == 5.0
+    mirror.settle(4.0, 2.0, 2, 0.0)
+    assert mirror.level(0.0) == 7.0
+    mirror.settle(4.0, 0.0, 3, 0.0)
+    assert mirror.level(0.0) == 7.0
+
+
+def test_a_refund_releases_its_reservation(mirror: Window) -> None:
+    mirror.refund(mirror.debit(1.0, 4.0, 1, 0.0), 4.0)
+    assert mirror.level(0.0) == 10.0
+
+
+def test_a_limit_that_changed_is_taken_over(mirror: Window) -> None:
+    observe(mirror, 1, 0.0, limit=20.0, remaining=15.0)
+    assert (mirror.limit, mirror.level(0.0)) == (20.0, 15.0)
+
+
+def test_without_a_limit_the_most_that_ever_remained_is_it() -> None:
+    mirror = Window(fixed(None, 4.0), 0.0)
+    observe(mirror, 1, 0.0, limit=None, remaining=8.0)
+    assert mirror.limit == 8.0
+
+
+def test_a_reading_without_a_remaining_still_tells_the_boundary(mirror: Window) -> None:
+    spend(mirror, 10, 0.0)
+    observe(mirror, 11, 0.0, limit=None, remaining=None, reset_after=7.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(7.0 + BOUNDARY_GUARD)
+
+
+@pytest.mark.parametrize("window", [0.0, -5.0, 1e12])
+def test_an_unusable_window_is_not_believed(window: float) -> None:
+    mirror = Window(fixed(10.0, window=window), 0.0)
+    observe(mirror, 1, 0.0, remaining=0.0, reset_after=1.0, window=window)
+    assert mirror.window == 60.0
+    assert mirror.level(2.0) == 10.0

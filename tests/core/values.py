@@ -1,0 +1,35 @@
+"""The values that core tests begin with."""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Key, Kind, Outcome, Reading
+
+KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
+
+OK = Outcome(Kind.OK)
+ABANDONED = Outcome(Kind.ABANDONED)
+REFUSED = Outcome(Kind.RATE_LIMIT, Cause.RATE)
+OUTAGE = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
+TIMEOUT = Outcome(Kind.TRANSIENT, Cause.NONE)
+INVALID = Outcome(Kind.PERMANENT, Cause.INVALID)
+
+
+def bucket(limit: float | None = 100.0, remaining: float | None = None, **facts: float | str | None) -> Reading:
+    """A reading of a continuously refilled request quota of a minute."""
+    given: dict[str, object] = {"name": "requests", "unit": "requests", "refill": "continuous", "window": 60.0, **facts}
+    return Reading(limit=limit, remaining=limit if remaining is None else remaining, **given)
+
+
+def fixed(limit: float | None = 100.0, remaining: float | None = None, **facts: float | str | None) -> Reading:
+    """A reading of a request quota that comes back at a boundary."""
+    return bucket(limit, remaining, **{"refill": "fixed", **facts})
+
+
+def answer(*readings: Reading) -> Outcome:
+    """An answered attempt that said so of its quotas."""
+    return Outcome(Kind.OK, readings=readings)
+
+
+def refusal(retry_after: float | None = None, *readings: Reading, cause: Cause = Cause.RATE) -> Outcome:
+    """A refused attempt that said so of its quotas."""
+    return Outcome(Kind.RATE_LIMIT, cause, retry_after, readings)
