@@ -25,6 +25,18 @@ TRANSIENTS = ("Timeout", "TimeoutError", "APITimeoutError", "ReadTimeout", "Read
 class Call:
     """One call of a user's function under a key."""
 
+    __slots__ = (
+        "_max_wait",
+        "cost",
+        "get_headers",
+        "get_retry_after",
+        "is_rate_limited",
+        "key",
+        "max_wait",
+        "priority",
+        "provider",
+    )
+
     def __init__(
         self,
         key: Key | str,
@@ -55,8 +67,7 @@ class Call:
                 return Sent(self.judge(None, error), error=error)
             return Sent(self.judge(result, None), response=result)
 
-        waker = ThreadWaker()
-        return self._finish(drive(self._flow(registry, waker), waker, send, registry.clock))
+        return self._finish(drive(self._flow(registry, ThreadWaker), send, registry.clock))
 
     async def arun(self, registry: RateLimitRegistry, call: Callable[[], Awaitable[Any]]) -> Any:
         """Suspends this task until the call has ended."""
@@ -69,8 +80,7 @@ class Call:
                 return Sent(self.judge(None, error), error=error)
             return Sent(self.judge(result, None), response=result)
 
-        waker = async_waker()
-        return self._finish(await adrive(self._flow(registry, waker), waker, send, registry.clock))
+        return self._finish(await adrive(self._flow(registry, async_waker), send, registry.clock))
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
         """What a result or an exception means; the caller's own predicates come first."""
@@ -110,7 +120,7 @@ class Call:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
         return Outcome(Kind.PERMANENT, Cause.INVALID, row="exception")
 
-    def _flow(self, registry: RateLimitRegistry, waker: Waker) -> Flow:
+    def _flow(self, registry: RateLimitRegistry, make_waker: Callable[[], Waker]) -> Flow:
         settings = registry.settings
         policy = Policy(
             max_wait=settings.max_wait if self.max_wait is None else self.max_wait,
@@ -121,8 +131,8 @@ class Call:
         seat = Seat(
             registry,
             self.key,
-            self.cost,
-            waker,
+            lambda estimate: self.cost,
+            make_waker,
             window=self.provider.default_window,
             priority=self.priority,
         )

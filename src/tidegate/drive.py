@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Ended, Flow, Resume, Send, Sent
@@ -20,32 +20,16 @@ Clock = Callable[[], float]
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 
 
-class SyncWaker(Protocol):
-    """Blocks the calling thread."""
-
-    def wait(self, until: float | None) -> None:
-        """Returns at `until` (monotonic seconds; None: never) or when woken."""
-        ...
-
-
-class AsyncWaker(Protocol):
-    """Suspends the calling task."""
-
-    async def wait(self, until: float | None) -> None:
-        """Returns at `until` (monotonic seconds; None: never) or when woken."""
-        ...
-
-
-def drive(flow: Flow, waker: SyncWaker, send: Callable[[Permit], Sent], clock: Clock) -> Ended:
+def drive(flow: Flow, send: Callable[[Permit], Sent], clock: Clock) -> Ended:
     """Runs a call to its ending on this thread; what `send` raises, other than as `Sent.error`, goes through."""
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                resume = Resume(clock(), send(effect.permit))
-                resume.now = clock()
+                sent = send(effect.permit)
+                resume = Resume(clock(), sent)
             else:
-                waker.wait(effect.until)
+                effect.waker.wait(effect.until)
                 resume = Resume(clock())
             effect = flow.send(resume)
     except StopIteration as stop:
@@ -55,16 +39,16 @@ def drive(flow: Flow, waker: SyncWaker, send: Callable[[Permit], Sent], clock: C
         flow.close()
 
 
-async def adrive(flow: Flow, waker: AsyncWaker, send: Callable[[Permit], Awaitable[Sent]], clock: Clock) -> Ended:
+async def adrive(flow: Flow, send: Callable[[Permit], Awaitable[Sent]], clock: Clock) -> Ended:
     """Runs a call to its ending in this task; cancellation closes the exchange and goes through."""
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                resume = Resume(clock(), await send(effect.permit))
-                resume.now = clock()
+                sent = await send(effect.permit)
+                resume = Resume(clock(), sent)
             else:
-                await waker.wait(effect.until)
+                await effect.waker.wait(effect.until)
                 resume = Resume(clock())
             effect = flow.send(resume)
     except StopIteration as stop:

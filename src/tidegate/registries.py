@@ -22,7 +22,6 @@ from typing import TypeVar
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.bucket import DEFAULT_WINDOW
-from tidegate.core.estimate import Estimate
 from tidegate.core.snapshot import RegistrySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
@@ -35,7 +34,6 @@ logger = logging.getLogger("tidegate")
 
 _registries: weakref.WeakSet[RateLimitRegistry] = weakref.WeakSet()
 ABANDONED = Outcome(Kind.ABANDONED)
-PRIOR = Estimate()
 
 
 class NotReady:
@@ -73,6 +71,7 @@ class RateLimitRegistry:
         self._lock = threading.Lock()
         self._slots: OrderedDict[Key, Slots] = OrderedDict()
         self._listeners: tuple[Listener, ...] = ()
+        self.interned: dict[tuple[object, ...], Key] = {}
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
         given = self.settings.digest_key
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
@@ -105,17 +104,17 @@ class RateLimitRegistry:
             self._drain()
         return RegistrySnapshot(keys)
 
+    def intern(self, facts: tuple[object, ...], key: Key) -> None:
+        """Remembers the key of requests that share `facts` (no secret among them), for as many as there may be keys."""
+        if len(self.interned) >= self.settings.max_keys:
+            self.interned.clear()
+        self.interned[facts] = key
+
     def digest(self, credential: str) -> str:
         """A keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""
         if not credential:
             return ""
         return hashlib.blake2b(credential.encode(), key=self._digest_key, digest_size=8).hexdigest()
-
-    def estimates(self, key: Key) -> tuple[float, float]:
-        """Characters per token and mean tokens per answer, as learned on `key`."""
-        slots = self._slots.get(key)
-        estimate = slots.admission.estimate if slots is not None else PRIOR
-        return estimate.chars_per_token, estimate.mean_output
 
     def try_admit(self, key: Key, cost: Cost | None = None) -> Permit | NotReady:
         """A permit where `key` would admit the call at once and nobody waits before it; else when to ask again.
@@ -350,9 +349,12 @@ class RateLimitRegistry:
 
 
 def _wake(waiter: Waiter) -> bool:
+    waker = waiter.waker
+    if waker is None:
+        return True
     if waiter.permit is None and waiter.until is not None:
-        return waiter.waker.arm(waiter.until)
-    return waiter.waker.wake()
+        return waker.arm(waiter.until)
+    return waker.wake()
 
 
 def _before_fork() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidegate.core import events
 from tidegate.core.admission import Permit
-from tidegate.core.vocabulary import Cost, Key, Outcome
+from tidegate.core.vocabulary import Key, Outcome
 from tidegate.registries import ABANDONED, RateLimitRegistry
-from tidegate.slots import Waiter, Waker
+from tidegate.slots import Price, Waiter, Waker
 
 
 class Seat:
@@ -21,14 +23,14 @@ class Seat:
         self,
         registry: RateLimitRegistry,
         key: Key,
-        cost: Cost,
-        waker: Waker,
+        price: Price,
+        make_waker: Callable[[], Waker],
         *,
         window: float,
         priority: int,
     ) -> None:
         self._registry = registry
-        self._waiter = Waiter(cost, waker, priority)
+        self._waiter = Waiter(price, make_waker, priority)
         self._window = window
         self.key = key
 
@@ -36,6 +38,14 @@ class Seat:
     def until(self) -> float | None:
         """When to look again at the latest; None: when woken."""
         return self._waiter.until
+
+    @property
+    def waker(self) -> Waker:
+        """What the driver waits on."""
+        waiter = self._waiter
+        if waiter.waker is None:
+            waiter.waker = waiter.make_waker()
+        return waiter.waker
 
     @property
     def gate(self) -> str:

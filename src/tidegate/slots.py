@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from tidegate.core.admission import Admission, Out, Permit
+from tidegate.core.estimate import Estimate
 from tidegate.core.vocabulary import Cost
 
 NEVER = float("inf")
@@ -35,14 +37,40 @@ class Waker(Protocol):
         ...
 
 
+Price = Callable[[Estimate], Cost]
+"""What a call is expected to be charged, by what its key has learned so far."""
+
+UNPRICED = Cost()
+
+
 class Waiter:
-    """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority."""
+    """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority.
 
-    __slots__ = ("cost", "deadline", "joined_at", "permit", "place", "priority", "slots", "standing", "until", "waker")
+    A call may wait for long: it is priced when it comes to the head, by what has been learned until then.
+    """
 
-    def __init__(self, cost: Cost, waker: Waker, priority: int) -> None:
-        self.cost = cost
-        self.waker = waker
+    __slots__ = (
+        "cost",
+        "deadline",
+        "joined_at",
+        "make_waker",
+        "permit",
+        "place",
+        "price",
+        "priced_by",
+        "priority",
+        "slots",
+        "standing",
+        "until",
+        "waker",
+    )
+
+    def __init__(self, price: Price, make_waker: Callable[[], Waker], priority: int) -> None:
+        self.price = price
+        self.priced_by = -1
+        self.cost = UNPRICED
+        self.make_waker = make_waker
+        self.waker: Waker | None = None
         self.priority = priority
         self.standing = False
         self.place = 0
@@ -176,17 +204,22 @@ class Slots:
         """
         waiter.joined_at = now
         if not self.line:
+            self._price(waiter)
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
             if ready <= now:
                 self.line.number(waiter)
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
                 return []
+        if waiter.waker is None:
+            waiter.waker = waiter.make_waker()
         self.line.join(waiter)
         return [woken for woken in self.pump(now, out) if woken is not waiter]
 
     def rejoin(self, waiter: Waiter, now: float) -> None:
         """Puts a refused call back to its old place; the caller pumps."""
         waiter.joined_at = now
+        if waiter.waker is None:
+            waiter.waker = waiter.make_waker()
         self.line.join(waiter)
 
     def leave(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
@@ -202,6 +235,7 @@ class Slots:
         """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head."""
         woken: list[Waiter] = []
         while (head := self.line.head()) is not None:
+            self._price(head)
             ready, gate = self.admission.ready_at(head.cost, now)
             self.gate = gate
             if ready > now:
@@ -216,6 +250,12 @@ class Slots:
             self._holder = None if self._holder is head else self._holder
             woken.append(head)
         return woken
+
+    def _price(self, waiter: Waiter) -> None:
+        estimate = self.admission.estimate
+        if waiter.priced_by != estimate.version:
+            waiter.cost = waiter.price(estimate)
+            waiter.priced_by = estimate.version
 
     def _expire(self, now: float, woken: list[Waiter]) -> None:
         # An expired waiter steps out here, so that one whose loop never runs again cannot hold up the line.

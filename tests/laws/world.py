@@ -161,8 +161,8 @@ class VirtualCall:
         seat = Seat(
             world.registry,
             KEY,
-            Cost(tokens=tokens, input_tokens=tokens),
-            self,
+            lambda estimate: Cost(tokens=tokens, input_tokens=tokens),
+            lambda: self,
             window=60.0,
             priority=priority,
         )

@@ -340,10 +340,11 @@ class Admission:
             return ""
         ready, name = self.quotas.ready_at(permit.cost, now)
         if ready <= now:
-            nearest = self.quotas.nearest(permit.cost, now)
-            if nearest is None:
+            # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
+            # nearly empty; else the limit that refused is another one.
+            name = self.quotas.lacking(permit.cost, outcome.readings, now)
+            if not name:
                 return ""
-            name = nearest.name
         mirror = self.quotas.mirrors[name]
         if new_wave:
             mirror.overdrawn(now, hint)

@@ -18,12 +18,13 @@ MEMORY = 0.9
 class Estimate:
     """Running means of one key: characters per input token, tokens per answer."""
 
-    __slots__ = ("_chars", "_tokens", "mean_output")
+    __slots__ = ("_chars", "_tokens", "mean_output", "version")
 
     def __init__(self) -> None:
         self._chars = CHARS_PER_TOKEN
         self._tokens = 1.0
         self.mean_output = OUTPUT_PRIOR
+        self.version = 0
 
     @property
     def chars_per_token(self) -> float:
@@ -32,7 +33,8 @@ class Estimate:
         return min(high, max(low, self._chars / self._tokens))
 
     def learn(self, inquiry: Inquiry, usage: Usage) -> None:
-        """Takes in what one answered request used."""
+        """Takes in what one answered request used; `version` counts these lessons."""
+        self.version += 1
         tokens = usage.input_tokens
         if tokens > 0 and inquiry.input_chars > 0:
             self._chars = MEMORY * self._chars + inquiry.input_chars

@@ -16,9 +16,8 @@ permit goes back exactly once: a driver that stops early closes the generator.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core import events
 from tidegate.core.admission import Permit
@@ -35,15 +34,14 @@ class Ending(StrEnum):
     EXPIRED = "expired"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Suspend until `until` (monotonic seconds; None: for ever) or an earlier wake-up."""
+class Wait(NamedTuple):
+    """Suspend until `until` (monotonic seconds; None: for ever) or until `waker` is woken."""
 
     until: float | None
+    waker: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     """Perform one attempt under `permit`."""
 
     permit: Permit
@@ -76,8 +74,7 @@ class Resume:
         self.sent = sent
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """The result of an exchange: how it ended, the last thing the provider said (if it said any), and the waiting."""
 
     ending: Ending
@@ -86,8 +83,7 @@ class Ended:
     gate: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(NamedTuple):
     """What a call may do by itself: wait `max_wait` seconds in all, repeat transient failures up to `attempts`.
 
     `replayable` is False for a body that can be sent only once; back-off runs from `backoff_base` to `backoff_cap`
@@ -117,6 +113,11 @@ class Seat(Protocol):
     @property
     def gate(self) -> str:
         """What is closed."""
+        ...
+
+    @property
+    def waker(self) -> Any:
+        """What the driver waits on; made on first use, since most calls never wait."""
         ...
 
     def stand(self, now: float, deadline: float) -> Permit | None:
@@ -167,7 +168,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) 
                     seat.tell(events.QueueDeadline, now - began, seat.gate)
                     ending = Ending.EXPIRED if last is None else Ending.GIVEN_UP
                     return Ended(ending, last, waited + now - stood, seat.gate)
-                now = (yield Wait(seat.until)).now
+                now = (yield Wait(seat.until, seat.waker)).now
                 permit = seat.look(now)
             waited += now - stood
             held = permit
@@ -198,7 +199,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) 
                 until = now + full_jitter(failures, policy.backoff_base, policy.backoff_cap, draw())
                 until = min(until, deadline)
                 while now < until:
-                    now = (yield Wait(until)).now
+                    now = (yield Wait(until, seat.waker)).now
                 if now >= deadline:
                     return Ended(Ending.GIVEN_UP, last, waited)
     finally:

@@ -57,6 +57,9 @@ class Mirror(Protocol):
         ...
 
 
+NEARLY_EMPTY = 0.05
+"""Share of a limit under which a copy may be wrong about the last units: what is in flight is not yet known."""
+
 Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
 
@@ -112,14 +115,22 @@ class Quotas:
                 scarcest = share if scarcest is None else min(scarcest, share)
         return made, scarcest
 
-    def nearest(self, cost: Cost, now: float) -> Mirror | None:
-        """The paced mirror with the least room for `cost`, where it has under 5 % of its limit left; else None."""
-        tightest, least = None, 0.05
+    def lacking(self, cost: Cost, readings: Iterable[Reading], now: float) -> str:
+        """The quota that a refusal's own readings show too low for `cost`; without any, the mirror that is nearly so."""
+        told = False
+        for reading in readings:
+            if reading.remaining is not None and reading.name in self.mirrors:
+                told = True
+                if reading.remaining < cost.amount(reading.unit) + cost.reserve(reading.unit):
+                    return reading.name
+        if told:
+            return ""
+        tightest, least = "", NEARLY_EMPTY
         for mirror in self.mirrors.values():
-            if cost.amount(mirror.unit) + cost.reserve(mirror.unit) > 0.0:
-                share = (mirror.level(now) - cost.amount(mirror.unit)) / mirror.limit
-                if share < least:
-                    tightest, least = mirror, share
+            amount = cost.amount(mirror.unit) + cost.reserve(mirror.unit)
+            share = (mirror.level(now) - amount) / mirror.limit
+            if amount > 0.0 and share < least:
+                tightest, least = mirror.name, share
         return tightest
 
 

@@ -26,7 +26,8 @@ class KeySnapshot:
 
     `ready_in` is when the next call of cost 1 request could go: 0 now, infinity when an attempt under way must end
     first; `gate` says what is closed meanwhile. `ignored` counts unusable values in responses. Latencies are of the
-    last hundred answered attempts, None before the first.
+    last hundred answered attempts, None before the first. `chars_per_token` and `mean_output` (tokens an answer) are
+    what costs are estimated by.
     """
 
     key: Key
@@ -47,6 +48,8 @@ class KeySnapshot:
     latency_mean: float | None
     latency_p50: float | None
     latency_p99: float | None
+    chars_per_token: float
+    mean_output: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ def key_snapshot(admission: Admission, line: Sized, now: float) -> KeySnapshot:
         latency_mean=sum(latencies) / len(latencies) if latencies else None,
         latency_p50=_percentile(latencies, 0.5),
         latency_p99=_percentile(latencies, 0.99),
+        chars_per_token=admission.estimate.chars_per_token,
+        mean_output=admission.estimate.mean_output,
     )
 
 

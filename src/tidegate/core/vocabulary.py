@@ -7,9 +7,8 @@ attempt came to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Unit = str
 """What a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
@@ -56,8 +55,7 @@ TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
 """Kinds that another attempt cannot mend within this call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Whose quota a call counts against: one admission state per key.
 
     `credential` is a keyed digest (hexadecimal), never the secret or a part of it; `scope` is the model, deployment or
@@ -82,8 +80,7 @@ class Key:
         return " · ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(NamedTuple):
     """What a call is expected to be charged, estimated before it is sent. `tokens` is the provider's combined count.
 
     `produced` is the output that a provider charges only as it is written (Anthropic): it counts against `tokens` and
@@ -113,8 +110,7 @@ class Cost:
         return self.produced if unit in ("tokens", "output_tokens") else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What the response said the call used, in tokens; `cached_tokens` is the part of the input read from a cache."""
 
     input_tokens: int = 0
@@ -122,8 +118,7 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Inquiry:
+class Inquiry(NamedTuple):
     """What a request says of itself, read once before it is queued.
 
     `input_chars` is the length of what will be counted as input; `max_output_tokens` is the request's own bound or
@@ -136,8 +131,7 @@ class Inquiry:
     stream: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What one response said of one quota.
 
     `name` tells the quotas of one key apart (it is constant over responses, whatever window is derived). `window` is in
@@ -157,8 +151,7 @@ class Reading:
     quantum: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What one attempt came to and what it taught.
 
     `retry_after` is in seconds and None where the answer named no time (or is no refusal); `row` names the table row

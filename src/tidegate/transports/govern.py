@@ -7,16 +7,16 @@ it makes a `GovernedCall`, runs its flow through `tidegate.drive` and tells it w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate import providers
 from tidegate.core.admission import Permit
+from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Ended, Ending, Flow, Policy, exchange
-from tidegate.core.vocabulary import Cause, Inquiry, Key, Kind, Outcome
+from tidegate.core.vocabulary import Cause, Cost, Inquiry, Key, Kind, Outcome
 from tidegate.nesting import inside_attempt, is_disabled
 from tidegate.registries import RateLimitRegistry
 from tidegate.seat import Seat
@@ -25,12 +25,15 @@ from tidegate.slots import Waker
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client."""
 
+USAGE_ALWAYS = 64
+USAGE_EVERY = 8
+"""Answers whose usage is read: it teaches an estimate, which a few dozen settle."""
+
 RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 """Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """How a client is governed. `family` is the SDK it belongs to, None for a bare HTTP client.
 
     With `any_host` every inference path is governed, else those of known providers, of `hosts` and of local servers.
@@ -50,15 +53,17 @@ class Installation:
     mark: Mark | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """A request as its HTTP stack sees it, before it is queued. `body` is None where it cannot be read twice."""
+class Sending(NamedTuple):
+    """A request as its HTTP stack sees it, before it is queued.
+
+    `headers` are its raw pairs, in any case; `body` is None where it cannot be read twice.
+    """
 
     scheme: str
     host: str
     port: int | None
     path: str
-    header: Callable[[str], str | None]
+    headers: list[tuple[bytes, bytes]]
     body: bytes | None
     replayable: bool
     model: str = ""
@@ -99,41 +104,38 @@ def is_local(host: str) -> bool:
 class GovernedCall:
     """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity."""
 
-    __slots__ = ("_cost", "inquiry", "key", "mark", "max_wait", "provider", "registry", "replayable")
+    __slots__ = ("inquiry", "key", "mark", "max_wait", "provider", "registry", "replayable")
 
     def __init__(self, mark: Mark, provider: providers.Provider, sending: Sending) -> None:
         registry = mark.registry
         inquiry = providers.read_inquiry(provider, sending.path, sending.body)
         if sending.model and not inquiry.model:
-            inquiry = Inquiry(sending.model, inquiry.input_chars, inquiry.max_output_tokens, inquiry.stream)
+            inquiry = inquiry._replace(model=sending.model)
         self.mark = mark
         self.registry = registry
         self.provider = provider
         self.inquiry = inquiry
         self.replayable = sending.replayable
         self.max_wait = registry.settings.max_wait if mark.max_wait is None else mark.max_wait
-        self.key = Key(
-            provider.name,
-            base_url(provider, sending),
-            registry.digest(providers.credential_of(provider, sending.header)),
-            providers.scope(provider, inquiry, sending.host, sending.path),
-            providers.family_of(provider, sending.path),
-        )
-        self._cost = providers.estimate(provider, inquiry, *registry.estimates(self.key))
+        self.key = key_of(registry, provider, sending, inquiry)
 
-    def flow(self, waker: Waker) -> Flow:
+    def flow(self, make_waker: Callable[[], Waker]) -> Flow:
         """The dialogue of this call, to be driven."""
         registry = self.registry
         seat = Seat(
             registry,
             self.key,
-            self._cost,
-            waker,
+            self.price,
+            make_waker,
             window=self.provider.default_window,
             priority=self.mark.priority,
         )
         policy = Policy(max_wait=self.max_wait, replayable=self.replayable)
         return exchange(seat, policy, registry.clock(), registry.draw)
+
+    def price(self, estimate: Estimate) -> Cost:
+        """What the call is expected to be charged, by what its key has learned so far."""
+        return providers.estimate(self.provider, self.inquiry, estimate.chars_per_token, estimate.mean_output)
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         """What a response means."""
@@ -148,16 +150,17 @@ class GovernedCall:
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
+    def reads_usage(self, permit: Permit) -> bool:
+        """Whether to look for the usage in the answer: always while it is new or charged by, then in every eighth."""
+        return permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0 or permit.cost.produced > 0.0
+
     def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
         """The outcome of a complete answer, with its usage; the key's estimate learns from it."""
         usage = providers.usage_of(self.provider, body)
         if usage is None:
             return outcome
         self.registry.learn_usage(permit, self.inquiry, usage)
-        return Outcome(
-            outcome.kind, outcome.cause, outcome.retry_after, outcome.readings, usage, outcome.row, outcome.status,
-            outcome.ignored,
-        )  # fmt: skip
+        return outcome._replace(usage=usage)
 
     def stop_sdk(self, ended: Ended, status: int) -> bool:
         """Whether the SDK must be told not to repeat this final response."""
@@ -172,6 +175,30 @@ class GovernedCall:
         error = {"message": text, "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
         headers = {"x-should-retry": "false", "x-tidegate": "queue-deadline"}
         return headers, {"type": "error", "error": error}
+
+
+def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: Sending, inquiry: Inquiry) -> Key:
+    """Whose quota the request counts against; keys are interned, so that a client's next request finds its own."""
+    names = _credential_names(provider)
+    secrets = tuple(pair for pair in sending.headers if pair[0].lower() in names)
+    facts = (provider.name, sending.scheme, sending.host, sending.port, sending.path, hash(secrets), inquiry.model)
+    key = registry.interned.get(facts)
+    if key is None:
+        given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
+        key = Key(
+            provider.name,
+            base_url(provider, sending),
+            registry.digest(providers.credential_of(provider, given.get)),
+            providers.scope(provider, inquiry, sending.host, sending.path),
+            providers.family_of(provider, sending.path),
+        )
+        registry.intern(facts, key)
+    return key
+
+
+@lru_cache(maxsize=256)
+def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
+    return frozenset(name.encode("ascii") for name in provider.credential)
 
 
 def base_url(provider: providers.Provider, sending: Sending) -> str:

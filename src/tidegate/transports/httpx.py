@@ -101,8 +101,7 @@ class Stack:
                 return Sent(call.judge_error(error), error=error)
             return self._received(call, permit, response, body, self.sync_stream)
 
-        waker = ThreadWaker()
-        return self._hand_back(call, drive(call.flow(waker), waker, attempt, call.registry.clock), args, kwargs)
+        return self._hand_back(call, drive(call.flow(ThreadWaker), attempt, call.registry.clock), args, kwargs)
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """`AsyncClient.send`, governed where the client or the process is; returns an awaitable."""
@@ -123,8 +122,7 @@ class Stack:
                 return Sent(call.judge_error(error), error=error)
             return self._received(call, permit, response, body, self.async_stream)
 
-        waker = async_waker()
-        ended = await adrive(call.flow(waker), waker, attempt, call.registry.clock)
+        ended = await adrive(call.flow(async_waker), attempt, call.registry.clock)
         return self._hand_back(call, ended, args, kwargs)
 
     def _call(self, client: Any, args: Any, kwargs: Any) -> GovernedCall | None:
@@ -145,13 +143,13 @@ class Stack:
         replayable = isinstance(stream, self.rebuildable)
         body = request.content if isinstance(stream, self.module.ByteStream) else None
         model = "" if body is not None else _form_model(stream)
-        return Sending(url.scheme, url.host, url.port, url.path, request.headers.get, body, replayable, model)
+        return Sending(url.scheme, url.host, url.port, url.path, request.headers.raw, body, replayable, model)
 
     def _received(self, call: GovernedCall, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
         status = response.status_code
         outcome = call.judge(status, response.headers.raw, body if status >= 400 else None)
         if body is not None:
-            if outcome.kind is Kind.OK:
+            if outcome.kind is Kind.OK and call.reads_usage(permit):
                 outcome = call.answered(permit, outcome, body)
             return Sent(outcome, response=response)
         watch = StreamWatch(call, permit, outcome)
