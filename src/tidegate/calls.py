@@ -8,18 +8,34 @@ from typing import Any
 
 from tidegate import providers
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Ended, Ending, Flow, Policy, Sent, exchange
+from tidegate.core.estimate import Estimate
+from tidegate.core.exchange import Ended, Ending, Policy, Sent
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome
-from tidegate.drive import ThreadWaker, adrive, async_waker, drive
+from tidegate.drive import adrive, drive
 from tidegate.errors import DeadlineExceeded
 from tidegate.nesting import Cell
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Seat
-from tidegate.slots import Waker
+from tidegate.seat import Turn
 
 OUTAGES = ("ConnectionError", "ConnectError", "ConnectTimeout", "APIConnectionError", "EndpointConnectionError")
 TRANSIENTS = ("Timeout", "TimeoutError", "APITimeoutError", "ReadTimeout", "ReadError", "RemoteProtocolError")
 """Names of exceptions that other libraries raise for the same things without a common base."""
+
+
+class ExecutedTurn(Turn):
+    """A turn whose cost the caller has told."""
+
+    __slots__ = ("cost",)
+
+    def __init__(
+        self, registry: RateLimitRegistry, key: Key, policy: Policy, window: float, priority: int, cost: Cost
+    ) -> None:
+        super().__init__(registry, key, policy, window, priority)
+        self.cost = cost
+
+    def price(self, estimate: Estimate) -> Cost:
+        """What the caller told."""
+        return self.cost
 
 
 class Call:
@@ -67,7 +83,7 @@ class Call:
                 return Sent(self.judge(None, error), error=error)
             return Sent(self.judge(result, None), response=result)
 
-        return self._finish(drive(self._flow(registry, ThreadWaker), send, registry.clock))
+        return self._finish(drive(self._turn(registry), send, registry.clock))
 
     async def arun(self, registry: RateLimitRegistry, call: Callable[[], Awaitable[Any]]) -> Any:
         """Suspends this task until the call has ended."""
@@ -80,7 +96,7 @@ class Call:
                 return Sent(self.judge(None, error), error=error)
             return Sent(self.judge(result, None), response=result)
 
-        return self._finish(await adrive(self._flow(registry, async_waker), send, registry.clock))
+        return self._finish(await adrive(self._turn(registry), send, registry.clock))
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
         """What a result or an exception means; the caller's own predicates come first."""
@@ -120,24 +136,11 @@ class Call:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
         return Outcome(Kind.PERMANENT, Cause.INVALID, row="exception")
 
-    def _flow(self, registry: RateLimitRegistry, make_waker: Callable[[], Waker]) -> Flow:
+    def _turn(self, registry: RateLimitRegistry) -> ExecutedTurn:
         settings = registry.settings
-        policy = Policy(
-            max_wait=settings.max_wait if self.max_wait is None else self.max_wait,
-            attempts=settings.transient_attempts,
-            backoff_base=settings.backoff_base,
-            backoff_cap=settings.backoff_cap,
-        )
-        seat = Seat(
-            registry,
-            self.key,
-            lambda estimate: self.cost,
-            make_waker,
-            window=self.provider.default_window,
-            priority=self.priority,
-        )
-        self._max_wait = policy.max_wait
-        return exchange(seat, policy, registry.clock(), registry.draw)
+        self._max_wait = settings.max_wait if self.max_wait is None else self.max_wait
+        policy = Policy(self._max_wait, settings.transient_attempts, True, settings.backoff_base, settings.backoff_cap)
+        return ExecutedTurn(registry, self.key, policy, self.provider.default_window, self.priority, self.cost)
 
     def _finish(self, ended: Ended) -> Any:
         if ended.ending is Ending.EXPIRED or ended.sent is None:

@@ -11,26 +11,57 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Ended, Flow, Resume, Send, Sent
+from tidegate.core.exchange import Ended, Ending, Flow, Resume, Send, Sent
 
 Clock = Callable[[], float]
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 
 
-def drive(flow: Flow, send: Callable[[Permit], Sent], clock: Clock) -> Ended:
+class Turn(Protocol):
+    """One call at a key; see `tidegate.seat.Turn`."""
+
+    def begin(self) -> Permit | None:
+        """The permit, where the call may go at once."""
+        ...
+
+    def concluded(self, permit: Permit, sent: Sent) -> bool:
+        """Settles an attempt that was simply answered."""
+        ...
+
+    def abandon(self, permit: Permit) -> None:
+        """Gives the slot back of an attempt that was cut short."""
+        ...
+
+    def flow(self, make_waker: Callable[[], Any], permit: Permit | None, sent: Sent | None) -> Flow:
+        """The dialogue, from the beginning or from an attempt that came to `sent`."""
+        ...
+
+
+def drive(turn: Turn, send: Callable[[Permit], Sent], clock: Clock) -> Ended:
     """Runs a call to its ending on this thread; what `send` raises, other than as `Sent.error`, goes through."""
+    sent = None
+    permit = turn.begin()
+    if permit is not None:
+        try:
+            sent = send(permit)
+        except BaseException:
+            turn.abandon(permit)
+            raise
+        if turn.concluded(permit, sent):
+            return Ended(Ending.ANSWERED, sent, 0.0)
+    flow = turn.flow(ThreadWaker, permit, sent)
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                sent = send(effect.permit)
-                resume = Resume(clock(), sent)
+                resume = Resume(0.0, send(effect.permit))
             else:
                 effect.waker.wait(effect.until)
-                resume = Resume(clock())
+                resume = Resume(0.0)
+            resume.now = clock()
             effect = flow.send(resume)
     except StopIteration as stop:
         ended: Ended = stop.value
@@ -39,17 +70,28 @@ def drive(flow: Flow, send: Callable[[Permit], Sent], clock: Clock) -> Ended:
         flow.close()
 
 
-async def adrive(flow: Flow, send: Callable[[Permit], Awaitable[Sent]], clock: Clock) -> Ended:
+async def adrive(turn: Turn, send: Callable[[Permit], Awaitable[Sent]], clock: Clock) -> Ended:
     """Runs a call to its ending in this task; cancellation closes the exchange and goes through."""
+    sent = None
+    permit = turn.begin()
+    if permit is not None:
+        try:
+            sent = await send(permit)
+        except BaseException:
+            turn.abandon(permit)
+            raise
+        if turn.concluded(permit, sent):
+            return Ended(Ending.ANSWERED, sent, 0.0)
+    flow = turn.flow(async_waker, permit, sent)
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                sent = await send(effect.permit)
-                resume = Resume(clock(), sent)
+                resume = Resume(0.0, await send(effect.permit))
             else:
                 await effect.waker.wait(effect.until)
-                resume = Resume(clock())
+                resume = Resume(0.0)
+            resume.now = clock()
             effect = flow.send(resume)
     except StopIteration as stop:
         ended: Ended = stop.value

@@ -26,7 +26,7 @@ from tidegate.core.snapshot import RegistrySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
-from tidegate.slots import Slots, Waiter
+from tidegate.slots import Price, Slots, Waiter
 
 Listener = Callable[[events.Event], object]
 T = TypeVar("T")
@@ -151,7 +151,8 @@ class RateLimitRegistry:
             woken = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
                 woken = [waiter for waiter in woken if waiter is not rejoin]
-        self._act(woken, out)
+        if woken or out or self._dropped:
+            self._act(woken, out)
 
     def execute(
         self,
@@ -197,6 +198,20 @@ class RateLimitRegistry:
         result: T = await request.arun(self, call)
         return result
 
+    def enter(self, key: Key, price: Price, window: float) -> Permit | None:
+        """The permit of a call that `key` admits at once; None where it must wait, or where somebody listens.
+
+        Most calls come and go this way; the others, and all of them where events are told, have the whole dialogue.
+        """
+        if self._listeners:
+            return None
+        with self._lock:
+            now = self.clock()
+            permit = self._slots_of(key, window, now).enter(price, now)
+        if self._dropped:
+            self._drain()
+        return permit
+
     def stand(self, waiter: Waiter, key: Key, window: float) -> Permit | None:
         """Admits a call at once, or puts it in the line of `key`; `window` is the provider's usual one in seconds."""
         out = self._out()
@@ -208,6 +223,11 @@ class RateLimitRegistry:
         if woken or out or self._dropped:
             self._act(woken, out)
         return permit
+
+    def seat(self, waiter: Waiter, key: Key, window: float) -> None:
+        """Ties a call that has passed without standing to the line it may have to return to."""
+        with self._lock:
+            waiter.slots = self._slots_of(key, window, self.clock())
 
     def look(self, waiter: Waiter) -> Permit | None:
         """The permit of a waiting call, where it has one by now."""
@@ -226,6 +246,8 @@ class RateLimitRegistry:
 
     def leave(self, waiter: Waiter) -> None:
         """Gives up a place in the line, or a permit that was given and never used."""
+        if not waiter.standing and waiter.permit is None:
+            return
         out = self._out()
         woken = self._remove(waiter, out)
         if woken or out or self._dropped:

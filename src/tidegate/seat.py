@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from tidegate.core import events
 from tidegate.core.admission import Permit
-from tidegate.core.vocabulary import Key, Outcome
+from tidegate.core.estimate import Estimate
+from tidegate.core.exchange import Begun, Flow, Policy, Sent, exchange
+from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
 from tidegate.registries import ABANDONED, RateLimitRegistry
 from tidegate.slots import Price, Waiter, Waker
 
@@ -58,6 +61,12 @@ class Seat:
         self._waiter.deadline = deadline
         return self._registry.stand(self._waiter, self.key, self._window)
 
+    def resume(self, permit: Permit, deadline: float) -> None:
+        """Takes over a call that has passed without standing: its place is that of its `permit`."""
+        self._waiter.place = permit.place
+        self._waiter.deadline = deadline
+        self._registry.seat(self._waiter, self.key, self._window)
+
     def look(self, now: float) -> Permit | None:
         """The permit, if it was given meanwhile."""
         return self._registry.look(self._waiter)
@@ -82,3 +91,55 @@ class Seat:
         """Reports an event of this call."""
         if self._registry.listening:
             self._registry.tell(event(self.key, self._registry.clock(), *facts))
+
+
+class Turn(ABC):
+    """One call at a key, from its coming to its end: what `tidegate.drive` runs.
+
+    Most calls pass at once and are answered: `begin` and `concluded` are all they need. Any other goes on, or begins,
+    as an exchange.
+    """
+
+    __slots__ = ("began", "key", "policy", "priority", "registry", "window")
+
+    def __init__(self, registry: RateLimitRegistry, key: Key, policy: Policy, window: float, priority: int) -> None:
+        self.registry = registry
+        self.key = key
+        self.policy = policy
+        self.window = window
+        self.priority = priority
+        self.began = 0.0
+
+    @abstractmethod
+    def price(self, estimate: Estimate) -> Cost:
+        """What the call is expected to be charged, by what its key has learned so far."""
+
+    def begin(self) -> Permit | None:
+        """The permit, where the call may go at once."""
+        permit = self.registry.enter(self.key, self.price, self.window)
+        self.began = permit.sent_at if permit is not None else self.registry.clock()
+        return permit
+
+    def concluded(self, permit: Permit, sent: Sent) -> bool:
+        """Settles an attempt that was simply answered; False leaves it to the exchange."""
+        if sent.outcome.kind is not Kind.OK:
+            return False
+        if sent.streaming:
+            self.registry.learn(permit, sent.outcome)
+        else:
+            self.registry.settle(permit, sent.outcome)
+        return True
+
+    def abandon(self, permit: Permit) -> None:
+        """Gives the slot back of an attempt that was cut short."""
+        self.registry.settle(permit, ABANDONED)
+
+    def flow(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: Sent | None) -> Flow:
+        """The dialogue, from the beginning or from an attempt that came to `sent`."""
+        registry = self.registry
+        seat = Seat(registry, self.key, self.price, make_waker, window=self.window, priority=self.priority)
+        begun = None
+        if permit is not None and sent is not None:
+            begun = Begun(permit, sent, self.began)
+            seat.resume(permit, self.began + self.policy.max_wait)
+        return exchange(seat, self.policy, registry.clock(), registry.draw, begun)

@@ -131,7 +131,7 @@ class Line:
         if waiter.place:
             insort(lane.returned, waiter, key=_place)
         else:
-            self.number(waiter)
+            waiter.place = self.next_place()
             lane.fresh[waiter] = None
         waiter.standing = True
         self._count += 1
@@ -140,11 +140,10 @@ class Line:
             self._deadlines = [entry for entry in self._deadlines if entry[2].standing]
             heapify(self._deadlines)
 
-    def number(self, waiter: Waiter) -> None:
-        """Gives a call its place, also one that passes without standing: it may have to return to it."""
-        if not waiter.place:
-            self._places += 1
-            waiter.place = self._places
+    def next_place(self) -> int:
+        """The place of a call that comes now, also of one that passes without standing: it may have to return to it."""
+        self._places += 1
+        return self._places
 
     def leave(self, waiter: Waiter) -> bool:
         """Steps out from any place; returns False for one who does not stand here."""
@@ -197,6 +196,18 @@ class Slots:
         """Whether nobody waits and nothing is under way."""
         return not self.line and not self.admission.flying
 
+    def enter(self, price: Price, now: float) -> Permit | None:
+        """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""
+        if self.line:
+            return None
+        cost = price(self.admission.estimate)
+        ready, self.gate = self.admission.ready_at(cost, now)
+        if ready > now:
+            return None
+        permit = self.admission.admit(cost, now, 0.0, None)
+        permit.place = self.line.next_place()
+        return permit
+
     def stand(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Admits a call at once where nobody stands before it and the gates are open, else puts it in the line.
 
@@ -207,7 +218,7 @@ class Slots:
             self._price(waiter)
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
             if ready <= now:
-                self.line.number(waiter)
+                waiter.place = waiter.place or self.line.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
                 return []
         if waiter.waker is None:
@@ -244,8 +255,9 @@ class Slots:
                     self._hold_clock(head, ready, woken)
                     break
                 continue
-            self.line.leave(head)
+            # In this order: whoever leaves without the lock looks at `standing` first, then at `permit`.
             head.permit = self.admission.admit(head.cost, now, now - head.joined_at, out)
+            self.line.leave(head)
             head.until = None
             self._holder = None if self._holder is head else self._holder
             woken.append(head)

@@ -67,6 +67,7 @@ class Permit:
 
     __slots__ = (
         "admission",
+        "ample",
         "charges",
         "cost",
         "epoch",
@@ -74,6 +75,7 @@ class Permit:
         "in_flight",
         "learned",
         "order",
+        "place",
         "probe",
         "sent_at",
         "settled",
@@ -88,9 +90,11 @@ class Permit:
         self.in_flight = admission.in_flight
         self.sent_at = sent_at
         self.probe = probe
+        self.place = 0
         self.settled = False
         self.learned = False
         self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
+        self.ample = admission.quotas.ample
 
     @property
     def key(self) -> Key:
@@ -208,12 +212,12 @@ class Admission:
         self.used_at = now
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
-        if kind in REFUSED:
+        if kind is not Kind.OK and kind in REFUSED:
             for mirror, debit, reserve in permit.charges:
                 mirror.refund(debit, reserve)
-        else:
+        elif permit.cost.produced:
             self._settle_charges(permit, outcome.usage, now)
-        if not permit.learned:
+        if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
         if kind is Kind.OK:
             self._succeeded(permit, saturation, now, out)
@@ -245,17 +249,12 @@ class Admission:
         self.flying.pop(permit.order, None)
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
-        reserved = permit.cost.produced > 0.0
-        if not reserved:
-            return
         self.order += 1
         produced = float(usage.output_tokens) if usage is not None else 0.0
         for mirror, _, reserve in permit.charges:
             mirror.settle(reserve, produced if reserve else 0.0, self.order, now)
 
     def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-        if not outcome.readings:
-            return
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
             self._adopt(mirror, permit, outcome, now)

@@ -144,7 +144,7 @@ class Ledger:
 
 
 class Bucket:
-    """The mirror of one continuously refilled quota of one key."""
+    """The mirror of one continuously refilled quota of one key; `rate` is in units that come back per second."""
 
     __slots__ = (
         "_anchor_at",
@@ -165,6 +165,7 @@ class Bucket:
         "_span_level",
         "limit",
         "name",
+        "rate",
         "scale",
         "unit",
         "window",
@@ -175,6 +176,7 @@ class Bucket:
         self.unit = reading.unit
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
         self.window = usable_window(reading.window, default_window)
+        self.rate = self.limit / self.window
         self.scale = 1.0
         self._low, self._high = 0.0, float("inf")
         self._anchor_order = -1
@@ -189,11 +191,6 @@ class Bucket:
         self._span_clear = False
         self._slack = 0.0
         self._reorder = REORDER_FIRST
-
-    @property
-    def rate(self) -> float:
-        """Units that come back per second."""
-        return self.limit / self.window
 
     @property
     def paces(self) -> bool:
@@ -289,6 +286,10 @@ class Bucket:
             self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
 
     def _observe_size(self, reading: Reading) -> None:
+        self._observe_limit_and_window(reading)
+        self.rate = self.limit / self.window
+
+    def _observe_limit_and_window(self, reading: Reading) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = max(reading.limit, 1.0)
         elif reading.limit is None:

@@ -97,6 +97,14 @@ class Policy(NamedTuple):
     backoff_cap: float = 60.0
 
 
+class Begun(NamedTuple):
+    """A first attempt that passed at once and was not simply answered: the dialogue goes on from here."""
+
+    permit: Permit
+    sent: Sent
+    began: float
+
+
 class Seat(Protocol):
     """One call's place in its key's queue; no method blocks."""
 
@@ -153,16 +161,20 @@ Effect: TypeAlias = Wait | Send
 Flow: TypeAlias = Generator[Effect, Resume, Ended]
 
 
-def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) -> Flow:
+def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], begun: Begun | None = None) -> Flow:
     """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
-    began, deadline = now, now + policy.max_wait
+    began = now if begun is None else begun.began
+    deadline = began + policy.max_wait
     attempts, failures, waited, standing = 0, 0, 0.0, False
     last: Sent | None = None
     held: Permit | None = None
     try:
         while True:
             stood = now
-            permit = seat.look(now) if standing else seat.stand(now, deadline)
+            if begun is not None:
+                permit: Permit | None = begun.permit
+            else:
+                permit = seat.look(now) if standing else seat.stand(now, deadline)
             while permit is None:
                 if now >= deadline:
                     seat.tell(events.QueueDeadline, now - began, seat.gate)
@@ -172,21 +184,26 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) 
                 permit = seat.look(now)
             waited += now - stood
             held = permit
-            if attempts == 0:
-                seat.tell(events.RequestStarted, waited)
-            here = yield Send(permit)
-            now, sent = here.now, here.sent
+            if begun is not None:
+                sent: Sent | None = begun.sent
+                begun = None
+            else:
+                if attempts == 0:
+                    seat.tell(events.RequestStarted, waited)
+                here = yield Send(permit)
+                now, sent = here.now, here.sent
             assert sent is not None, "a Send is resumed with what became of it"
             outcome, held, attempts = sent.outcome, None, attempts + 1
-            again = _again(policy, permit, outcome, now >= deadline, failures + 1)
-            standing = again is Again.AT_ONCE
-            if sent.streaming:
-                seat.learn(permit, outcome, now)
-            else:
-                seat.settle(permit, outcome, now, standing)
             if outcome.kind is Kind.OK:
+                if sent.streaming:
+                    seat.learn(permit, outcome, now)
+                else:
+                    seat.settle(permit, outcome, now, False)
                 seat.tell(events.RequestCompleted, attempts, now - began)
                 return Ended(Ending.ANSWERED, sent, waited)
+            again = _again(policy, permit, outcome, now >= deadline, failures + 1)
+            standing = again is Again.AT_ONCE
+            seat.settle(permit, outcome, now, standing)
             if again is Again.NO:
                 given_up = outcome.kind in CAPACITY and policy.replayable
                 seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, given_up)
@@ -201,6 +218,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float]) 
                 while now < until:
                     now = (yield Wait(until, seat.waker)).now
                 if now >= deadline:
+                    seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, True)
                     return Ended(Ending.GIVEN_UP, last, waited)
     finally:
         if held is not None:

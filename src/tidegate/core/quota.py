@@ -23,11 +23,6 @@ class Mirror(Protocol):
         """Whether the instant of the next free unit is known."""
         ...
 
-    @property
-    def rate(self) -> float:
-        """Units that come back per second."""
-        ...
-
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
         ...
@@ -60,21 +55,34 @@ class Mirror(Protocol):
 NEARLY_EMPTY = 0.05
 """Share of a limit under which a copy may be wrong about the last units: what is in flight is not yet known."""
 
+AMPLE = 0.5
+"""Share of every limit above which it does not matter when the next reading comes."""
+
+ROOMY = 0.4
+"""Share of the smallest limit that surely fits while quota is ample, whatever unit it is counted in."""
+
 Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
 
 
 class Quotas:
-    """The mirrors of one key by name; they come into being with the first reading that names them."""
+    """The mirrors of one key by name; they come into being with the first reading that names them.
 
-    __slots__ = ("default_window", "mirrors")
+    `ample` says that more than half of each was left after the last debit.
+    """
+
+    __slots__ = ("_roomy", "ample", "default_window", "mirrors")
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
         self.mirrors: dict[str, Mirror] = {}
+        self.ample = False
+        self._roomy = 0.0
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
+        if self.ample and max(cost) <= self._roomy:
+            return now, ""
         latest, binding = now, ""
         for mirror in self.mirrors.values():
             unit = mirror.unit
@@ -86,10 +94,13 @@ class Quotas:
     def debit(self, cost: Cost, order: int, now: float) -> list[Charge]:
         """Charges an attempt to every quota it counts against."""
         charges: list[Charge] = []
+        ample = bool(self.mirrors)
         for mirror in self.mirrors.values():
             amount, reserve = cost.amount(mirror.unit), cost.reserve(mirror.unit)
             if amount or reserve:
                 charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
+                ample = ample and mirror.level(now) > AMPLE * mirror.limit
+        self.ample = ample
         return charges
 
     def observe(
@@ -98,6 +109,7 @@ class Quotas:
         """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
         for _, debit, _ in charges:
             debit.answered = True
+        self.ample = False
         made: list[Mirror] = []
         scarcest: float | None = None
         for reading in readings:
@@ -110,13 +122,14 @@ class Quotas:
                 made.append(mirror)
             mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
             mirror.observe(reading, order, sent_at, now, mine)
+            self._roomy = ROOMY * min(mirror.limit for mirror in self.mirrors.values())
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
                 scarcest = share if scarcest is None else min(scarcest, share)
         return made, scarcest
 
     def lacking(self, cost: Cost, readings: Iterable[Reading], now: float) -> str:
-        """The quota that a refusal's own readings show too low for `cost`; without any, the mirror that is nearly so."""
+        """The quota that a refusal's own readings show too low for `cost`; without any, a mirror nearly as low."""
         told = False
         for reading in readings:
             if reading.remaining is not None and reading.name in self.mirrors:

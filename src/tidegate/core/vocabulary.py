@@ -95,19 +95,15 @@ class Cost(NamedTuple):
 
     def amount(self, unit: Unit) -> float:
         """The amount charged at admission to a quota that counts `unit`; 0 for a unit that no estimate knows."""
-        if unit == "requests":
-            return self.requests
-        if unit == "tokens":
-            return self.tokens
-        if unit == "input_tokens":
-            return self.input_tokens
-        if unit == "output_tokens":
-            return self.output_tokens
-        return 0.0
+        place = _PLACES.get(unit)
+        return self[place] if place is not None else 0.0
 
     def reserve(self, unit: Unit) -> float:
         """The amount that a quota of `unit` will be charged when the answer ends."""
         return self.produced if unit in ("tokens", "output_tokens") else 0.0
+
+
+_PLACES = {"requests": 0, "tokens": 1, "input_tokens": 2, "output_tokens": 3}
 
 
 class Usage(NamedTuple):

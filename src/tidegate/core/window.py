@@ -64,11 +64,6 @@ class Window:
         """Whether the instant at which the quota comes back is known."""
         return self._boundary_high is not None
 
-    @property
-    def rate(self) -> float:
-        """Units that come back per second, averaged over a window."""
-        return self.limit / self.window
-
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
         self._roll(now)

@@ -17,22 +17,25 @@ _MAX_MODEL = 256
 _TOKEN_CHARS = 4
 """Characters that a ready token in an embeddings input stands for (platform.openai.com/tokenizer, read 2026-11-20)."""
 
-_SCHEMA_KEYS = ("tools", "functions", "response_format", "text")
-_TEXT_KEYS = (
-    "messages",
-    "input",
-    "system",
-    "instructions",
-    "prompt",
-    "suffix",
-    "inputs",
-    "query",
-    "documents",
-    "message",
-    "texts",
+_SCHEMA_KEYS = frozenset({"tools", "functions", "response_format", "text"})
+_TEXT_KEYS = frozenset(
+    {
+        "messages",
+        "input",
+        "system",
+        "instructions",
+        "prompt",
+        "suffix",
+        "inputs",
+        "query",
+        "documents",
+        "message",
+        "texts",
+    }
 )
 _BOUND_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
 _NESTED_BOUNDS = (("options", "num_predict"), ("parameters", "max_new_tokens"), ("sampling_params", "max_new_tokens"))
+_OTHER_KEYS = _SCHEMA_KEYS.union(_BOUND_KEYS, (outer for outer, _ in _NESTED_BOUNDS))
 _OPAQUE = frozenset(
     {
         "image_url",
@@ -52,6 +55,7 @@ _OPAQUE = frozenset(
 )
 """Content types whose length in the body says nothing of the tokens they cost."""
 
+_decode = json.JSONDecoder().decode
 _MODEL = re.compile(rb'"model"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([ -!#-\[\]-~]{1,256})"')
 _STREAM = re.compile(rb'"stream"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}true')
 _PART_MODEL = re.compile(rb'name="model"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n([!-~]{1,256})\r?\n')
@@ -72,7 +76,7 @@ def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
     if body.startswith(b"--"):
         return _from_parts(model, body)
     try:
-        request = json.loads(body) if len(body) <= _MAX_BODY else None
+        request = _decode(body.decode()) if len(body) <= _MAX_BODY else None
     except (ValueError, RecursionError):
         request = None
     if not isinstance(request, dict):
@@ -81,11 +85,12 @@ def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
     if not model and isinstance(named, str):
         model = named[:_MAX_MODEL] if named.isascii() else named[:_MAX_MODEL].encode("utf-8", "replace").decode("utf-8")
     stream = request.get("stream", streams)
-    chars = _chars([request[key] for key in _TEXT_KEYS if key in request], provider.image_chars, 0)
-    schemas = [request[key] for key in _SCHEMA_KEYS if key in request]
-    if schemas:
-        chars += _chars(schemas, provider.image_chars, 1)
-    return Inquiry(model, chars, _bound(request), stream is True)
+    chars = _chars([value for key, value in request.items() if key in _TEXT_KEYS], provider.image_chars, 0)
+    bound = None
+    if not _OTHER_KEYS.isdisjoint(request):
+        chars += _chars([value for key, value in request.items() if key in _SCHEMA_KEYS], provider.image_chars, 1)
+        bound = _bound(request)
+    return Inquiry(model, chars, bound, stream is True)
 
 
 def scope(provider: Provider, inquiry: Inquiry, host: str, path: str) -> str:

@@ -6,7 +6,7 @@ it makes a `GovernedCall`, runs its flow through `tidegate.drive` and tells it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
@@ -15,15 +15,17 @@ from typing import Any, NamedTuple
 from tidegate import providers
 from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Ended, Ending, Flow, Policy, exchange
+from tidegate.core.exchange import Ended, Ending, Policy
 from tidegate.core.vocabulary import Cause, Cost, Inquiry, Key, Kind, Outcome
 from tidegate.nesting import inside_attempt, is_disabled
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Seat
-from tidegate.slots import Waker
+from tidegate.seat import Turn
 
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client."""
+
+HEADERS_EVERY = 8
+"""Successes of which one re-anchors the mirrors, while more than half of every quota is left."""
 
 USAGE_ALWAYS = 64
 USAGE_EVERY = 8
@@ -101,37 +103,22 @@ def is_local(host: str) -> bool:
     return address.is_loopback or address.is_private
 
 
-class GovernedCall:
+class GovernedCall(Turn):
     """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity."""
 
-    __slots__ = ("inquiry", "key", "mark", "max_wait", "provider", "registry", "replayable")
+    __slots__ = ("inquiry", "provider")
 
     def __init__(self, mark: Mark, provider: providers.Provider, sending: Sending) -> None:
         registry = mark.registry
         inquiry = providers.read_inquiry(provider, sending.path, sending.body)
         if sending.model and not inquiry.model:
             inquiry = inquiry._replace(model=sending.model)
-        self.mark = mark
-        self.registry = registry
         self.provider = provider
         self.inquiry = inquiry
-        self.replayable = sending.replayable
-        self.max_wait = registry.settings.max_wait if mark.max_wait is None else mark.max_wait
-        self.key = key_of(registry, provider, sending, inquiry)
-
-    def flow(self, make_waker: Callable[[], Waker]) -> Flow:
-        """The dialogue of this call, to be driven."""
-        registry = self.registry
-        seat = Seat(
-            registry,
-            self.key,
-            self.price,
-            make_waker,
-            window=self.provider.default_window,
-            priority=self.mark.priority,
-        )
-        policy = Policy(max_wait=self.max_wait, replayable=self.replayable)
-        return exchange(seat, policy, registry.clock(), registry.draw)
+        max_wait = registry.settings.max_wait if mark.max_wait is None else mark.max_wait
+        policy = Policy(max_wait, 1, sending.replayable)
+        key = key_of(registry, provider, sending, inquiry)
+        super().__init__(registry, key, policy, provider.default_window, mark.priority)
 
     def price(self, estimate: Estimate) -> Cost:
         """What the call is expected to be charged, by what its key has learned so far."""
@@ -149,6 +136,10 @@ class GovernedCall:
         if "TransportError" in names or isinstance(error, OSError):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
+
+    def reads_headers(self, permit: Permit) -> bool:
+        """Whether to read a success's headers: always, unless ample quota is known to be left; then in every eighth."""
+        return not permit.ample or permit.order % HEADERS_EVERY == 0
 
     def reads_usage(self, permit: Permit) -> bool:
         """Whether to look for the usage in the answer: always while it is new or charged by, then in every eighth."""
@@ -170,7 +161,7 @@ class GovernedCall:
         """Headers and JSON body of the 429 that stands for "nothing was received before the deadline"."""
         text = (
             f"tidegate: no answer was received: the call waited {ended.waited:.1f} s for {self.key} "
-            f"({ended.gate or 'queue'}), longer than max_wait = {self.max_wait:g} s."
+            f"({ended.gate or 'queue'}), longer than max_wait = {self.policy.max_wait:g} s."
         )
         error = {"message": text, "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
         headers = {"x-should-retry": "false", "x-tidegate": "queue-deadline"}
@@ -180,7 +171,9 @@ class GovernedCall:
 def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: Sending, inquiry: Inquiry) -> Key:
     """Whose quota the request counts against; keys are interned, so that a client's next request finds its own."""
     names = _credential_names(provider)
-    secrets = tuple(pair for pair in sending.headers if pair[0].lower() in names)
+    secrets = tuple([pair for pair in sending.headers if pair[0] in names])
+    if not secrets:
+        secrets = tuple([(name.lower(), value) for name, value in sending.headers if name.lower() in names])
     facts = (provider.name, sending.scheme, sending.host, sending.port, sending.path, hash(secrets), inquiry.model)
     key = registry.interned.get(facts)
     if key is None:
@@ -198,7 +191,10 @@ def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: S
 
 @lru_cache(maxsize=256)
 def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
-    return frozenset(name.encode("ascii") for name in provider.credential)
+    # As the SDKs and the HTTP libraries spell them; another spelling is looked for only where none of these is there.
+    spelt = {name for plain in provider.credential for name in (plain, plain.title())}
+    spelt |= {name.replace("Openai", "OpenAI").replace("Api-Key", "API-Key") for name in spelt}
+    return frozenset(name.encode("ascii") for name in spelt)
 
 
 def base_url(provider: providers.Provider, sending: Sending) -> str:

@@ -17,7 +17,7 @@ from tidegate import providers
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Ended, Sent
 from tidegate.core.vocabulary import Kind, Outcome
-from tidegate.drive import ThreadWaker, adrive, async_waker, drive
+from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
 from tidegate.transports.patching import Patches
@@ -25,6 +25,8 @@ from tidegate.transports.patching import Patches
 MODULES = ("httpx", "httpx2")
 KEPT = 4096
 """Bytes kept of a stream's beginning and end: usage stands in the first or last events, a failure in the last."""
+
+GOOD = Outcome(Kind.OK)
 
 patches = Patches()
 _stacks: dict[type, Stack] = {}
@@ -101,7 +103,7 @@ class Stack:
                 return Sent(call.judge_error(error), error=error)
             return self._received(call, permit, response, body, self.sync_stream)
 
-        return self._hand_back(call, drive(call.flow(ThreadWaker), attempt, call.registry.clock), args, kwargs)
+        return self._hand_back(call, drive(call, attempt, call.registry.clock), args, kwargs)
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """`AsyncClient.send`, governed where the client or the process is; returns an awaitable."""
@@ -122,7 +124,7 @@ class Stack:
                 return Sent(call.judge_error(error), error=error)
             return self._received(call, permit, response, body, self.async_stream)
 
-        ended = await adrive(call.flow(async_waker), attempt, call.registry.clock)
+        ended = await adrive(call, attempt, call.registry.clock)
         return self._hand_back(call, ended, args, kwargs)
 
     def _call(self, client: Any, args: Any, kwargs: Any) -> GovernedCall | None:
@@ -133,21 +135,27 @@ class Stack:
         if request is None or request.method != "POST":
             return None
         url = request.url
-        provider = provider_of(mark, url.host, url.path)
+        host, path = url.host, url.path
+        provider = provider_of(mark, host, path)
         if provider is None:
             return None
-        return GovernedCall(mark, provider, self._sending(request, url))
+        return GovernedCall(mark, provider, self._sending(request, url, host, path))
 
-    def _sending(self, request: Any, url: Any) -> Sending:
+    def _sending(self, request: Any, url: Any, host: str, path: str) -> Sending:
         stream = request.stream
         replayable = isinstance(stream, self.rebuildable)
         body = request.content if isinstance(stream, self.module.ByteStream) else None
         model = "" if body is not None else _form_model(stream)
-        return Sending(url.scheme, url.host, url.port, url.path, request.headers.raw, body, replayable, model)
+        return Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model)
 
     def _received(self, call: GovernedCall, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
         status = response.status_code
-        outcome = call.judge(status, response.headers.raw, body if status >= 400 else None)
+        if status >= 400:
+            outcome = call.judge(status, response.headers.raw, body)
+        elif call.reads_headers(permit):
+            outcome = call.judge(status, response.headers.raw, None)
+        else:
+            outcome = GOOD
         if body is not None:
             if outcome.kind is Kind.OK and call.reads_usage(permit):
                 outcome = call.answered(permit, outcome, body)
