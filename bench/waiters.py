@@ -18,12 +18,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.common import MICRO, Check, conclude, table
+from tidegate.calls import ExecutedTurn
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Policy, Sent, exchange
+from tidegate.core.exchange import Policy, Sent
 from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
-from tidegate.drive import adrive, async_waker
+from tidegate.drive import adrive
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Seat
 from tidegate.settings import Settings
 from tidegate.slots import Waiter
 
@@ -130,10 +130,8 @@ async def answered(permit: Permit) -> Sent:
 
 
 def driven(registry: RateLimitRegistry) -> Awaitable[object]:
-    """What a transport awaits: the exchange in its seat."""
-    waker = async_waker()
-    seat = Seat(registry, KEY, COST, waker, window=60.0, priority=0, max_wait=3600.0)
-    return adrive(exchange(seat, POLICY, registry.clock(), registry.draw), waker, answered, registry.clock)
+    """What a transport awaits: a turn, its exchange and its seat."""
+    return adrive(ExecutedTurn(registry, KEY, POLICY, 60.0, 0, COST), answered, registry.clock)
 
 
 async def memory(count: int) -> dict[str, float]:
@@ -145,7 +143,7 @@ async def memory(count: int) -> dict[str, float]:
     release(registry, permits)
     return {
         "bare task": plain,
-        "added by exchange, seat, waiter, waker": seated - plain,
+        "added by turn, exchange, seat, waker": seated - plain,
         "added by aexecute, all of that included": governed - plain,
         "left after cancelling aexecute": left,
     }
@@ -155,7 +153,7 @@ def drain_core(count: int) -> float:
     """Microseconds an admission, without asyncio and with the clock standing still."""
     registry, permits = full_registry(SLOTS, frozen=True)
     waker = Counter()
-    waiters = [Waiter(COST, waker, (0, 3600.0)) for _ in range(count)]
+    waiters = [Waiter(lambda estimate: COST, lambda: waker, 0) for _ in range(count)]
     for waiter in waiters:
         waiter.deadline = 3600.0
         registry.stand(waiter, KEY, 60.0)
@@ -265,7 +263,7 @@ def report(found: dict[str, Any], counts: list[int]) -> list[Check]:
     table("Distinct keys, each used once", ("used", "MB", "kept"), rows)
     print(f"one more new key: {kept[most]['us']:.1f} us")
     checks = [
-        Check("bytes of a waiter: exchange", held["added by exchange, seat, waiter, waker"], MOST_BYTES),
+        Check("bytes of a waiter: exchange", held["added by turn, exchange, seat, waker"], MOST_BYTES),
         Check("bytes of a waiter: aexecute", held["added by aexecute, all of that included"], MOST_BYTES),
         Check("bytes left a cancelled waiter", held["left after cancelling aexecute"], MOST_LEFT_BYTES),
         Check("memory of keys, last over second-last", kept[most]["megabytes"] / kept[counts[-2]]["megabytes"], 1.1),

@@ -82,14 +82,16 @@ async def adrive(turn: Turn, send: Callable[[Permit], Awaitable[Sent]], clock: C
             raise
         if turn.concluded(permit, sent):
             return Ended(Ending.ANSWERED, sent, 0.0)
-    flow = turn.flow(async_waker, permit, sent)
+    flow, waker = turn.flow(async_waker, permit, sent), None
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
                 resume = Resume(0.0, await send(effect.permit))
             else:
-                await effect.waker.wait(effect.until)
+                until, waker = effect
+                del effect
+                await waker.wait(until)
                 resume = Resume(0.0)
             resume.now = clock()
             effect = flow.send(resume)
@@ -98,6 +100,8 @@ async def adrive(turn: Turn, send: Callable[[Permit], Awaitable[Sent]], clock: C
         return ended
     finally:
         flow.close()
+        if waker is not None:
+            waker.close()
 
 
 class ThreadWaker:
@@ -144,20 +148,20 @@ class AsyncioWaker:
         """Sets the task's timer, without running the task."""
         return self._call(self._set_timer, until)
 
-    async def wait(self, until: float | None) -> None:
-        """Suspends until woken or `until`."""
-        if not self._woken:
-            self._future = self._loop.create_future()
-            if until is not None:
-                self._set_timer(until)
-            try:
-                await self._future
-            finally:
-                self._future = None
-                if self._timer is not None:
-                    self._timer.cancel()
-                    self._timer = None
-        self._woken = False
+    def wait(self, until: float | None) -> Awaitable[None]:
+        """What to await: done when woken, or at `until`. (A future, not a coroutine: a hundred thousand may wait.)"""
+        future = self._future = self._loop.create_future()
+        if self._woken:
+            self._finish()
+        elif until is not None:
+            self._set_timer(until)
+        return future
+
+    def close(self) -> None:
+        """Cancels the timer of a wait that was cut short."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _call(self, function: Callable[..., None], *args: Any) -> bool:
         if threading.get_ident() == self._thread and not self._loop.is_closed():
@@ -170,16 +174,17 @@ class AsyncioWaker:
         return True
 
     def _finish(self) -> None:
-        self._woken = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        future, self._future = self._future, None
+        self._woken = future is None
+        self.close()
+        if future is not None and not future.done():
+            future.set_result(None)
 
     def _set_timer(self, until: float) -> None:
         if self._future is None:
             self._woken = True
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        self.close()
         self._timer = self._loop.call_later(max(0.0, until - time.monotonic()), self._finish)
 
 
@@ -211,6 +216,9 @@ class TrioWaker:
         with self._trio.move_on_after(timeout):
             await self._event.wait()
         self._event = self._trio.Event()
+
+    def close(self) -> None:
+        """Nothing is left of a wait that was cut short."""
 
     def _finish(self) -> None:
         self._event.set()

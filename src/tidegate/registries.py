@@ -22,7 +22,7 @@ from typing import TypeVar
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.bucket import DEFAULT_WINDOW
-from tidegate.core.snapshot import RegistrySnapshot, key_snapshot
+from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
@@ -99,7 +99,7 @@ class RateLimitRegistry:
         """What every known key does now: limits, levels, who waits, which gate is closed and until when."""
         with self._lock:
             now = self.clock()
-            keys = {key: key_snapshot(slots.admission, slots.line, now) for key, slots in self._slots.items()}
+            keys = {key: slots.snapshot(now) for key, slots in self._slots.items()}
         if self._dropped:
             self._drain()
         return RegistrySnapshot(keys)

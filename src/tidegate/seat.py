@@ -14,13 +14,13 @@ from tidegate.registries import ABANDONED, RateLimitRegistry
 from tidegate.slots import Price, Waiter, Waker
 
 
-class Seat:
-    """Implements `tidegate.core.exchange.Seat` for one call.
+class Seat(Waiter):
+    """Implements `tidegate.core.exchange.Seat` for one call, by standing in the line itself.
 
     `window` is the provider's usual window in seconds; calls of equal `priority` are first come, first served.
     """
 
-    __slots__ = ("_registry", "_waiter", "_window", "key")
+    __slots__ = ("_registry", "_window", "key")
 
     def __init__(
         self,
@@ -32,48 +32,34 @@ class Seat:
         window: float,
         priority: int,
     ) -> None:
+        super().__init__(price, make_waker, priority)
         self._registry = registry
-        self._waiter = Waiter(price, make_waker, priority)
         self._window = window
         self.key = key
 
     @property
-    def until(self) -> float | None:
-        """When to look again at the latest; None: when woken."""
-        return self._waiter.until
-
-    @property
-    def waker(self) -> Waker:
-        """What the driver waits on."""
-        waiter = self._waiter
-        if waiter.waker is None:
-            waiter.waker = waiter.make_waker()
-        return waiter.waker
-
-    @property
     def gate(self) -> str:
         """What is closed for the head of the line."""
-        slots = self._waiter.slots
-        return slots.gate if slots is not None else ""
+        return self.slots.gate if self.slots is not None else ""
 
     def stand(self, now: float, deadline: float) -> Permit | None:
         """Joins the queue, or passes at once."""
-        self._waiter.deadline = deadline
-        return self._registry.stand(self._waiter, self.key, self._window)
+        self.deadline = deadline
+        return self._registry.stand(self, self.key, self._window)
 
     def resume(self, permit: Permit, deadline: float) -> None:
         """Takes over a call that has passed without standing: its place is that of its `permit`."""
-        self._waiter.place = permit.place
-        self._waiter.deadline = deadline
-        self._registry.seat(self._waiter, self.key, self._window)
+        self.place = permit.place
+        self.deadline = deadline
+        self._registry.seat(self, self.key, self._window)
 
     def look(self, now: float) -> Permit | None:
         """The permit, if it was given meanwhile."""
-        return self._registry.look(self._waiter)
+        return self._registry.look(self)
 
     def leave(self) -> None:
         """Gives up the place, or the permit that was never used."""
-        self._registry.leave(self._waiter)
+        self._registry.leave(self)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
         """Takes in the headers of a streaming answer."""
@@ -81,7 +67,7 @@ class Seat:
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
         """Gives the slot back with what the attempt came to."""
-        self._registry.settle(permit, outcome, self._waiter if rejoin else None)
+        self._registry.settle(permit, outcome, self if rejoin else None)
 
     def abandon(self, permit: Permit) -> None:
         """Gives the slot back of an attempt that was cut short."""
@@ -114,6 +100,10 @@ class Turn(ABC):
     def price(self, estimate: Estimate) -> Cost:
         """What the call is expected to be charged, by what its key has learned so far."""
 
+    def __call__(self, estimate: Estimate) -> Cost:
+        """The price: a turn is its own price function, so that no bound method is kept for each that waits."""
+        return self.price(estimate)
+
     def begin(self) -> Permit | None:
         """The permit, where the call may go at once."""
         permit = self.registry.enter(self.key, self.price, self.window)
@@ -137,9 +127,10 @@ class Turn(ABC):
     def flow(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: Sent | None) -> Flow:
         """The dialogue, from the beginning or from an attempt that came to `sent`."""
         registry = self.registry
-        seat = Seat(registry, self.key, self.price, make_waker, window=self.window, priority=self.priority)
+        seat = Seat(registry, self.key, self, make_waker, window=self.window, priority=self.priority)
         begun = None
         if permit is not None and sent is not None:
             begun = Begun(permit, sent, self.began)
             seat.resume(permit, self.began + self.policy.max_wait)
-        return exchange(seat, self.policy, registry.clock(), registry.draw, begun)
+        now = self.began if begun is None else registry.clock()
+        return exchange(seat, self.policy, now, registry.draw, begun)

@@ -6,20 +6,21 @@ first deadline in the line has come; everybody else waits to be woken. Every cha
 tick of the clock) ends in `pump`, which admits from the head as many as may go and returns whom to wake; the caller
 wakes them after it has let go of the registry's lock.
 
-Waiters of equal priority form a lane, first come first served; deadlines are kept in a heap whose entries are dropped
-when they are found stale. Joining, leaving from any place and admission cost the same however many wait.
+Waiters of equal priority form a lane, first come first served; deadlines that do not come in that order are kept in a
+heap besides. Joining, leaving from any place and admission cost the same however many wait.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from tidegate.core.admission import Admission, Out, Permit
 from tidegate.core.estimate import Estimate
+from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost
 
 NEVER = float("inf")
@@ -50,6 +51,8 @@ class Waiter:
     """
 
     __slots__ = (
+        "before",
+        "behind",
         "cost",
         "deadline",
         "joined_at",
@@ -61,6 +64,7 @@ class Waiter:
         "priority",
         "slots",
         "standing",
+        "timed",
         "until",
         "waker",
     )
@@ -73,40 +77,78 @@ class Waiter:
         self.waker: Waker | None = None
         self.priority = priority
         self.standing = False
+        self.timed = False
         self.place = 0
         self.joined_at = 0.0
         self.deadline = NEVER
         self.permit: Permit | None = None
         self.until: float | None = None
         self.slots: Slots | None = None
+        self.before: Waiter | None = None
+        self.behind: Waiter | None = None
+
+    def alarm(self) -> Waker:
+        """What the call waits on; made on first use, since most calls never wait."""
+        if self.waker is None:
+            self.waker = self.make_waker()
+        return self.waker
 
 
 class Lane:
-    """Waiters of one priority; those that were refused stand before those never admitted."""
+    """Waiters of one priority; those that were refused stand before those never admitted.
 
-    __slots__ = ("fresh", "returned")
+    The latter are linked to each other from `fresh` on, so that any of them steps out at once and none costs more than
+    itself.
+    """
+
+    __slots__ = ("_last", "count", "fresh", "latest", "returned")
 
     def __init__(self) -> None:
-        self.fresh: OrderedDict[Waiter, None] = OrderedDict()
         self.returned: list[Waiter] = []
-
-    def __len__(self) -> int:
-        return len(self.fresh) + len(self.returned)
+        self.count = 0
+        self.latest = -NEVER
+        self.fresh: Waiter | None = None
+        self._last: Waiter | None = None
 
     def first(self) -> Waiter:
         """The earliest place; the lane is not empty."""
-        return self.returned[0] if self.returned else next(iter(self.fresh))
+        waiter = self.returned[0] if self.returned else self.fresh
+        assert waiter is not None, "an empty lane is taken out of the line"
+        return waiter
 
-    def remove(self, waiter: Waiter) -> bool:
-        """Takes a waiter out from any place; returns False for one who does not stand here."""
-        if waiter in self.fresh:
-            del self.fresh[waiter]
-            return True
+    def append(self, waiter: Waiter) -> None:
+        """Stands at the tail."""
+        last = self._last
+        waiter.before = last
+        if last is None:
+            self.fresh = waiter
+        else:
+            last.behind = waiter
+        self._last = waiter
+        self.count += 1
+
+    def come_back(self, waiter: Waiter) -> None:
+        """Stands at its old place."""
+        insort(self.returned, waiter, key=_place)
+        self.count += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        """Takes a waiter that stands here out from its place."""
+        self.count -= 1
         at = bisect_left(self.returned, waiter.place, key=_place)
         if at < len(self.returned) and self.returned[at] is waiter:
             del self.returned[at]
-            return True
-        return False
+            return
+        before, behind = waiter.before, waiter.behind
+        waiter.before = waiter.behind = None
+        if before is None:
+            self.fresh = behind
+        else:
+            before.behind = behind
+        if behind is None:
+            self._last = before
+        else:
+            behind.before = before
 
 
 class Line:
@@ -128,17 +170,22 @@ class Line:
         lane = self._lanes.get(waiter.priority)
         if lane is None:
             lane = self._lanes[waiter.priority] = Lane()
+        ordered = False
         if waiter.place:
-            insort(lane.returned, waiter, key=_place)
+            lane.come_back(waiter)
         else:
             waiter.place = self.next_place()
-            lane.fresh[waiter] = None
+            lane.append(waiter)
+            if waiter.deadline >= lane.latest:
+                # In order of arrival, as nearly all are: the lane's first fresh one stands for it.
+                lane.latest = waiter.deadline
+                ordered = True
         waiter.standing = True
         self._count += 1
-        heappush(self._deadlines, (waiter.deadline, waiter.place, waiter))
-        if len(self._deadlines) > 2 * self._count + 64:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].standing]
-            heapify(self._deadlines)
+        if not (ordered or waiter.timed):
+            waiter.timed = True
+            heappush(self._deadlines, (waiter.deadline, waiter.place, waiter))
+            self._compact()
 
     def next_place(self) -> int:
         """The place of a call that comes now, also of one that passes without standing: it may have to return to it."""
@@ -147,13 +194,15 @@ class Line:
 
     def leave(self, waiter: Waiter) -> bool:
         """Steps out from any place; returns False for one who does not stand here."""
-        lane = self._lanes.get(waiter.priority)
-        if lane is None or not waiter.standing or not lane.remove(waiter):
+        if not waiter.standing:
             return False
+        lane = self._lanes[waiter.priority]
+        lane.remove(waiter)
         waiter.standing = False
         self._count -= 1
-        if not lane:
+        if not lane.count:
             del self._lanes[waiter.priority]
+        self._compact()
         return True
 
     def head(self) -> Waiter | None:
@@ -166,14 +215,32 @@ class Line:
         """Whose deadline comes first."""
         deadlines = self._deadlines
         while deadlines and not deadlines[0][2].standing:
-            heappop(deadlines)
-        return deadlines[0][2] if deadlines else None
+            heappop(deadlines)[2].timed = False
+        soonest = deadlines[0][2] if deadlines else None
+        for lane in self._lanes.values():
+            first = lane.fresh
+            if first is not None and (soonest is None or first.deadline < soonest.deadline):
+                soonest = first
+        return soonest
 
     def clear(self) -> None:
         """Forgets everybody: after a fork they wait in the parent."""
+        for lane in self._lanes.values():
+            while lane.count:
+                gone = lane.first()
+                lane.remove(gone)
+                gone.standing = False
         self._lanes = {}
         self._deadlines = []
         self._count = 0
+
+    def _compact(self) -> None:
+        if len(self._deadlines) <= 2 * self._count + 64:
+            return
+        for entry in self._deadlines:
+            entry[2].timed = entry[2].standing
+        self._deadlines = [entry for entry in self._deadlines if entry[2].standing]
+        heapify(self._deadlines)
 
 
 def _place(waiter: Waiter) -> int:
@@ -195,6 +262,11 @@ class Slots:
     def idle(self) -> bool:
         """Whether nobody waits and nothing is under way."""
         return not self.line and not self.admission.flying
+
+    def snapshot(self, now: float) -> KeySnapshot:
+        """The state of the key at `now`."""
+        head = self.line.head()
+        return key_snapshot(self.admission, len(self.line), head.cost if head is not None else UNPRICED, now)
 
     def enter(self, price: Price, now: float) -> Permit | None:
         """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""
@@ -221,16 +293,14 @@ class Slots:
                 waiter.place = waiter.place or self.line.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
                 return []
-        if waiter.waker is None:
-            waiter.waker = waiter.make_waker()
+        waiter.alarm()
         self.line.join(waiter)
         return [woken for woken in self.pump(now, out) if woken is not waiter]
 
     def rejoin(self, waiter: Waiter, now: float) -> None:
         """Puts a refused call back to its old place; the caller pumps."""
         waiter.joined_at = now
-        if waiter.waker is None:
-            waiter.waker = waiter.make_waker()
+        waiter.alarm()
         self.line.join(waiter)
 
     def leave(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
@@ -266,14 +336,17 @@ class Slots:
     def _price(self, waiter: Waiter) -> None:
         estimate = self.admission.estimate
         if waiter.priced_by != estimate.version:
-            waiter.cost = waiter.price(estimate)
             waiter.priced_by = estimate.version
+            # Runs under the lock and in anybody's step: a price that fails keeps the cost there was.
+            with suppress(Exception):
+                waiter.cost = waiter.price(estimate)
 
     def _expire(self, now: float, woken: list[Waiter]) -> None:
         # An expired waiter steps out here, so that one whose loop never runs again cannot hold up the line.
         while (first := self.line.earliest()) is not None and first.deadline <= now:
             self.line.leave(first)
             self._holder = None if self._holder is first else self._holder
+            first.until = first.deadline
             woken.append(first)
 
     def _hold_clock(self, head: Waiter, ready: float, woken: list[Waiter]) -> None:

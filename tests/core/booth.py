@@ -7,8 +7,15 @@ from typing import Any
 
 from tests.core.values import KEY
 from tidegate.core import events
-from tidegate.core.exchange import Ended, Flow, Policy, Resume, Send, Sent, Wait, exchange
+from tidegate.core.exchange import Begun, Ended, Flow, Policy, Resume, Send, Sent, Wait, exchange
 from tidegate.core.vocabulary import Outcome
+
+WAKER = object()
+
+
+def waiting(until: float | None) -> Wait:
+    """What a call asks for that waits in its booth."""
+    return Wait(until, WAKER)
 
 
 class Pass:
@@ -24,6 +31,10 @@ class Booth:
 
     key = KEY
     gate = "pause"
+
+    def alarm(self) -> object:
+        """What the driver waits on."""
+        return WAKER
 
     def __init__(self) -> None:
         self.open = True
@@ -42,6 +53,12 @@ class Booth:
         self.given += 1
         permit = Pass(self.given, self.probing)
         self.permits.add(permit)
+        return permit
+
+    def pass_at_once(self) -> Pass:
+        """A permit for a call that never stood."""
+        permit = self._admit()
+        assert permit is not None
         return permit
 
     def stand(self, now: float, deadline: float) -> Pass | None:
@@ -78,9 +95,9 @@ class Booth:
 class Talk:
     """One exchange, step by step: what it asks for, and how it ended."""
 
-    def __init__(self, booth: Booth, policy: Policy, now: float = 0.0, draw: Callable[[], float] = lambda: 0.5) -> None:
+    def __init__(self, booth: Booth, policy: Policy, now: float = 0.0, begun: Begun | None = None) -> None:
         self.booth = booth
-        self.flow: Flow = exchange(booth, policy, now, draw)
+        self.flow: Flow = exchange(booth, policy, now, lambda: 0.5, begun)
         self.ended: Ended | None = None
         self.effect: Wait | Send | None = None
         self._step(lambda: next(self.flow))

@@ -62,7 +62,6 @@ def test_one_refusal_among_a_wave_cuts_once(admission: Admission) -> None:
     assert (admission.limit.slots, admission.epoch) == (10, 1)
 
 
-@pytest.mark.xfail(reason="the first of a wave was sent with one in flight: the limit falls to 1")
 def test_a_wave_that_is_refused_in_the_order_of_sending_cuts_no_deeper(admission: Admission) -> None:
     for permit in admit(admission, 20):
         settle(admission, permit, refusal())
@@ -229,6 +228,15 @@ def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: Admissio
     assert admission.ready_at(Cost(), NOW + 2.0) == (float("inf"), "breaker")
     settle(admission, probe, OK, NOW + 2.0)
     assert admission.ready_at(Cost(), NOW + 2.0) == (NOW + 2.0, "")
+
+
+def test_answers_sent_before_an_outage_do_not_hide_it(admission: Admission) -> None:
+    early = admit(admission, 4)
+    for number, permit in enumerate(admit(admission, 5, NOW + 10.0)):
+        settle(admission, permit, OUTAGE, NOW + 11.0)
+        if number < 4:
+            settle(admission, early[number], OK, NOW + 11.0)
+    assert not admission.breaker.closed
 
 
 @pytest.mark.parametrize("outcome", [INVALID, refusal(), answer()])

@@ -34,7 +34,7 @@ def act(breaker: Breaker, event: Event) -> None:
     elif event is Event.PROBE_SENT:
         breaker.sent()
     elif event is Event.PROBE_ANSWERED:
-        breaker.answered(True, 0.0)
+        breaker.answered(True, 0.0, 0.0)
     elif event is Event.PROBE_FAILED:
         failed(breaker, probe=True)
     else:
@@ -71,7 +71,7 @@ def test_only_consecutive_failures_count(breaker: Breaker) -> None:
     for _ in range(5):
         failed(breaker)
         failed(breaker)
-        breaker.answered(False, 0.0)
+        breaker.answered(False, 0.0, 0.0)
     assert breaker.closed
 
 
@@ -106,7 +106,7 @@ def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> 
     opened.sent()
     failed(opened, probe=True)
     opened.sent()
-    assert opened.answered(True, 0.0) is True
+    assert opened.answered(True, 0.0, 0.0) is True
     assert opened.opens_at(0.0) == 0.0
     for _ in range(3):
         opened.failed(False, 50.0, 50.0, 0.5)
@@ -114,9 +114,9 @@ def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> 
 
 
 def test_an_answer_that_is_no_probe_does_not_close_it(opened: Breaker) -> None:
-    assert opened.answered(False, 0.0) is False
+    assert opened.answered(False, 0.0, 0.0) is False
     opened.sent()
-    assert opened.answered(False, 0.0) is False
+    assert opened.answered(False, 0.0, 0.0) is False
     assert opened.state is State.HALF_OPEN
 
 
@@ -140,7 +140,7 @@ def test_failures_while_it_is_open_do_not_move_the_probe(opened: Breaker) -> Non
 
 def test_failures_of_calls_sent_before_it_closed_are_of_the_outage_that_is_over(opened: Breaker) -> None:
     opened.sent()
-    opened.answered(True, 5.0)
+    opened.answered(True, 5.0, 5.0)
     assert not any(opened.failed(False, 4.9, 6.0, 0.5) for _ in range(10))
     assert opened.closed
     assert [opened.failed(False, 5.0, 6.0, 0.5) for _ in range(3)] == [False, False, True]

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.booth import Booth, Talk, names
+from tests.core.booth import Booth, Talk, names, waiting
 from tests.core.values import INVALID, OK, OUTAGE, REFUSED, TIMEOUT
 from tidegate.core import events
-from tidegate.core.exchange import Ending, Policy, Send, Wait
+from tidegate.core.exchange import Begun, Ending, Policy, Send, Sent
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 
 SDK = Policy(max_wait=60.0)
@@ -43,9 +43,9 @@ def test_it_stands_with_its_deadline(booth: Booth) -> None:
 def test_it_waits_as_long_as_its_seat_says_and_looks_again(shut: Booth) -> None:
     shut.until = 7.0
     talk = Talk(shut, SDK)
-    assert talk.effect == Wait(7.0)
+    assert talk.effect == waiting(7.0)
     shut.until = None
-    assert talk.wait(7.0) == Wait(None)
+    assert talk.wait(7.0) == waiting(None)
     shut.open = True
     assert isinstance(talk.wait(9.0), Send)
     talk.reply(10.0, OK)
@@ -70,7 +70,7 @@ def test_a_refusal_for_want_of_capacity_goes_back_to_the_head_and_spends_no_atte
 def test_a_refused_call_waits_until_it_is_let_in_again(booth: Booth) -> None:
     talk = Talk(booth, SDK)
     booth.open = False
-    assert talk.reply(1.0, REFUSED) == Wait(None)
+    assert talk.reply(1.0, REFUSED) == waiting(None)
     booth.open = True
     talk.wait(4.0)
     talk.reply(5.0, OK)
@@ -89,9 +89,9 @@ def test_a_transient_failure_is_handed_back_where_the_sdk_owns_it(booth: Booth) 
 
 def test_a_transient_failure_is_repeated_with_full_jitter_where_we_own_it(booth: Booth) -> None:
     talk = Talk(booth, OWN)
-    assert talk.reply(1.0, TIMEOUT) == Wait(1.5)
+    assert talk.reply(1.0, TIMEOUT) == waiting(1.5)
     assert isinstance(talk.wait(1.5), Send)
-    assert talk.reply(2.0, OUTAGE) == Wait(3.0)
+    assert talk.reply(2.0, OUTAGE) == waiting(3.0)
     assert isinstance(talk.wait(3.0), Send)
     talk.reply(4.0, TIMEOUT)
     assert talk.ended is not None
@@ -101,7 +101,7 @@ def test_a_transient_failure_is_repeated_with_full_jitter_where_we_own_it(booth:
 def test_a_wake_up_does_not_cut_a_back_off_short(booth: Booth) -> None:
     talk = Talk(booth, OWN)
     talk.reply(1.0, TIMEOUT)
-    assert talk.wait(1.1) == Wait(1.5)
+    assert talk.wait(1.1) == waiting(1.5)
 
 
 def test_a_back_off_is_no_waiting_for_capacity(booth: Booth) -> None:
@@ -115,7 +115,7 @@ def test_a_back_off_is_no_waiting_for_capacity(booth: Booth) -> None:
 
 def test_a_back_off_ends_at_the_deadline_with_the_last_answer(booth: Booth) -> None:
     talk = Talk(booth, Policy(max_wait=1.2, attempts=3))
-    assert talk.reply(1.0, TIMEOUT) == Wait(1.2)
+    assert talk.reply(1.0, TIMEOUT) == waiting(1.2)
     talk.wait(1.2)
     assert talk.ended is not None
     assert (talk.ended.ending, booth.given) == (Ending.GIVEN_UP, 1)
@@ -126,7 +126,7 @@ def test_refusals_between_transient_failures_spend_none_of_their_attempts(booth:
     talk.reply(1.0, TIMEOUT)
     talk.wait(1.5)
     talk.reply(2.0, REFUSED)
-    assert talk.reply(3.0, TIMEOUT) == Wait(4.0)
+    assert talk.reply(3.0, TIMEOUT) == waiting(4.0)
 
 
 def test_the_failure_of_the_probe_is_handed_to_nobody(booth: Booth) -> None:
@@ -287,3 +287,20 @@ def test_an_expired_call_tells_only_its_deadline(shut: Booth) -> None:
     Talk(shut, SDK).wait(61.0)
     assert names(shut.told) == ["QueueDeadline"]
     assert shut.told[0][1] == (61.0, "pause")
+
+
+def test_a_call_that_passed_at_once_and_was_refused_goes_on_from_there(booth: Booth) -> None:
+    permit = booth.pass_at_once()
+    booth.open = False
+    talk = Talk(booth, SDK, now=3.0, begun=Begun(permit, Sent(REFUSED), 1.0))
+    assert talk.effect == waiting(None)
+    assert booth.log == [("settle", 1, "rate_limit", True)]
+    talk.wait(61.0)
+    assert talk.ended is not None
+    assert (talk.ended.ending, talk.ended.waited) == (Ending.GIVEN_UP, 58.0)
+
+
+def test_a_call_that_passed_at_once_and_failed_is_handed_back(booth: Booth) -> None:
+    talk = Talk(booth, SDK, now=3.0, begun=Begun(booth.pass_at_once(), Sent(OUTAGE), 1.0))
+    assert talk.ended is not None
+    assert (talk.ended.ending, booth.permits) == (Ending.HANDED_BACK, set())

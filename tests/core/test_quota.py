@@ -74,9 +74,67 @@ def test_the_scarcest_share_is_of_the_quotas_that_nothing_paces(quotas: Quotas) 
     assert scarcest is None
 
 
-def test_the_nearest_quota_has_under_a_twentieth_left() -> None:
+def test_a_refusal_is_explained_by_the_quota_that_its_own_readings_show_too_low(quotas: Quotas) -> None:
+    assert quotas.lacking(Cost(tokens=500.0), (bucket(60.0, 3.0), tokens(400.0)), 0.0) == "tokens"
+    assert quotas.lacking(Cost(tokens=100.0, produced=350.0), (tokens(400.0),), 0.0) == "tokens"
+
+
+def test_readings_that_show_room_explain_nothing_however_low_the_copy_is(quotas: Quotas) -> None:
+    quotas.mirrors["requests"].debit(9.0, 0.0, 2, 0.0)
+    assert quotas.lacking(Cost(), (), 0.0) == "requests"
+    assert quotas.lacking(Cost(), (tokens(400.0),), 0.0) == ""
+
+
+def test_without_readings_the_nearest_quota_with_under_a_twentieth_left_explains() -> None:
     quotas = Quotas()
     quotas.observe((bucket(60.0, 3.0), tokens(2000.0)), 1, 0.0, 0.0, [])
-    nearest = quotas.nearest(Cost(tokens=10.0), 0.0)
-    assert nearest is quotas.mirrors["requests"]
-    assert quotas.nearest(Cost(requests=0.0, tokens=10.0), 0.0) is None
+    assert quotas.lacking(Cost(tokens=10.0), (), 0.0) == "requests"
+    assert quotas.lacking(Cost(tokens=10.0), (bucket(name="unheard of"),), 0.0) == "requests"
+    assert quotas.lacking(Cost(requests=0.0, tokens=10.0), (), 0.0) == ""
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Reading("r", "requests", "continuous", limit=60.0),
+        Reading("r", "requests", "continuous", remaining=60.0),
+        Reading("r", "requests", "fixed", remaining=0.0),
+    ],
+)
+def test_a_reading_that_says_too_little_makes_no_mirror(reading: Reading) -> None:
+    quotas = Quotas()
+    assert quotas.observe((reading,), 1, 0.0, 0.0, []) == ([], None)
+    assert quotas.mirrors == {}
+
+
+def test_a_level_that_comes_back_at_a_boundary_needs_no_limit() -> None:
+    quotas = Quotas()
+    quotas.observe((Reading("r", "requests", "fixed", remaining=40.0),), 1, 0.0, 0.0, [])
+    assert quotas.mirrors["r"].limit == 40.0
+
+
+def test_ample_quota_needs_no_second_look() -> None:
+    quotas = Quotas()
+    quotas.observe((bucket(1000.0, 900.0), tokens(6000.0)), 1, 0.0, 0.0, [])
+    quotas.debit(Cost(tokens=100.0), 2, 0.0)
+    assert quotas.ample
+    assert quotas.ready_at(Cost(tokens=300.0), 0.0) == (0.0, "")
+    quotas.debit(Cost(tokens=3000.0), 3, 0.0)
+    assert not quotas.ample
+
+
+def test_a_quota_that_the_last_call_did_not_touch_does_not_pass_for_ample() -> None:
+    quotas = Quotas()
+    quotas.observe((bucket(1000.0, 900.0), tokens(0.0)), 1, 0.0, 0.0, [])
+    quotas.debit(Cost(), 2, 0.0)
+    assert quotas.ready_at(Cost(tokens=300.0), 0.0)[1] == "tokens"
+
+
+def test_what_an_estimate_is_worth_counts_where_quota_is_ample_too() -> None:
+    quotas = Quotas()
+    quotas.observe((tokens(6000.0),), 1, 0.0, 0.0, [])
+    mirror = quotas.mirrors["tokens"]
+    assert isinstance(mirror, Bucket)
+    mirror.scale = 5.0
+    quotas.debit(Cost(tokens=500.0), 2, 0.0)
+    assert quotas.ready_at(Cost(tokens=2000.0), 0.0)[1] == "tokens"

@@ -78,7 +78,6 @@ def test_an_idle_gap_in_which_the_bucket_was_full_teaches_nothing(mirror: Bucket
     assert mirror.scale == pytest.approx(1.0, rel=0.1)
 
 
-@pytest.mark.xfail(reason="only a level that was told to be full ends the span: what nobody saw is taken for charged")
 def test_a_burst_after_an_idle_gap_is_worth_what_it_was_estimated_at(mirror: Bucket) -> None:
     for order in range(1, 8):
         mirror.debit(1000.0, 0.0, order, 0.0).answered = True

@@ -4,9 +4,10 @@ import pytest
 
 from tests.core.values import KEY, OK
 from tidegate.core.admission import Admission, Permit
-from tidegate.core.vocabulary import Cost
+from tidegate.core.estimate import Estimate
+from tidegate.core.vocabulary import Cost, Inquiry, Usage
 from tidegate.settings import Settings
-from tidegate.slots import NEVER, Line, Slots, Waiter
+from tidegate.slots import NEVER, Slots, Waiter
 
 
 class Bell:
@@ -20,29 +21,9 @@ class Bell:
 
 
 def waiter(priority: int = 0, deadline: float = 3600.0, cost: Cost | None = None) -> Waiter:
-    made = Waiter(cost or Cost(), Bell(), priority)
+    made = Waiter(lambda estimate: cost or Cost(), Bell, priority)
     made.deadline = deadline
     return made
-
-
-def join(line: Line, count: int, priority: int = 0) -> list[Waiter]:
-    made = [waiter(priority) for _ in range(count)]
-    for each in made:
-        line.join(each)
-    return made
-
-
-def drain(line: Line) -> list[Waiter]:
-    order = []
-    while (head := line.head()) is not None:
-        line.leave(head)
-        order.append(head)
-    return order
-
-
-@pytest.fixture
-def line() -> Line:
-    return Line()
 
 
 @pytest.fixture
@@ -60,102 +41,6 @@ def taken(slots: Slots) -> Permit:
 def free(slots: Slots, permit: Permit, now: float = 0.0) -> list[Waiter]:
     slots.admission.settle(permit, OK, now, 0.5, None)
     return slots.pump(now, None)
-
-
-class TestLine:
-    def test_nobody_is_the_head_of_an_empty_line(self, line: Line) -> None:
-        assert (line.head(), line.earliest(), len(line), bool(line)) == (None, None, 0, False)
-
-    def test_first_come_first_served(self, line: Line) -> None:
-        made = join(line, 5)
-        assert len(line) == 5
-        assert drain(line) == made
-
-    def test_a_higher_priority_goes_first_and_each_is_in_order(self, line: Line) -> None:
-        low, high = join(line, 3, 0), join(line, 3, 5)
-        lowest = join(line, 1, -1)
-        assert drain(line) == high + low + lowest
-
-    def test_refused_calls_return_to_the_head_in_order_of_arrival(self, line: Line) -> None:
-        first, second, third, fourth = join(line, 4)
-        for each in (first, second, third):
-            line.leave(each)
-        for each in (third, first, second):
-            line.join(each)
-        assert drain(line) == [first, second, third, fourth]
-
-    def test_a_call_that_passed_without_standing_returns_to_its_place(self, line: Line) -> None:
-        passing = waiter()
-        line.number(passing)
-        line.number(passing)
-        (standing,) = join(line, 1)
-        line.join(passing)
-        assert drain(line) == [passing, standing]
-
-    @pytest.mark.parametrize("at", range(5))
-    def test_one_can_leave_from_any_place_once(self, line: Line, at: int) -> None:
-        made = join(line, 5)
-        assert line.leave(made[at]) is True
-        assert line.leave(made[at]) is False
-        assert drain(line) == made[:at] + made[at + 1 :]
-
-    @pytest.mark.parametrize("at", range(3))
-    def test_one_can_leave_from_any_place_after_returning(self, line: Line, at: int) -> None:
-        made = join(line, 3)
-        for each in made:
-            line.leave(each)
-        for each in made:
-            line.join(each)
-        assert line.leave(made[at]) is True
-        assert line.leave(made[at]) is False
-        assert drain(line) == made[:at] + made[at + 1 :]
-
-    def test_one_who_never_stood_cannot_leave(self, line: Line) -> None:
-        assert line.leave(waiter()) is False
-        join(line, 1)
-        assert line.leave(waiter()) is False
-
-    def test_the_earliest_deadline_is_found_wherever_it_stands(self, line: Line) -> None:
-        deadlines = [50.0, 30.0, 70.0, 10.0, 40.0]
-        made = [waiter(priority, deadline) for priority, deadline in zip([0, 1, 0, 0, 2], deadlines, strict=True)]
-        for each in made:
-            line.join(each)
-        found = []
-        while (first := line.earliest()) is not None:
-            line.leave(first)
-            found.append(first.deadline)
-        assert found == sorted(deadlines)
-
-    def test_the_earliest_of_one_who_left_and_returned_is_found(self, line: Line) -> None:
-        early, late = waiter(deadline=10.0), waiter(deadline=20.0)
-        line.join(early)
-        line.join(late)
-        line.leave(early)
-        assert line.earliest() is late
-        line.join(early)
-        assert line.earliest() is early
-
-    def test_the_line_remembers_nobody_who_left(self, line: Line) -> None:
-        for _ in range(5000):
-            passing = waiter()
-            line.join(passing)
-            line.leave(passing)
-        assert len(line._deadlines) < 200
-
-    @pytest.mark.xfail(reason="each return pushes the deadline again while the old entry still counts")
-    def test_the_line_remembers_one_who_returns_often_once(self, line: Line) -> None:
-        stubborn = waiter()
-        for _ in range(5000):
-            line.join(stubborn)
-            line.leave(stubborn)
-        line.join(stubborn)
-        assert len(line._deadlines) < 200
-
-    def test_a_cleared_line_is_empty_for_everybody(self, line: Line) -> None:
-        (standing,) = join(line, 1)
-        line.clear()
-        assert (line.head(), line.earliest(), len(line)) == (None, None, 0)
-        assert line.leave(standing) is False
 
 
 def test_a_call_passes_where_nobody_stands_and_the_gates_are_open(slots: Slots) -> None:
@@ -274,10 +159,44 @@ def test_all_who_are_past_their_deadline_step_out_at_once(slots: Slots, taken: P
 
 def test_one_who_returns_stands_before_anybody_is_let_in(slots: Slots, taken: Permit) -> None:
     refused, fresh = waiter(), waiter()
-    slots.line.number(refused)
+    refused.place = slots.line.next_place()
     slots.stand(fresh, 0.0, None)
     slots.admission.settle(taken, OK, 0.0, 0.5, None)
     slots.rejoin(refused, 0.0)
     slots.pump(0.0, None)
     assert refused.permit is not None
     assert fresh.permit is None
+
+
+def test_a_call_is_priced_when_it_comes_to_the_head_by_what_was_learned_until_then(slots: Slots, taken: Permit) -> None:
+    priced: list[float] = []
+
+    def price(estimate: Estimate) -> Cost:
+        priced.append(estimate.mean_output)
+        return Cost()
+
+    first, second = waiter(), Waiter(price, Bell, 0)
+    second.deadline = 3600.0
+    slots.stand(first, 0.0, None)
+    slots.stand(second, 0.0, None)
+    assert priced == []
+    slots.admission.estimate.learn(Inquiry(), Usage(output_tokens=5000))
+    free(slots, taken)
+    slots.pump(0.0, None)
+    assert priced == [slots.admission.estimate.mean_output]
+
+
+def test_a_call_that_never_waits_makes_no_waker(slots: Slots) -> None:
+    passing = waiter()
+    slots.stand(passing, 0.0, None)
+    assert passing.waker is None
+    standing = waiter()
+    slots.stand(standing, 0.0, None)
+    assert isinstance(standing.waker, Bell)
+
+
+def test_a_call_that_passed_and_was_refused_has_a_waker_when_it_returns(slots: Slots) -> None:
+    passing = waiter()
+    slots.stand(passing, 0.0, None)
+    slots.rejoin(passing, 0.0)
+    assert isinstance(passing.waker, Bell)

@@ -47,7 +47,6 @@ def test_a_quota_is_learned_once(admission: Admission, out: Out) -> None:
     assert of(out, events.RateLimitLearned) == [events.RateLimitLearned(KEY, 0.0, "requests", "requests", 60.0, 60.0)]
 
 
-@pytest.mark.xfail(reason="the share is compared with the factor it gives, which is never under 0.2")
 def test_scarcity_is_told_when_it_begins(admission: Admission, out: Out) -> None:
     for remaining in (50.0, 5.0, 4.0, 3.0):
         settle(admission, admit(admission, out), answer(fixed(100.0, remaining)), 0.0, out)

@@ -37,7 +37,6 @@ def test_it_starts_full_and_does_not_refill_meanwhile(mirror: Window) -> None:
 def test_it_tells_whether_it_can_pace(mirror: Window, bounded: Window) -> None:
     assert Window(fixed(10.0), 0.0).paces is False
     assert bounded.paces is True
-    assert bounded.rate == pytest.approx(10.0 / 60.0)
 
 
 def test_everything_is_back_after_the_boundary(bounded: Window) -> None:

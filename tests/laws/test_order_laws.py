@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, buckets, callers, slots, windows, world, worlds
-from tests.laws.world import World
+from tests.laws.world import KEY, World
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 
@@ -41,13 +41,11 @@ def test_no_call_is_first_sent_while_a_refused_one_of_its_priority_stands(
     def watch(played: World) -> None:
         nonlocal seen
         for sending in played.sends[seen:]:
-            if sending.before == 0:
-                overtaken.extend(
-                    (sending.row, row)
-                    for row, call in played._flows.items()
-                    if call.standing and call.sent and not call.is_admitted
-                    and call.priority >= made[sending.row].priority
-                )  # fmt: skip
+            if sending.before:
+                continue
+            for priority, lane in played.registry._slots[KEY].line._lanes.items():
+                if priority >= made[sending.row].priority:
+                    overtaken.extend((sending.row, each.place) for each in lane.returned if each.joined_at < sending.at)
         seen = len(played.sends)
 
     played.watch = watch

@@ -7,31 +7,35 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, world, worlds
 from tidegate.core.exchange import Ending
+from tidegate.settings import Settings
 from tidegate.testing import Limit
 from tidegate.testing.specs import OutageSpan
 
-busy = st.integers(60, 200).map(lambda count: [Caller(at=0.0) for _ in range(count)])
-spans = st.tuples(st.integers(0, 30), st.integers(1, 50)).map(
+# Enough calls wait when the outage begins for five of them to fail one after the other.
+busy = st.integers(100, 300).map(lambda count: [Caller(at=0.0) for _ in range(count)])
+half_a_second = worlds.map(lambda facts: {**facts, "slowest": 0.5})
+spans = st.tuples(st.integers(0, 5), st.integers(1, 50)).map(
     lambda tenths: OutageSpan(start=tenths[0] / 10, end=(tenths[0] + tenths[1]) / 10)
 )
+TWENTY = Settings(max_concurrency=20)
 
 
-@given(busy, worlds, spans, st.booleans())
+@given(busy, half_a_second, spans, st.booleans())
 def test_a_five_second_outage_loses_no_call_that_may_be_repeated(
     made: list[Caller], facts: dict[str, float], span: OutageSpan, limited: bool
 ) -> None:
     limits = (Limit(limit=600, window=60.0),) if limited else ()
-    played = world(limits, made, facts, outages=(span,), repeats=2)
+    played = world(limits, made, facts, outages=(span,), repeats=2, settings=TWENTY)
     played.run()
     assert {ended.ending for ended in played.ended.values()} == {Ending.ANSWERED}
     assert len(played.ended) == len(made)
 
 
-@given(busy, worlds, spans)
+@given(busy, half_a_second, spans)
 def test_while_the_breaker_is_open_the_provider_is_asked_by_probes_alone(
     made: list[Caller], facts: dict[str, float], span: OutageSpan
 ) -> None:
-    played = world((), made, facts, outages=(span,), repeats=2)
+    played = world((), made, facts, outages=(span,), repeats=2, settings=TWENTY)
     played.run()
     settled = span.start + 2 * facts["network"] + facts["slowest"]
     during = sorted(attempt.sent_at for attempt in played.attempts if settled < attempt.sent_at < span.end)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Ended, Ending, Policy, Resume, Send, Sent, exchange
+from tidegate.core.estimate import Estimate
+from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Seat
+from tidegate.seat import Turn
 from tidegate.settings import Settings
 from tidegate.testing import Call, Gate, Refusal, Scenario, Ticket
 
@@ -86,7 +87,7 @@ class World:
             if self.watch is not None:
                 self.watch(self)
             steps += 1
-            assert steps < 2_000_000, "the world does not come to rest"
+            assert steps < 200_000, "the world does not come to rest"
 
     def serve(self, call: VirtualCall, permit_sent: Callable[[Sent], None]) -> None:
         """What becomes of a request that is sent now."""
@@ -147,8 +148,17 @@ class Sending:
     before: int
 
 
+class VirtualTurn(Turn):
+    """A call that weighs so many tokens, and says so."""
+
+    __slots__ = ("tokens",)
+
+    def price(self, estimate: Estimate) -> Cost:
+        return Cost(tokens=self.tokens, input_tokens=self.tokens)
+
+
 class VirtualCall:
-    """One caller: drives its exchange as `tidegate.drive` does, on the world's events."""
+    """One caller: takes its turn as `tidegate.drive` does, on the world's events."""
 
     def __init__(self, world: World, row: int, tokens: int, max_wait: float, priority: int) -> None:
         self.world = world
@@ -158,33 +168,27 @@ class VirtualCall:
         self.waiting_for = 0
         self.sent = self.repeated = 0
         self.standing = False
-        seat = Seat(
-            world.registry,
-            KEY,
-            lambda estimate: Cost(tokens=tokens, input_tokens=tokens),
-            lambda: self,
-            window=60.0,
-            priority=priority,
-        )
-        self.waiter = seat._waiter
-        self._make = lambda: exchange(seat, Policy(max_wait=max_wait), world.now, world.random.random)
-        self.flow = None
+        self.turn = VirtualTurn(world.registry, KEY, Policy(max_wait=max_wait), 60.0, priority)
+        self.turn.tokens = tokens
+        self.passed: Permit | None = None
+        self.flow: Flow | None = None
         self.finished = False
-
-    @property
-    def is_admitted(self) -> bool:
-        """Whether it stands no longer, though it has not looked yet."""
-        return self.waiter.permit is not None
 
     def start(self) -> None:
         if self.finished:
             return
-        self.flow = self._make()
-        self._step(lambda: next(self.flow))
+        self.flow, self.passed = None, self.turn.begin()
+        if self.passed is not None:
+            self._leaves(self.passed)
+        else:
+            self._goes_on(None, None)
 
     def cancel(self) -> None:
         self.finished, self.standing = True, False
-        if self.flow is not None:
+        if self.passed is not None:
+            self.turn.abandon(self.passed)
+            self.passed = None
+        elif self.flow is not None:
             self.flow.close()
 
     def wake(self) -> bool:
@@ -200,28 +204,38 @@ class VirtualCall:
         if turn == self.waiting_for and not self.finished:
             self._step(lambda: self.flow.send(Resume(self.world.now)))
 
+    def _goes_on(self, permit: Permit | None, sent: Sent | None) -> None:
+        self.flow = self.turn.flow(lambda: self, permit, sent)
+        self._step(lambda: next(self.flow))
+
+    def _leaves(self, permit: Permit) -> None:
+        self.standing = False
+        self.world.sends.append(Sending(self.row, self.world.now, permit, self.sent))
+        self.sent += 1
+        self.world.serve(self, self._reply)
+
     def _step(self, advance: Callable[[], object]) -> None:
         self.waiting_for += 1
         try:
             effect = advance()
         except StopIteration as stop:
-            self.standing = False
-            if self._repeats(stop.value):
-                return
-            self.finished = True
-            self.world.ended[self.row] = stop.value
-            self.world.makespan = self.world.now
+            self._ends(stop.value)
             return
         if isinstance(effect, Send):
             self.waiting_for += 1
-            self.standing = False
-            self.world.sends.append(Sending(self.row, self.world.now, effect.permit, self.sent))
-            self.sent += 1
-            self.world.serve(self, self._reply)
+            self._leaves(effect.permit)
             return
         self.standing = True
         if effect.until is not None:
             self.arm(effect.until)
+
+    def _ends(self, ended: Ended) -> None:
+        self.standing = False
+        if self._repeats(ended):
+            return
+        self.finished = True
+        self.world.ended[self.row] = ended
+        self.world.makespan = self.world.now
 
     def _repeats(self, ended: Ended) -> bool:
         """Whether the caller makes the call again: its own back-off runs, in which nothing stands or is under way."""
@@ -234,7 +248,15 @@ class VirtualCall:
         return True
 
     def _reply(self, sent: Sent) -> None:
-        if not self.finished:
-            if sent.outcome.readings:
-                self.world.first_reading_at = min(self.world.first_reading_at, self.world.now)
+        if self.finished:
+            return
+        if sent.outcome.readings:
+            self.world.first_reading_at = min(self.world.first_reading_at, self.world.now)
+        if self.passed is None:
             self._step(lambda: self.flow.send(Resume(self.world.now, sent)))
+            return
+        permit, self.passed = self.passed, None
+        if self.turn.concluded(permit, sent):
+            self._ends(Ended(Ending.ANSWERED, sent, 0.0))
+        else:
+            self._goes_on(permit, sent)

@@ -205,7 +205,7 @@ INQUIRY = Inquiry("m", 400, 50, False)
         (AZURE, 20, Cost(1, 150, 100, 20, 0)),
         (ANTHROPIC, 20, Cost(1, 100, 100, 0, 20)),
         (ANTHROPIC, 500, Cost(1, 100, 100, 0, 50)),
-        (COMPATIBLE, 20, Cost(1, 120, 100, 20, 0)),
+        (COMPATIBLE, 20, Cost(1, 100, 100, 20, 0)),
     ],
 )
 def test_a_call_is_charged_by_the_providers_rule(provider, mean, cost):

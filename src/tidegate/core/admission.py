@@ -222,7 +222,7 @@ class Admission:
         if kind is Kind.OK:
             self._succeeded(permit, saturation, now, out)
         elif kind in CAPACITY:
-            self._refused(permit, outcome, now, draw, out)
+            self._refused(permit, outcome, saturation, now, draw, out)
         elif kind is Kind.TRANSIENT:
             self._failed(permit, outcome, now, draw, out)
         elif kind is Kind.ABANDONED:
@@ -265,7 +265,7 @@ class Admission:
         if scarcest is None:
             self.limit.scarcity = 1.0
             return
-        if out is not None and scarcest < 0.1 <= self.limit.scarcity:
+        if out is not None and scarcest < 0.1 and self.limit.scarcity >= 1.0:
             out.append(events.RateLimitWarning(self.key, now, scarcest))
         self.limit.scarce(scarcest)
 
@@ -293,7 +293,7 @@ class Admission:
                 out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
 
     def _answered(self, permit: Permit, now: float, out: Out) -> None:
-        if self.breaker.answered(permit.probe, now) and out is not None:
+        if self.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
             out.append(events.BreakerClosed(self.key, now))
 
     def _failed(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
@@ -303,7 +303,7 @@ class Admission:
         if self.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(self.key, now, self.breaker.ready_at))
 
-    def _refused(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+    def _refused(self, permit: Permit, outcome: Outcome, saturation: int, now: float, draw: float, out: Out) -> None:
         self.counts.refused += 1
         self._answered(permit, now, out)
         self.pause.refused_within(now - permit.sent_at)
@@ -314,7 +314,7 @@ class Admission:
         gate = self._explanation(permit, outcome, hint, now, new_wave)
         if new_wave and not gate and outcome.cause in CUTTING:
             before = self.limit.slots
-            self.limit.refused(permit.in_flight)
+            self.limit.refused(max(permit.in_flight, saturation))
             if out is not None and self.limit.slots < before:
                 out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots))
         if not gate or hint:

@@ -45,7 +45,17 @@ GROWTH = 1.5
 class Breaker:
     """The breaker of one key."""
 
-    __slots__ = ("_closed_at", "_cooldown", "_failures", "cap", "first", "ready_at", "state", "threshold")
+    __slots__ = (
+        "_closed_at",
+        "_cooldown",
+        "_failing_since",
+        "_failures",
+        "cap",
+        "first",
+        "ready_at",
+        "state",
+        "threshold",
+    )
 
     def __init__(self, threshold: int, first: float, cap: float) -> None:
         self.threshold = threshold
@@ -56,19 +66,26 @@ class Breaker:
         self._failures = 0
         self._cooldown = first
         self._closed_at = float("-inf")
+        self._failing_since = float("-inf")
 
     @property
     def closed(self) -> bool:
         """Whether everything may pass."""
         return self.state is State.CLOSED
 
-    def answered(self, probe: bool, now: float) -> bool:
-        """A server that lives answered; returns whether that closed the breaker."""
-        self._failures = 0
+    def answered(self, probe: bool, sent_at: float, now: float) -> bool:
+        """A server that lives answered; returns whether that closed the breaker.
+
+        An answer to what was sent before the failures began does not begin their count anew.
+        """
+        if sent_at >= self._failing_since:
+            self._failures = 0
+            self._failing_since = float("-inf")
         if probe and self._to(Event.PROBE_ANSWERED):
             self._cooldown = self.first
             self.ready_at = float("-inf")
             self._closed_at = now
+            self._failures = 0
             return True
         return False
 
@@ -79,6 +96,8 @@ class Breaker:
         """
         if sent_at < self._closed_at:
             return False
+        if not self._failures:
+            self._failing_since = now
         self._failures += 1
         if probe:
             opened = self._to(Event.PROBE_FAILED)

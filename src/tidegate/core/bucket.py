@@ -41,6 +41,9 @@ REORDER_DECAY = 0.95
 MONTH = 31 * 86_400.0
 """The longest window any provider is known to count over (PROVIDERS.md rule 2), in seconds."""
 
+MOST = 1e15
+"""No quota is larger: beyond it doubles lose the single unit."""
+
 INFINITY = float("inf")
 SCALE_SPAN = 0.1
 SCALE_WEIGHT = 0.3
@@ -174,7 +177,7 @@ class Bucket:
     def __init__(self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW) -> None:
         self.name = reading.name
         self.unit = reading.unit
-        self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
+        self.limit = min(MOST, max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0))
         self.window = usable_window(reading.window, default_window)
         self.rate = self.limit / self.window
         self.scale = 1.0
@@ -291,9 +294,9 @@ class Bucket:
 
     def _observe_limit_and_window(self, reading: Reading) -> None:
         if reading.limit is not None and reading.limit != self.limit:
-            self.limit = max(reading.limit, 1.0)
+            self.limit = min(MOST, max(reading.limit, 1.0))
         elif reading.limit is None:
-            self.limit = max(self.limit, reading.remaining or 0.0)
+            self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
         if reading.window is not None:
             self.window = usable_window(reading.window, self.window)
             return
@@ -317,10 +320,12 @@ class Bucket:
         entries = self._ledger.entries
         if self._reorder > SCALE_REORDER or (entries and entries[0].order <= order):
             # Overtaking makes both ends of a span unsure: it is closed, or begun, at an anchor that is clear of it.
-            self._span_clear = self._span_clear and level < FULL * self.limit
+            refilled = self._anchor_level + self.rate * (sent_at - self._anchor_at)
+            self._span_clear = self._span_clear and max(level, refilled) < FULL * self.limit
             return
         charged = self._span_level + self.rate * (sent_at - self._span_at) - level
-        usable = self._span_clear and level < FULL * self.limit and charged > 0.0
+        refilled = self._anchor_level + self.rate * (sent_at - self._anchor_at)
+        usable = self._span_clear and max(level, refilled) < FULL * self.limit and charged > 0.0
         if usable and self._span_estimated < SCALE_SPAN * self.limit:
             return
         if usable and abs(charged / self._span_estimated - self.scale) > SCALE_NOISE * self.scale:

@@ -123,9 +123,8 @@ class Seat(Protocol):
         """What is closed."""
         ...
 
-    @property
-    def waker(self) -> Any:
-        """What the driver waits on; made on first use, since most calls never wait."""
+    def alarm(self) -> Any:
+        """What the driver waits on."""
         ...
 
     def stand(self, now: float, deadline: float) -> Permit | None:
@@ -180,7 +179,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                     seat.tell(events.QueueDeadline, now - began, seat.gate)
                     ending = Ending.EXPIRED if last is None else Ending.GIVEN_UP
                     return Ended(ending, last, waited + now - stood, seat.gate)
-                now = (yield Wait(seat.until, seat.waker)).now
+                now = (yield Wait(seat.until, seat.alarm())).now
                 permit = seat.look(now)
             waited += now - stood
             held = permit
@@ -216,7 +215,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                 until = now + full_jitter(failures, policy.backoff_base, policy.backoff_cap, draw())
                 until = min(until, deadline)
                 while now < until:
-                    now = (yield Wait(until, seat.waker)).now
+                    now = (yield Wait(until, seat.alarm())).now
                 if now >= deadline:
                     seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, True)
                     return Ended(Ending.GIVEN_UP, last, waited)

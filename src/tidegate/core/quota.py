@@ -17,6 +17,7 @@ class Mirror(Protocol):
     unit: str
     limit: float
     window: float
+    scale: float
 
     @property
     def paces(self) -> bool:
@@ -94,13 +95,15 @@ class Quotas:
     def debit(self, cost: Cost, order: int, now: float) -> list[Charge]:
         """Charges an attempt to every quota it counts against."""
         charges: list[Charge] = []
-        ample = bool(self.mirrors)
+        ample, smallest = bool(self.mirrors), float("inf")
         for mirror in self.mirrors.values():
             amount, reserve = cost.amount(mirror.unit), cost.reserve(mirror.unit)
             if amount or reserve:
                 charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
-                ample = ample and mirror.level(now) > AMPLE * mirror.limit
-        self.ample = ample
+            if ample:
+                ample = mirror.level(now) > AMPLE * mirror.limit
+                smallest = min(smallest, mirror.limit / max(1.0, mirror.scale))
+        self.ample, self._roomy = ample, ROOMY * smallest
         return charges
 
     def observe(
@@ -122,7 +125,6 @@ class Quotas:
                 made.append(mirror)
             mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
             mirror.observe(reading, order, sent_at, now, mine)
-            self._roomy = ROOMY * min(mirror.limit for mirror in self.mirrors.values())
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
                 scarcest = share if scarcest is None else min(scarcest, share)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.core.admission import Admission
@@ -24,10 +24,10 @@ class QuotaSnapshot:
 class KeySnapshot:
     """One key. Durations are in seconds.
 
-    `ready_in` is when the next call of cost 1 request could go: 0 now, infinity when an attempt under way must end
-    first; `gate` says what is closed meanwhile. `ignored` counts unusable values in responses. Latencies are of the
-    last hundred answered attempts, None before the first. `chars_per_token` and `mean_output` (tokens an answer) are
-    what costs are estimated by.
+    `ready_in` is when the next call could go (who waits first, else one request): 0 now, infinity when an attempt under
+    way must end first; `gate` says what is closed meanwhile. `ignored` counts unusable values in responses. Latencies
+    are of the last hundred answered attempts, None before the first. `chars_per_token` and `mean_output` (tokens an
+    answer) are what costs are estimated by.
     """
 
     key: Key
@@ -84,16 +84,16 @@ class RegistrySnapshot:
         return sum(each.waiting for each in self.keys.values())
 
 
-def key_snapshot(admission: Admission, line: Sized, now: float) -> KeySnapshot:
-    """The state of one key at `now`."""
-    ready, gate = admission.ready_at(Cost(), now)
+def key_snapshot(admission: Admission, waiting: int, head: Cost, now: float) -> KeySnapshot:
+    """The state of one key at `now`, with `waiting` calls in its line, of which the first costs `head`."""
+    ready, gate = admission.ready_at(head, now)
     counts = admission.counts
     latencies = sorted(counts.latencies)
     return KeySnapshot(
         key=admission.key,
         limit=admission.limit.slots,
         in_flight=admission.in_flight,
-        waiting=len(line),
+        waiting=waiting,
         ready_in=max(0.0, ready - now),
         gate=gate,
         breaker=admission.breaker.state.value,

@@ -38,6 +38,7 @@ class Window:
         "_reserved",
         "limit",
         "name",
+        "scale",
         "unit",
         "window",
     )
@@ -47,6 +48,7 @@ class Window:
         self.unit = reading.unit
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
         self.window = usable_window(reading.window, default_window)
+        self.scale = 1.0
         self._remaining = self.limit
         self._anchor_order = -1
         self._anchor_at = now

@@ -116,7 +116,7 @@ class GovernedCall(Turn):
         self.provider = provider
         self.inquiry = inquiry
         max_wait = registry.settings.max_wait if mark.max_wait is None else mark.max_wait
-        policy = Policy(max_wait, 1, sending.replayable)
+        policy = _policy(max_wait, sending.replayable)
         key = key_of(registry, provider, sending, inquiry)
         super().__init__(registry, key, policy, provider.default_window, mark.priority)
 
@@ -187,6 +187,11 @@ def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: S
         )
         registry.intern(facts, key)
     return key
+
+
+@lru_cache(maxsize=64)
+def _policy(max_wait: float, replayable: bool) -> Policy:
+    return Policy(max_wait, 1, replayable)
 
 
 @lru_cache(maxsize=256)

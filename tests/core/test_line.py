@@ -1,0 +1,171 @@
+"""The line of one key: who is next, who leaves, whose deadline comes first."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.core.vocabulary import Cost
+from tidegate.slots import Line, Waiter, Waker
+
+
+def silent() -> Waker:
+    """Nobody of these is ever woken."""
+    raise NotImplementedError
+
+
+def waiter(priority: int = 0, deadline: float = 3600.0) -> Waiter:
+    made = Waiter(lambda estimate: Cost(), silent, priority)
+    made.deadline = deadline
+    return made
+
+
+def join(line: Line, count: int, priority: int = 0) -> list[Waiter]:
+    made = [waiter(priority) for _ in range(count)]
+    for each in made:
+        line.join(each)
+    return made
+
+
+def drain(line: Line) -> list[Waiter]:
+    order = []
+    while (head := line.head()) is not None:
+        line.leave(head)
+        order.append(head)
+    return order
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+def test_nobody_is_the_head_of_an_empty_line(line: Line) -> None:
+    assert (line.head(), line.earliest(), len(line), bool(line)) == (None, None, 0, False)
+
+
+def test_first_come_first_served(line: Line) -> None:
+    made = join(line, 5)
+    assert len(line) == 5
+    assert drain(line) == made
+
+
+def test_a_higher_priority_goes_first_and_each_is_in_order(line: Line) -> None:
+    low, high = join(line, 3, 0), join(line, 3, 5)
+    lowest = join(line, 1, -1)
+    assert drain(line) == high + low + lowest
+
+
+def test_refused_calls_return_to_the_head_in_order_of_arrival(line: Line) -> None:
+    first, second, third, fourth = join(line, 4)
+    for each in (first, second, third):
+        line.leave(each)
+    for each in (third, first, second):
+        line.join(each)
+    assert drain(line) == [first, second, third, fourth]
+
+
+def test_a_call_that_passed_without_standing_returns_to_its_place(line: Line) -> None:
+    passing = waiter()
+    passing.place = line.next_place()
+    (standing,) = join(line, 1)
+    line.join(passing)
+    assert drain(line) == [passing, standing]
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_one_can_leave_from_any_place_once(line: Line, at: int) -> None:
+    made = join(line, 5)
+    assert line.leave(made[at]) is True
+    assert line.leave(made[at]) is False
+    assert drain(line) == made[:at] + made[at + 1 :]
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_one_can_leave_from_any_place_after_returning(line: Line, at: int) -> None:
+    made = join(line, 3)
+    for each in made:
+        line.leave(each)
+    for each in made:
+        line.join(each)
+    assert line.leave(made[at]) is True
+    assert line.leave(made[at]) is False
+    assert drain(line) == made[:at] + made[at + 1 :]
+
+
+def test_one_who_never_stood_cannot_leave(line: Line) -> None:
+    assert line.leave(waiter()) is False
+    join(line, 1)
+    assert line.leave(waiter()) is False
+
+
+def test_the_earliest_deadline_is_found_wherever_it_stands(line: Line) -> None:
+    deadlines = [50.0, 30.0, 70.0, 10.0, 40.0]
+    made = [waiter(priority, deadline) for priority, deadline in zip([0, 1, 0, 0, 2], deadlines, strict=True)]
+    for each in made:
+        line.join(each)
+    found = []
+    while (first := line.earliest()) is not None:
+        line.leave(first)
+        found.append(first.deadline)
+    assert found == sorted(deadlines)
+
+
+def test_the_earliest_of_one_who_left_and_returned_is_found(line: Line) -> None:
+    early, late = waiter(deadline=10.0), waiter(deadline=20.0)
+    line.join(early)
+    line.join(late)
+    line.leave(early)
+    assert line.earliest() is late
+    line.join(early)
+    assert line.earliest() is early
+
+
+def test_the_line_remembers_nobody_who_left(line: Line) -> None:
+    for _ in range(5000):
+        passing = waiter()
+        line.join(passing)
+        line.leave(passing)
+    assert len(line._deadlines) < 200
+
+
+def test_the_line_remembers_one_who_returns_often_once(line: Line) -> None:
+    stubborn = waiter()
+    for _ in range(5000):
+        line.join(stubborn)
+        line.leave(stubborn)
+    line.join(stubborn)
+    assert len(line._deadlines) < 200
+
+
+def test_a_cleared_line_is_empty_for_everybody(line: Line) -> None:
+    (standing,) = join(line, 1)
+    line.clear()
+    assert (line.head(), line.earliest(), len(line)) == (None, None, 0)
+    assert line.leave(standing) is False
+
+
+def test_a_deadline_is_not_hidden_behind_a_patient_call_that_returned(line: Line) -> None:
+    patient, hasty = waiter(deadline=1e6), waiter(deadline=5.0)
+    line.join(patient)
+    line.leave(patient)
+    line.join(patient)
+    line.join(hasty)
+    assert line.earliest() is hasty
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 2), st.integers(0, 9)), max_size=40))
+def test_the_earliest_deadline_is_that_of_somebody_who_stands(
+    moves: list[tuple[int, bool, int, int]],
+) -> None:
+    line, everybody = Line(), []
+    for at, joins, priority, deadline in moves:
+        if joins or not everybody:
+            everybody.append(waiter(priority, float(deadline)))
+            line.join(everybody[-1])
+        elif not line.leave(everybody[at % len(everybody)]):
+            line.join(everybody[at % len(everybody)])
+        standing = [each.deadline for each in everybody if each.standing]
+        first = line.earliest()
+        assert (first.deadline if first is not None else None) == min(standing, default=None)

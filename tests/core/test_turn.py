@@ -1,0 +1,153 @@
+"""What `tidegate.drive` runs: most calls pass at once and are answered, any other goes on as an exchange."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import INVALID, KEY, OK, OUTAGE, answer, bucket, refusal
+from tidegate.core.admission import Permit
+from tidegate.core.estimate import Estimate
+from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
+from tidegate.core.vocabulary import Cost
+from tidegate.registries import RateLimitRegistry
+from tidegate.seat import Turn
+from tidegate.settings import Settings
+from tidegate.slots import Waker
+from tidegate.testing import VirtualClock
+
+
+class PlainTurn(Turn):
+    """One request."""
+
+    __slots__ = ()
+
+    def price(self, estimate: Estimate) -> Cost:
+        return Cost()
+
+
+def no_waker() -> Waker:
+    raise AssertionError("this call waits")
+
+
+class Bell:
+    def wake(self) -> bool:
+        return True
+
+    def arm(self, until: float) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def registry(clock: VirtualClock) -> RateLimitRegistry:
+    return RateLimitRegistry(Settings(start_concurrency=1, max_concurrency=1), clock=clock, draw=lambda: 0.5)
+
+
+@pytest.fixture
+def turn(registry: RateLimitRegistry) -> PlainTurn:
+    return PlainTurn(registry, KEY, Policy(max_wait=60.0), 60.0, 0)
+
+
+@pytest.fixture
+def permit(turn: PlainTurn) -> Permit:
+    """Its own, given at once."""
+    permit = turn.begin()
+    assert permit is not None
+    return permit
+
+
+def in_flight(registry: RateLimitRegistry) -> int:
+    return registry.snapshot().in_flight
+
+
+def ending(flow: Flow, resume: Resume | None = None) -> Ended:
+    with pytest.raises(StopIteration) as stopped:
+        flow.send(resume)
+    ended: Ended = stopped.value.value
+    return ended
+
+
+def test_an_answered_call_needs_no_dialogue(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
+    assert turn.concluded(permit, Sent(answer(bucket(60.0, 10.0)))) is True
+    seen = registry.snapshot().keys[KEY]
+    assert (seen.in_flight, seen.answered, len(seen.quotas)) == (0, 1, 1)
+
+
+def test_a_streaming_answer_keeps_its_slot(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
+    assert turn.concluded(permit, Sent(OK, streaming=True)) is True
+    assert in_flight(registry) == 1
+    registry.settle(permit, OK)
+    assert in_flight(registry) == 0
+
+
+def test_an_attempt_cut_short_gives_its_slot_back(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
+    turn.abandon(permit)
+    assert in_flight(registry) == 0
+
+
+def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
+    second, third = (PlainTurn(registry, KEY, Policy(max_wait=60.0), 60.0, 0) for _ in range(2))
+    assert second.begin() is None
+    flow = second.flow(Bell, None, None)
+    assert isinstance(next(flow), Wait)
+    turn.concluded(permit, Sent(OK))
+    assert third.begin() is None
+    assert isinstance(flow.send(Resume(0.0)), Send)
+    flow.close()
+    assert in_flight(registry) == 0
+
+
+def test_where_somebody_listens_every_call_has_the_whole_dialogue(registry: RateLimitRegistry, turn: PlainTurn) -> None:
+    registry.subscribe(lambda event: None)
+    assert turn.begin() is None
+    flow = turn.flow(no_waker, None, None)
+    assert isinstance(next(flow), Send)
+    assert ending(flow, Resume(1.0, Sent(OK))).ending is Ending.ANSWERED
+
+
+@pytest.mark.parametrize(("outcome", "how"), [(OUTAGE, Ending.HANDED_BACK), (INVALID, Ending.GIVEN_UP)])
+def test_a_call_that_failed_at_once_ends_in_the_dialogue(
+    registry: RateLimitRegistry, turn: PlainTurn, permit: Permit, outcome, how: Ending
+) -> None:
+    sent = Sent(outcome)
+    assert turn.concluded(permit, sent) is False
+    assert ending(turn.flow(no_waker, permit, sent)).ending is how
+    assert in_flight(registry) == 0
+
+
+def test_a_call_that_was_refused_at_once_returns_before_those_that_came_later(
+    registry: RateLimitRegistry, clock: VirtualClock, turn: PlainTurn, permit: Permit
+) -> None:
+    later = PlainTurn(registry, KEY, Policy(max_wait=60.0), 60.0, 0)
+    assert later.begin() is None
+    waiting = later.flow(Bell, None, None)
+    next(waiting)
+    sent = Sent(refusal(5.0))
+    assert turn.concluded(permit, sent) is False
+    flow = turn.flow(Bell, permit, sent)
+    effect = next(flow)
+    assert isinstance(effect, Wait)
+    assert effect.until == 5.0
+    clock.advance(5.0)
+    assert isinstance(waiting.send(Resume(5.0)), Wait)
+    assert isinstance(flow.send(Resume(5.0)), Send)
+    for each in (flow, waiting):
+        each.close()
+    assert (in_flight(registry), registry.snapshot().waiting) == (0, 0)
+
+
+def test_its_deadline_counts_from_when_it_came(
+    registry: RateLimitRegistry, clock: VirtualClock, turn: PlainTurn, permit: Permit
+) -> None:
+    clock.advance(59.0)
+    sent = Sent(refusal(30.0))
+    flow = turn.flow(Bell, permit, sent)
+    effect = next(flow)
+    assert isinstance(effect, Wait)
+    assert effect.until == 60.0
+    clock.advance(1.0)
+    assert ending(flow, Resume(60.0)).ending is Ending.GIVEN_UP
