@@ -217,7 +217,8 @@ class RateLimitRegistry:
         out = self._out()
         with self._lock:
             now = self.clock()
-            slots = waiter.slots = self._slots_of(key, window, now)
+            slots = self._slots_of(key, window, now)
+            waiter.belong(slots)
             woken = slots.stand(waiter, now, out)
             permit, waiter.permit = waiter.permit, None
         if woken or out or self._dropped:
@@ -227,7 +228,7 @@ class RateLimitRegistry:
     def seat(self, waiter: Waiter, key: Key, window: float) -> None:
         """Ties a call that has passed without standing to the line it may have to return to."""
         with self._lock:
-            waiter.slots = self._slots_of(key, window, self.clock())
+            waiter.belong(self._slots_of(key, window, self.clock()))
 
     def look(self, waiter: Waiter) -> Permit | None:
         """The permit of a waiting call, where it has one by now."""

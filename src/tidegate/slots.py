@@ -87,6 +87,12 @@ class Waiter:
         self.before: Waiter | None = None
         self.behind: Waiter | None = None
 
+    def belong(self, slots: Slots) -> None:
+        """Ties the call to the line it stands in; its key may have been forgotten and made anew since it last stood."""
+        if self.slots is not slots:
+            self.slots = slots
+            self.timed = False
+
     def alarm(self) -> Waker:
         """What the call waits on; made on first use, since most calls never wait."""
         if self.waker is None:
@@ -230,6 +236,8 @@ class Line:
                 gone = lane.first()
                 lane.remove(gone)
                 gone.standing = False
+        for entry in self._deadlines:
+            entry[2].timed = False
         self._lanes = {}
         self._deadlines = []
         self._count = 0
