@@ -23,9 +23,9 @@ from tidegate.core.admission import Permit
 from tidegate.core.exchange import Policy, Sent
 from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
 from tidegate.drive import adrive
+from tidegate.line import Waiter
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
-from tidegate.slots import Waiter
 
 MOST_BYTES = 1000.0
 MOST_GROWTH = 2.0

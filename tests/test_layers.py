@@ -11,7 +11,7 @@ SRC = Path(__file__).parents[1] / "src" / "tidegate"
 IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "subprocess", "sqlite3", "secrets"}
 
 CORE = {"errors", "core"}
-REGISTRY = {*CORE, "providers", "settings", "slots", "drive", "nesting", "registries", "seat", "calls"}
+REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "seat", "calls"}
 TRANSPORTS = {*REGISTRY, "transports"}
 SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "auto", ""}
 
@@ -21,11 +21,12 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "core": (CORE, False, set()),
     "providers": ({*CORE, "providers"}, False, set()),
     "settings": ({"errors"}, True, {"pydantic"}),
-    "slots": (CORE, False, set()),
+    "line": (CORE, False, set()),
+    "slots": ({*CORE, "line"}, False, set()),
     "drive": (CORE, True, set()),
     "nesting": (set(), False, set()),
-    "registries": ({*CORE, "settings", "slots"}, True, set()),
-    "seat": ({*CORE, "slots", "registries"}, False, set()),
+    "registries": ({*CORE, "settings", "line", "slots"}, True, set()),
+    "seat": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
     "default": ({"registries"}, True, set()),

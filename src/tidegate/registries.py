@@ -25,8 +25,9 @@ from tidegate.core.bucket import DEFAULT_WINDOW
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
+from tidegate.line import Price, Waiter
 from tidegate.settings import Settings
-from tidegate.slots import Price, Slots, Waiter
+from tidegate.slots import Slots
 
 Listener = Callable[[events.Event], object]
 T = TypeVar("T")
@@ -255,7 +256,7 @@ class RateLimitRegistry:
             self._act(woken, out)
 
     def _remove(self, waiter: Waiter, out: list[events.Event] | None) -> list[Waiter]:
-        slots = waiter.slots
+        slots: Slots | None = waiter.slots
         if slots is None:
             return []
         with self._lock:

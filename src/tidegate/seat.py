@@ -10,8 +10,8 @@ from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Begun, Flow, Policy, Sent, exchange
 from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
+from tidegate.line import Price, Waiter, Waker
 from tidegate.registries import ABANDONED, RateLimitRegistry
-from tidegate.slots import Price, Waiter, Waker
 
 
 class Seat(Waiter):

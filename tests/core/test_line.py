@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.vocabulary import Cost
-from tidegate.slots import Line, Waiter, Waker
+from tidegate.line import Line, Waiter, Waker
 
 
 def silent() -> Waker:

@@ -11,10 +11,10 @@ from tidegate.core import events
 from tidegate.core.exchange import Ended, Ending, Policy, Resume, Wait, exchange
 from tidegate.core.vocabulary import Cost, Key, Reading
 from tidegate.errors import PermitMisuse
+from tidegate.line import Waiter
 from tidegate.registries import NotReady, RateLimitRegistry
 from tidegate.seat import Seat
 from tidegate.settings import Settings
-from tidegate.slots import Waiter
 from tidegate.testing import VirtualClock
 
 

@@ -6,8 +6,9 @@ from tests.core.values import KEY, OK
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.vocabulary import Cost, Inquiry, Usage
+from tidegate.line import NEVER, Waiter
 from tidegate.settings import Settings
-from tidegate.slots import NEVER, Slots, Waiter
+from tidegate.slots import Slots
 
 
 class Bell:

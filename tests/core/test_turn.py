@@ -9,10 +9,10 @@ from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
 from tidegate.core.vocabulary import Cost
+from tidegate.line import Waker
 from tidegate.registries import RateLimitRegistry
 from tidegate.seat import Turn
 from tidegate.settings import Settings
-from tidegate.slots import Waker
 from tidegate.testing import VirtualClock
 
 

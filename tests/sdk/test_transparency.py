@@ -262,6 +262,20 @@ def test_a_request_of_any_shape_is_sent_as_it_is(kind: str, registry: tidegate.R
     assert b'"max_tokens":"many"' in script.requests[0].content.replace(b" ", b"")
 
 
+@pytest.mark.parametrize("broken", ["read_inquiry", "judge"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_of_our_own_is_logged_and_never_reaches_the_caller(
+    kind: str, broken: str, registry: tidegate.RateLimitRegistry, monkeypatch: Any, caplog: Any
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(f"tidegate.providers.{broken}", fail)
+    assert failures(ask(kind, registry.wrap(mocked(kind, Script(kind, ok(kind)))))) == []
+    assert "ZeroDivisionError" in caplog.text
+    assert registry.snapshot().in_flight == 0
+
+
 def test_without_limits_every_call_is_sent_once(registry: tidegate.RateLimitRegistry) -> None:
     with Simulator(Scenario(headers=False)) as provider:
         assert failures(ask("async_openai", registry.wrap(make("async_openai", provider.url)), count=100)) == []

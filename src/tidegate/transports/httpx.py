@@ -7,6 +7,7 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
+import logging
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,6 +29,7 @@ KEPT = 4096
 
 GOOD = Outcome(Kind.OK)
 
+logger = logging.getLogger("tidegate")
 patches = Patches()
 _stacks: dict[type, Stack] = {}
 _wrapped: weakref.WeakSet[object] = weakref.WeakSet()
@@ -128,6 +130,14 @@ class Stack:
         return self._hand_back(call, ended, args, kwargs)
 
     def _call(self, client: Any, args: Any, kwargs: Any) -> GovernedCall | None:
+        try:
+            return self._governed(client, args, kwargs)
+        except Exception:
+            # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
+            logger.exception("a request could not be read; it is not governed")
+            return None
+
+    def _governed(self, client: Any, args: Any, kwargs: Any) -> GovernedCall | None:
         mark = marked(client)
         if mark is None:
             return None
@@ -149,20 +159,25 @@ class Stack:
         return Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model)
 
     def _received(self, call: GovernedCall, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
-        status = response.status_code
-        if status >= 400:
-            outcome = call.judge(status, response.headers.raw, body)
-        elif call.reads_headers(permit):
-            outcome = call.judge(status, response.headers.raw, None)
-        else:
-            outcome = GOOD
+        try:
+            outcome = self._outcome(call, permit, response, body)
+        except Exception:
+            logger.exception("a response could not be judged; it is handed back")
+            outcome = Outcome(Kind.ABANDONED, row="unjudged")
         if body is not None:
-            if outcome.kind is Kind.OK and call.reads_usage(permit):
-                outcome = call.answered(permit, outcome, body)
             return Sent(outcome, response=response)
         watch = StreamWatch(call, permit, outcome)
         response.stream = stream(response.stream, watch)
         return Sent(outcome, response=response, streaming=True)
+
+    def _outcome(self, call: GovernedCall, permit: Permit, response: Any, body: bytes | None) -> Outcome:
+        status = response.status_code
+        if status >= 400:
+            return call.judge(status, response.headers.raw, body)
+        outcome = call.judge(status, response.headers.raw, None) if call.reads_headers(permit) else GOOD
+        if body is not None and call.reads_usage(permit):
+            return call.answered(permit, outcome, body)
+        return outcome
 
     def _hand_back(self, call: GovernedCall, ended: Ended, args: Any, kwargs: Any) -> Any:
         if ended.sent is None:
