@@ -40,7 +40,9 @@ class Slots:
         """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""
         if self.line:
             return None
-        cost = price(self.admission.estimate)
+        cost = UNPRICED
+        with suppress(Exception):
+            cost = price(self.admission.estimate)
         ready, self.gate = self.admission.ready_at(cost, now)
         if ready > now:
             return None
