@@ -67,6 +67,7 @@ class RateLimitRegistry:
         draw: Callable[[], float] = random.random,
     ) -> None:
         self.settings = settings if settings is not None else Settings.from_environment()
+        self.disabled = self.settings.disabled
         self.clock = clock
         self.draw = draw
         self._lock = threading.Lock()

@@ -8,10 +8,10 @@ wake; the caller wakes them after it has let go of the registry's lock.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from tidegate.core.admission import Admission, Out, Permit
+from tidegate.core.estimate import Estimate
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
+from tidegate.core.vocabulary import Cost
 from tidegate.line import NEVER, UNPRICED, Line, Price, Waiter
 
 
@@ -40,9 +40,7 @@ class Slots:
         """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""
         if self.line:
             return None
-        cost = UNPRICED
-        with suppress(Exception):
-            cost = price(self.admission.estimate)
+        cost = _priced(price, self.admission.estimate, UNPRICED)
         ready, self.gate = self.admission.ready_at(cost, now)
         if ready > now:
             return None
@@ -107,9 +105,7 @@ class Slots:
         estimate = self.admission.estimate
         if waiter.priced_by != estimate.version:
             waiter.priced_by = estimate.version
-            # Runs under the lock and in anybody's step: a price that fails keeps the cost there was.
-            with suppress(Exception):
-                waiter.cost = waiter.price(estimate)
+            waiter.cost = _priced(waiter.price, estimate, waiter.cost)
 
     def _expire(self, now: float, woken: list[Waiter]) -> None:
         # An expired waiter steps out here, so that one whose loop never runs again cannot hold up the line.
@@ -131,3 +127,11 @@ class Slots:
         head.until = until if until < NEVER else None
         if sooner and until < NEVER:
             woken.append(head)
+
+
+def _priced(price: Price, estimate: Estimate, otherwise: Cost) -> Cost:
+    # Runs under the lock and in anybody's step: a price that fails leaves the cost there was.
+    try:
+        return price(estimate)
+    except Exception:
+        return otherwise

@@ -76,7 +76,7 @@ def marked(client: Any) -> Mark | None:
     mark = getattr(client, MARK, None)
     if mark is None:
         mark = Installation.mark
-    if mark is None or mark.registry.settings.disabled or is_disabled() or inside_attempt():
+    if mark is None or mark.registry.disabled or is_disabled() or inside_attempt():
         return None
     return mark
 
