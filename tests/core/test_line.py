@@ -31,7 +31,7 @@ def join(line: Line, count: int, priority: int = 0) -> list[Waiter]:
 def drain(line: Line) -> list[Waiter]:
     order = []
     while (head := line.head()) is not None:
-        line.leave(head)
+        assert line.leave(head)
         order.append(head)
     return order
 
