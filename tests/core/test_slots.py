@@ -201,3 +201,16 @@ def test_a_call_that_passed_and_was_refused_has_a_waker_when_it_returns(slots: S
     slots.stand(passing, 0.0, None)
     slots.rejoin(passing, 0.0)
     assert isinstance(passing.waker, Bell)
+
+
+def test_a_price_that_fails_is_nobody_elses_failure(slots: Slots, taken: Permit) -> None:
+    def failing(estimate: object) -> Cost:
+        raise ZeroDivisionError
+
+    broken = Waiter(failing, Bell, 0)
+    slots.stand(broken, 0.0, None)
+    slots.admission.settle(taken, OK, 0.0, 0.5, None)
+    slots.pump(0.0, None)
+    assert broken.permit is not None
+    slots.admission.settle(broken.permit, OK, 0.0, 0.5, None)
+    assert slots.enter(failing, 0.0) is not None
