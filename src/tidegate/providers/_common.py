@@ -128,7 +128,7 @@ COMMON_ERRORS = (
         name="outage",
         kind=Kind.TRANSIENT,
         cause=Cause.OUTAGE,
-        source=f"{_RFC}; openai-python and anthropic-sdk-python retry 408, 409 and 5xx (SDK.md)",
+        source=f"{_RFC}; openai-python and anthropic-sdk-python retry 408, 409 and 5xx (`_should_retry`)",
         status=frozenset({408, 409, 425, *range(500, 600)}),
     ),
     ErrorRow(
