@@ -16,7 +16,7 @@ SDK_FAMILIES: dict[str, str] = {
     "openai": "openai",
     "anthropic": "anthropic",
 }
-"""SDK package: the family of its dialect. Its clients keep their HTTP client in `_client` (openai 3.52, anthropic 2.11)."""
+"""SDK package: the family of its dialect. Its clients keep their HTTP client in `_client` (openai 3, anthropic 2)."""
 
 AZURE_CLIENTS = frozenset({"AzureOpenAI", "AsyncAzureOpenAI"})
 
