@@ -263,7 +263,8 @@ def report(found: dict[str, Any], counts: list[int]) -> list[Check]:
     table("Distinct keys, each used once", ("used", "MB", "kept"), rows)
     print(f"one more new key: {kept[most]['us']:.1f} us")
     checks = [
-        Check("bytes of a waiter", held["added by turn, exchange, seat, waker"], MOST_BYTES),
+        Check("bytes of a waiter: exchange", held["added by turn, exchange, seat, waker"], MOST_BYTES),
+        Check("bytes of a waiter: aexecute", held["added by aexecute, all of that included"], MOST_BYTES),
         Check("bytes left a cancelled waiter", held["left after cancelling aexecute"], MOST_LEFT_BYTES),
         Check("memory of keys, last over second-last", kept[most]["megabytes"] / kept[counts[-2]]["megabytes"], 1.1),
     ]
