@@ -138,3 +138,45 @@ def test_what_an_estimate_is_worth_counts_where_quota_is_ample_too() -> None:
     mirror.scale = 5.0
     quotas.debit(Cost(tokens=500.0), 2, 0.0)
     assert quotas.ready_at(Cost(tokens=2000.0), 0.0)[1] == "tokens"
+
+
+def test_a_call_that_does_not_surely_fit_is_looked_at_although_quota_is_ample(quotas: Quotas) -> None:
+    quotas = Quotas()
+    quotas.observe((bucket(1000.0, 1000.0), tokens(6000.0)), 1, 0.0, 0.0, [])
+    quotas.debit(Cost(tokens=3000.0), 2, 0.0)
+    assert quotas.ample
+    assert quotas.ready_at(Cost(tokens=3500.0), 0.0)[1] == "tokens"
+
+
+def test_a_refusal_ends_what_passed_for_ample() -> None:
+    quotas = Quotas()
+    quotas.observe((fixed(100.0, 100.0, reset_after=30.0),), 1, 0.0, 0.0, [])
+    assert quotas.ready_at(Cost(), 0.0) == (0.0, "")
+    quotas.overdrawn("requests", 0.0, None)
+    assert quotas.ready_at(Cost(), 0.0)[1] == "requests"
+
+
+def test_what_was_in_flight_before_the_mirror_counts_against_what_is_ample() -> None:
+    quotas = Quotas()
+    (mirror,), _ = quotas.observe((bucket(1000.0, 999.0),), 1, 0.0, 0.0, [])
+    quotas.debit_late(mirror, 450.0, 0.0, 2, 0.0)
+    assert quotas.ample
+    quotas.debit_late(mirror, 100.0, 0.0, 3, 0.0)
+    assert not quotas.ample
+
+
+def test_an_answer_longer_than_was_reserved_counts_against_what_is_ample() -> None:
+    quotas = Quotas()
+    quotas.observe((tokens(6000.0),), 1, 0.0, 0.0, [])
+    charges = quotas.debit(Cost(produced=100.0), 2, 0.0)
+    quotas.settle(charges, 3200.0, 3, 0.0)
+    assert not quotas.ample
+    assert quotas.mirrors["tokens"].level(0.0) == 2800.0
+
+
+def test_levels_that_came_back_are_ample_with_the_next_reading() -> None:
+    quotas = Quotas()
+    quotas.observe((bucket(1000.0, 300.0),), 1, 0.0, 0.0, [])
+    assert not quotas.ample
+    quotas.observe((bucket(1000.0, 900.0),), 2, 36.0, 36.0, [])
+    assert quotas.ample

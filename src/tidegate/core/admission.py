@@ -194,8 +194,7 @@ class Admission:
         self.counts.attempts -= 1
         if out is not None:
             out.append(events.SlotReleased(self.key, now, 0.0, len(self.flying), Kind.ABANDONED))
-        for mirror, debit, reserve in permit.charges:
-            mirror.refund(debit, reserve)
+        self.quotas.refund(permit.charges)
         self.breaker.abandoned(permit.probe, now)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -213,8 +212,7 @@ class Admission:
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
         if kind is not Kind.OK and kind in REFUSED:
-            for mirror, debit, reserve in permit.charges:
-                mirror.refund(debit, reserve)
+            self.quotas.refund(permit.charges)
         elif permit.cost.produced:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
@@ -238,8 +236,7 @@ class Admission:
         """Forgets what is in flight: after a fork it belongs to the parent."""
         self.generation += 1
         for permit in self.flying.values():
-            for mirror, _, reserve in permit.charges:
-                mirror.settle(reserve, 0.0, self.order, permit.sent_at)
+            self.quotas.settle(permit.charges, 0.0, self.order, permit.sent_at)
         self.flying = {}
         if self.breaker.state is State.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
@@ -251,8 +248,7 @@ class Admission:
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
         produced = float(usage.output_tokens) if usage is not None else 0.0
-        for mirror, _, reserve in permit.charges:
-            mirror.settle(reserve, produced if reserve else 0.0, self.order, now)
+        self.quotas.settle(permit.charges, produced, self.order, now)
 
     def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
@@ -277,9 +273,7 @@ class Admission:
             reserve = flying.cost.reserve(mirror.unit)
             if amount or reserve:
                 order = max(flying.order, permit.order + 1)
-                debit = mirror.debit(amount, reserve, order, flying.sent_at)
-                debit.estimate = 0.0
-                flying.charges.append((mirror, debit, reserve))
+                flying.charges.append(self.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
         if mirror.unit == "requests":
             self.limit.announced(mirror.level(now))
 
@@ -344,7 +338,6 @@ class Admission:
             name = self.quotas.lacking(permit.cost, outcome.readings, now)
             if not name:
                 return ""
-        mirror = self.quotas.mirrors[name]
         if new_wave:
-            mirror.overdrawn(now, hint)
+            self.quotas.overdrawn(name, now, hint)
         return name

@@ -44,6 +44,9 @@ MONTH = 31 * 86_400.0
 MOST = 1e15
 """No quota is larger: beyond it doubles lose the single unit."""
 
+FOLD_WINDOWS = 2.0
+"""Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
+
 INFINITY = float("inf")
 SCALE_SPAN = 0.1
 SCALE_WEIGHT = 0.3
@@ -74,11 +77,11 @@ class Debit:
 
     __slots__ = ("amount", "answered", "charged_at", "estimate", "live", "mark", "order")
 
-    def __init__(self, amount: float, order: int, charged_at: float) -> None:
+    def __init__(self, amount: float, order: int, charged_at: float, estimate: float = 0.0) -> None:
         self.amount = amount
         self.order = order
         self.charged_at = charged_at
-        self.estimate = 0.0
+        self.estimate = estimate
         self.mark = 0.0
         self.answered = False
         self.live = True
@@ -169,6 +172,7 @@ class Bucket:
         "limit",
         "name",
         "rate",
+        "room",
         "scale",
         "unit",
         "window",
@@ -181,6 +185,7 @@ class Bucket:
         self.window = usable_window(reading.window, default_window)
         self.rate = self.limit / self.window
         self.scale = 1.0
+        self.room = 0.0
         self._low, self._high = 0.0, float("inf")
         self._anchor_order = -1
         self._anchor_at = now
@@ -219,12 +224,12 @@ class Bucket:
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
-        debit = Debit(amount * self.scale, order, now)
-        debit.estimate = amount
-        amount = debit.amount
+        debit = Debit(amount * self.scale, order, now, amount)
         self._advance(now)
-        self._ceiling -= amount
-        self._fold(now)
+        self._ceiling -= debit.amount
+        entries = self._ledger.entries
+        if entries and entries[0].charged_at < now - FOLD_WINDOWS * self.window:
+            self._fold(now)
         self._ledger.add(debit)
         self._reserved += reserve
         return debit
@@ -235,9 +240,7 @@ class Bucket:
         if produced > 0.0:
             self._advance(now)
             self._ceiling -= produced
-            debit = Debit(produced, order, now)
-            debit.estimate = produced
-            self._ledger.add(debit)
+            self._ledger.add(Debit(produced, order, now, produced))
 
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
@@ -346,8 +349,8 @@ class Bucket:
             self._ceiling_at = now
 
     def _fold(self, now: float) -> None:
-        # Without fresh headers the ledger would only grow: move the anchor past charges older than two windows.
-        horizon = now - 2.0 * self.window
+        # Without fresh headers the ledger would only grow: move the anchor past the oldest charges.
+        horizon = now - FOLD_WINDOWS * self.window
         entries = self._ledger.entries
         while entries and entries[0].charged_at < horizon:
             oldest = entries[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from tidegate.core.bucket import DEFAULT_WINDOW, Bucket, Debit
-from tidegate.core.vocabulary import Cost, Reading
+from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading
 from tidegate.core.window import Window
 
 
@@ -18,6 +18,8 @@ class Mirror(Protocol):
     limit: float
     window: float
     scale: float
+    room: float
+    """Units that may be charged before less than half of the limit is left."""
 
     @property
     def paces(self) -> bool:
@@ -59,9 +61,6 @@ NEARLY_EMPTY = 0.05
 AMPLE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
 
-ROOMY = 0.4
-"""Share of the smallest limit that surely fits while quota is ample, whatever unit it is counted in."""
-
 Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
 
@@ -69,25 +68,25 @@ Charge = tuple[Mirror, Debit, float]
 class Quotas:
     """The mirrors of one key by name; they come into being with the first reading that names them.
 
-    `ample` says that more than half of each was left after the last debit.
+    `ample` says that more than half of each is left; it is found anew with each reading, and ends between two readings
+    where what was charged since has used up a mirror's `room`.
     """
 
-    __slots__ = ("_roomy", "ample", "default_window", "mirrors")
+    __slots__ = ("_charged", "ample", "default_window", "mirrors")
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
         self.mirrors: dict[str, Mirror] = {}
         self.ample = False
-        self._roomy = 0.0
+        self._charged: list[tuple[Mirror, int, bool]] = []
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
-        if self.ample and max(cost) <= self._roomy:
+        if self.ample and self._fits(cost):
             return now, ""
         latest, binding = now, ""
-        for mirror in self.mirrors.values():
-            unit = mirror.unit
-            ready = mirror.ready_at(cost.amount(unit), cost.reserve(unit), now)
+        for mirror, place, reserves in self._charged:
+            ready = mirror.ready_at(cost[place], cost.produced if reserves else 0.0, now)
             if ready > latest:
                 latest, binding = ready, mirror.name
         return latest, binding
@@ -95,16 +94,37 @@ class Quotas:
     def debit(self, cost: Cost, order: int, now: float) -> list[Charge]:
         """Charges an attempt to every quota it counts against."""
         charges: list[Charge] = []
-        ample, smallest = bool(self.mirrors), float("inf")
-        for mirror in self.mirrors.values():
-            amount, reserve = cost.amount(mirror.unit), cost.reserve(mirror.unit)
+        for mirror, place, reserves in self._charged:
+            amount = cost[place]
+            reserve = cost.produced if reserves else 0.0
             if amount or reserve:
                 charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
-            if ample:
-                ample = mirror.level(now) > AMPLE * mirror.limit
-                smallest = min(smallest, mirror.limit / max(1.0, mirror.scale))
-        self.ample, self._roomy = ample, ROOMY * smallest
+                self._spend(mirror, amount * mirror.scale + reserve)
         return charges
+
+    def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
+        """Charges a new mirror with an attempt that was sent before it; nothing is learned from the estimate."""
+        debit = mirror.debit(amount, reserve, order, sent_at)
+        debit.estimate = 0.0
+        self._spend(mirror, amount * mirror.scale + reserve)
+        return mirror, debit, reserve
+
+    def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
+        """Turns what an attempt had reserved into a charge of what it `produced`."""
+        for mirror, _, reserve in charges:
+            if reserve:
+                mirror.settle(reserve, produced, order, now)
+                self._spend(mirror, max(0.0, produced - reserve))
+
+    def refund(self, charges: Iterable[Charge]) -> None:
+        """Takes back what a refused request was not charged."""
+        for mirror, debit, reserve in charges:
+            mirror.refund(debit, reserve)
+
+    def overdrawn(self, name: str, now: float, retry_after: float | None) -> None:
+        """The provider refused for want of the quota `name`, whatever its mirror says."""
+        self.ample = False
+        self.mirrors[name].overdrawn(now, retry_after)
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
@@ -112,7 +132,6 @@ class Quotas:
         """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
         for _, debit, _ in charges:
             debit.answered = True
-        self.ample = False
         made: list[Mirror] = []
         scarcest: float | None = None
         for reading in readings:
@@ -120,14 +139,14 @@ class Quotas:
             if mirror is None:
                 if not _measurable(reading):
                     continue
-                mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
-                self.mirrors[reading.name] = mirror
+                mirror = self._make(reading, now)
                 made.append(mirror)
             mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
             mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
                 scarcest = share if scarcest is None else min(scarcest, share)
+        self._find_room(now)
         return made, scarcest
 
     def lacking(self, cost: Cost, readings: Iterable[Reading], now: float) -> str:
@@ -147,6 +166,32 @@ class Quotas:
             if amount > 0.0 and share < least:
                 tightest, least = mirror.name, share
         return tightest
+
+
+    def _make(self, reading: Reading, now: float) -> Mirror:
+        mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
+        self.mirrors[reading.name] = mirror
+        place = PLACES.get(reading.unit)
+        if place is not None:
+            self._charged.append((mirror, place, reading.unit in PRODUCED))
+        return mirror
+
+    def _find_room(self, now: float) -> None:
+        self.ample = bool(self.mirrors)
+        for mirror in self.mirrors.values():
+            mirror.room = mirror.level(now) - AMPLE * mirror.limit
+            self.ample = self.ample and mirror.room > 0.0
+
+    def _spend(self, mirror: Mirror, amount: float) -> None:
+        mirror.room -= amount
+        if mirror.room < 0.0:
+            self.ample = False
+
+    def _fits(self, cost: Cost) -> bool:
+        for mirror, place, reserves in self._charged:
+            if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
+                return False
+        return True
 
 
 def _measurable(reading: Reading) -> bool:

@@ -95,15 +95,19 @@ class Cost(NamedTuple):
 
     def amount(self, unit: Unit) -> float:
         """The amount charged at admission to a quota that counts `unit`; 0 for a unit that no estimate knows."""
-        place = _PLACES.get(unit)
+        place = PLACES.get(unit)
         return self[place] if place is not None else 0.0
 
     def reserve(self, unit: Unit) -> float:
         """The amount that a quota of `unit` will be charged when the answer ends."""
-        return self.produced if unit in ("tokens", "output_tokens") else 0.0
+        return self.produced if unit in PRODUCED else 0.0
 
 
-_PLACES = {"requests": 0, "tokens": 1, "input_tokens": 2, "output_tokens": 3}
+PLACES: dict[Unit, Literal[0, 1, 2, 3]] = {"requests": 0, "tokens": 1, "input_tokens": 2, "output_tokens": 3}
+"""Where in a cost the amount stands that is charged to a quota of each unit at admission."""
+
+PRODUCED = frozenset({"tokens", "output_tokens"})
+"""Units that count what was produced when the answer ends."""
 
 
 class Usage(NamedTuple):

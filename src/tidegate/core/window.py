@@ -38,6 +38,7 @@ class Window:
         "_reserved",
         "limit",
         "name",
+        "room",
         "scale",
         "unit",
         "window",
@@ -49,6 +50,7 @@ class Window:
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
         self.window = usable_window(reading.window, default_window)
         self.scale = 1.0
+        self.room = 0.0
         self._remaining = self.limit
         self._anchor_order = -1
         self._anchor_at = now
