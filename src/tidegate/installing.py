@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from tidegate.default import registry as default_registry
 from tidegate.registries import RateLimitRegistry
 from tidegate.transports import httpx
-from tidegate.transports.govern import Installation, Mark
+from tidegate.transports.govern import Installation, Mark, policy_of
 from tidegate.transports.patching import when_imported
 
 BASE_URLS = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "AZURE_OPENAI_ENDPOINT")
@@ -31,7 +31,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     with _lock:
         if registry is None:
             registry = Installation.mark.registry if Installation.mark is not None else default_registry()
-        Installation.mark = Mark(registry, hosts=_hosts(registry))
+        Installation.mark = Mark(registry, policy_of(registry), hosts=_hosts(registry))
         if not _hooked:
             _hooked = True
             for name in httpx.MODULES:

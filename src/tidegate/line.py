@@ -153,18 +153,18 @@ class Lane:
 
 
 class Line:
-    """The calls that wait for one key, first come first served within a priority."""
+    """The calls that wait for one key, first come first served within a priority; `count` says how many."""
 
-    __slots__ = ("_count", "_deadlines", "_lanes", "_places")
+    __slots__ = ("_deadlines", "_lanes", "_places", "count")
 
     def __init__(self) -> None:
         self._lanes: dict[int, Lane] = {}
         self._deadlines: list[tuple[float, int, Waiter]] = []
         self._places = 0
-        self._count = 0
+        self.count = 0
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def join(self, waiter: Waiter) -> None:
         """Stands at the tail; a call that has stood before returns to its old place, at the head."""
@@ -182,7 +182,7 @@ class Line:
                 lane.latest = waiter.deadline
                 ordered = True
         waiter.standing = True
-        self._count += 1
+        self.count += 1
         if not (ordered or waiter.timed):
             waiter.timed = True
             heappush(self._deadlines, (waiter.deadline, waiter.place, waiter))
@@ -200,7 +200,7 @@ class Line:
         lane = self._lanes[waiter.priority]
         lane.remove(waiter)
         waiter.standing = False
-        self._count -= 1
+        self.count -= 1
         if not lane.count:
             del self._lanes[waiter.priority]
         self._compact()
@@ -235,10 +235,10 @@ class Line:
             entry[2].timed = False
         self._lanes = {}
         self._deadlines = []
-        self._count = 0
+        self.count = 0
 
     def _compact(self) -> None:
-        if len(self._deadlines) <= 2 * self._count + 64:
+        if len(self._deadlines) <= 2 * self.count + 64:
             return
         for entry in self._deadlines:
             entry[2].timed = entry[2].standing

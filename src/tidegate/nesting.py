@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_cell: ContextVar[Cell | None] = ContextVar("tidegate_attempt", default=None)
-_disabled: ContextVar[bool] = ContextVar("tidegate_disabled", default=False)
+_cell: ContextVar[Cell | None] = ContextVar("tidegate_cell", default=None)
 
 
 class Cell:
@@ -32,22 +31,18 @@ class Cell:
         _cell.reset(self._token)
 
 
-def inside_attempt() -> bool:
-    """Whether an attempt of an outer stack is under way in this context."""
+def passes() -> bool:
+    """Whether what is sent in this context passes through: inside an attempt under way, or inside `disabled()`."""
     cell = _cell.get()
     return cell is not None and cell.open
-
-
-def is_disabled() -> bool:
-    """Whether `disabled()` surrounds this code."""
-    return _disabled.get()
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
     """Everything sent in this context, and in tasks started in it, passes through untouched."""
-    token = _disabled.set(True)
+    # A cell that nobody closes: a task that outlives the block stays outside.
+    token = _cell.set(Cell())
     try:
         yield
     finally:
-        _disabled.reset(token)
+        _cell.reset(token)

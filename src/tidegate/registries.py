@@ -146,7 +146,7 @@ class RateLimitRegistry:
 
         `rejoin` is the call that held it, where it goes on: it stands at its old place before anybody else is let in.
         """
-        out = self._out()
+        out: list[events.Event] | None = [] if self._listeners else None
         with self._lock:
             if permit.settled:
                 raise PermitMisuse(f"{permit.key}: this permit was settled before")
@@ -275,7 +275,7 @@ class RateLimitRegistry:
         with self._lock:
             now = self.clock()
             permit.admission.learn(permit, outcome, now, out)
-            woken = self._pump(permit, now, out)
+            woken = self._pump(permit.admission, now, out)
         self._act(woken, out)
 
     def learn_usage(self, permit: Permit, inquiry: Inquiry, usage: Usage) -> None:
@@ -328,17 +328,19 @@ class RateLimitRegistry:
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
     ) -> list[Waiter]:
         now = self.clock()
-        if permit.generation != permit.admission.generation:
+        admission = permit.admission
+        if permit.generation != admission.generation:
             permit.settled = True
         elif not permit.settled:
-            permit.admission.settle(permit, outcome, now, self.draw(), out)
+            draw = 0.0 if outcome.kind is Kind.OK else self.draw()
+            admission.settle(permit, outcome, now, draw, out)
         if rejoin is not None and rejoin.slots is not None:
             rejoin.slots.rejoin(rejoin, now)
-        return self._pump(permit, now, out)
+        return self._pump(admission, now, out)
 
-    def _pump(self, permit: Permit, now: float, out: list[events.Event] | None) -> list[Waiter]:
-        slots = self._slots.get(permit.key)
-        return slots.pump(now, out) if slots is not None and slots.admission is permit.admission else []
+    def _pump(self, admission: Admission, now: float, out: list[events.Event] | None) -> list[Waiter]:
+        slots = self._slots.get(admission.key)
+        return slots.pump(now, out) if slots is not None and slots.admission is admission else []
 
     def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         """Wakes and tells, with the lock free; then gives back what was dropped meanwhile."""

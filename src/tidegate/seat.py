@@ -106,7 +106,7 @@ class Turn(ABC):
 
     def begin(self) -> Permit | None:
         """The permit, where the call may go at once."""
-        permit = self.registry.enter(self.key, self.price, self.window)
+        permit = self.registry.enter(self.key, self, self.window)
         self.began = permit.sent_at if permit is not None else self.registry.clock()
         return permit
 

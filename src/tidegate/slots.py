@@ -29,23 +29,24 @@ class Slots:
     @property
     def idle(self) -> bool:
         """Whether nobody waits and nothing is under way."""
-        return not self.line and not self.admission.flying
+        return not self.line.count and not self.admission.flying
 
     def snapshot(self, now: float) -> KeySnapshot:
         """The state of the key at `now`."""
         head = self.line.head()
-        return key_snapshot(self.admission, len(self.line), head.cost if head is not None else UNPRICED, now)
+        return key_snapshot(self.admission, self.line.count, head.cost if head is not None else UNPRICED, now)
 
     def enter(self, price: Price, now: float) -> Permit | None:
         """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""
-        if self.line:
+        line, admission = self.line, self.admission
+        if line.count:
             return None
-        cost = _priced(price, self.admission.estimate, UNPRICED)
-        ready, self.gate = self.admission.ready_at(cost, now)
+        cost = _priced(price, admission.estimate, UNPRICED)
+        ready, self.gate = admission.ready_at(cost, now)
         if ready > now:
             return None
-        permit = self.admission.admit(cost, now, 0.0, None)
-        permit.place = self.line.next_place()
+        permit = admission.admit(cost, now, 0.0, None)
+        permit.place = line.next_place()
         return permit
 
     def stand(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
@@ -54,7 +55,7 @@ class Slots:
         Returns whom to wake; never the caller itself.
         """
         waiter.joined_at = now
-        if not self.line:
+        if not self.line.count:
             self._price(waiter)
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
             if ready <= now:
@@ -83,6 +84,8 @@ class Slots:
     def pump(self, now: float, out: Out) -> list[Waiter]:
         """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head."""
         woken: list[Waiter] = []
+        if not self.line.count:
+            return woken
         while (head := self.line.head()) is not None:
             self._price(head)
             ready, gate = self.admission.ready_at(head.cost, now)

@@ -8,7 +8,7 @@ from tidegate.default import registry as default_registry
 from tidegate.errors import ConfigurationError
 from tidegate.registries import RateLimitRegistry
 from tidegate.transports import httpx
-from tidegate.transports.govern import MARK, Mark
+from tidegate.transports.govern import MARK, Mark, policy_of
 
 T = TypeVar("T")
 
@@ -40,7 +40,8 @@ def wrap(
     http_client, family = _http_client(client)
     module = httpx.module_of(http_client)
     httpx.put(module)
-    mark = Mark(registry or default_registry(), max_wait, priority, family, any_host=True)
+    registry = registry or default_registry()
+    mark = Mark(registry, policy_of(registry, max_wait), priority, family, any_host=True)
     setattr(http_client, MARK, mark)
     httpx.remember(http_client)
     return client

@@ -47,6 +47,14 @@ def test_no_request_overdraws_a_bucket_once_it_is_known(
     assert sum(not attempt.admitted for attempt in played.attempts) <= played.settings.start_concurrency
 
 
+@given(buckets(lowest=100, highest=200), callers(most=300, stays=True), worlds)
+def test_answers_left_unread_while_quota_is_ample_overdraw_nothing(
+    limit: Limit, made: list[Caller], facts: dict[str, float]
+) -> None:
+    played = play((limit,), made, facts)
+    assert refused_knowingly(played) == []
+
+
 @given(windows(), callers(), worlds)
 def test_no_request_overdraws_a_window_once_it_is_known(
     limit: Limit, made: list[Caller], facts: dict[str, float]

@@ -89,12 +89,12 @@ class World:
             steps += 1
             assert steps < 200_000, "the world does not come to rest"
 
-    def serve(self, call: VirtualCall, permit_sent: Callable[[Sent], None]) -> None:
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
         """What becomes of a request that is sent now."""
         sent_at = self.now
-        self.after(self.network, lambda: self._arrive(call, sent_at, permit_sent))
+        self.after(self.network, lambda: self._arrive(call, permit, sent_at, reply))
 
-    def _arrive(self, call: VirtualCall, sent_at: float, reply: Callable[[Sent], None]) -> None:
+    def _arrive(self, call: VirtualCall, permit: Permit, sent_at: float, reply: Callable[[Sent], None]) -> None:
         verdict = self.gate.admit(Call(input_tokens=call.tokens), self.now)
         admitted = isinstance(verdict, Ticket)
         self.attempts.append(Attempt(call.row, self.now, admitted, sent_at))
@@ -103,6 +103,7 @@ class World:
             outcome = self._refused(verdict, readings)
             self.after(self.network, lambda: reply(Sent(outcome)))
             return
+        told = readings if permit.informs else ()
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
         latency = self.latency(self.random)
@@ -110,7 +111,7 @@ class World:
         def finish() -> None:
             self.in_flight -= 1
             self.gate.finish(verdict, 0, self.now)
-            self.after(self.network, lambda: reply(Sent(Outcome(Kind.OK, readings=readings, status=200))))
+            self.after(self.network, lambda: reply(Sent(Outcome(Kind.OK, readings=told, status=200))))
 
         self.after(latency, finish)
 
@@ -212,7 +213,7 @@ class VirtualCall:
         self.standing = False
         self.world.sends.append(Sending(self.row, self.world.now, permit, self.sent))
         self.sent += 1
-        self.world.serve(self, self._reply)
+        self.world.serve(self, permit, self._reply)
 
     def _step(self, advance: Callable[[], object]) -> None:
         self.waiting_for += 1

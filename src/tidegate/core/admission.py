@@ -38,6 +38,9 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
 
+HEADERS_EVERY = 16
+"""Successes of which one re-anchors the mirrors while more than half of every quota is left."""
+
 Out = list[events.Event] | None
 
 
@@ -87,7 +90,7 @@ class Permit:
         self.order = order
         self.epoch = admission.epoch
         self.generation = admission.generation
-        self.in_flight = admission.in_flight
+        self.in_flight = len(admission.flying) + 1
         self.sent_at = sent_at
         self.probe = probe
         self.place = 0
@@ -95,6 +98,14 @@ class Permit:
         self.learned = False
         self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
         self.ample = admission.quotas.ample
+
+    @property
+    def informs(self) -> bool:
+        """Whether a success's headers are to be read: all, unless ample quota is known to be left; then now and then.
+
+        A refusal's are read always.
+        """
+        return not self.ample or self.order % HEADERS_EVERY == 0
 
     @property
     def key(self) -> Key:
@@ -157,16 +168,16 @@ class Admission:
         if len(self.flying) >= self.limit.slots:
             return float("inf"), "concurrency"
         ready, gate = now, ""
-        breaker = self.breaker.opens_at(now)
-        if breaker > ready:
-            ready, gate = breaker, "breaker"
+        if self.breaker.state is not State.CLOSED:
+            breaker = self.breaker.opens_at(now)
+            if breaker > ready:
+                ready, gate = breaker, "breaker"
         paused = self.pause.opens_at(now)
         if paused > ready:
             ready, gate = paused, "pause"
-        if self.quotas.mirrors:
-            quota, name = self.quotas.ready_at(cost, now)
-            if quota > ready:
-                ready, gate = quota, f"quota {name}"
+        quota, name = self.quotas.ready_at(cost, now)
+        if quota > ready:
+            ready, gate = quota, f"quota {name}"
         return ready, gate
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
@@ -174,9 +185,7 @@ class Admission:
         self.order += 1
         probe = self.breaker.sent()
         self.pause.sent(now)
-        permit = Permit(self, cost, self.order, now, probe)
-        self.flying[self.order] = permit
-        permit.in_flight = len(self.flying)
+        permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
         self.counts.attempts += 1
         self.used_at = now
         if out is not None:
@@ -190,7 +199,8 @@ class Admission:
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Takes back a permit whose attempt was never sent: nothing happened."""
-        self._land(permit)
+        permit.settled = True
+        self.flying.pop(permit.order, None)
         self.counts.attempts -= 1
         if out is not None:
             out.append(events.SlotReleased(self.key, now, 0.0, len(self.flying), Kind.ABANDONED))
@@ -207,7 +217,8 @@ class Admission:
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         """Gives the slot back and learns what the attempt teaches. `draw` is uniform in [0, 1)."""
         saturation = len(self.flying)
-        self._land(permit)
+        permit.settled = True
+        self.flying.pop(permit.order, None)
         self.used_at = now
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
@@ -241,10 +252,6 @@ class Admission:
         if self.breaker.state is State.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
 
-    def _land(self, permit: Permit) -> None:
-        permit.settled = True
-        self.flying.pop(permit.order, None)
-
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
         produced = float(usage.output_tokens) if usage is not None else 0.0
@@ -259,7 +266,7 @@ class Admission:
                     events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window)
                 )
         if scarcest is None:
-            self.limit.scarcity = 1.0
+            self.limit.scarce(1.0)
             return
         if out is not None and scarcest < 0.1 and self.limit.scarcity >= 1.0:
             out.append(events.RateLimitWarning(self.key, now, scarcest))
@@ -280,7 +287,8 @@ class Admission:
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
         self.counts.answered += 1
         self.counts.latencies.append(now - permit.sent_at)
-        self._answered(permit, now, out)
+        if permit.probe or self.breaker.failures:
+            self._answered(permit, now, out)
         if permit.epoch == self.epoch:
             self.pause.answered()
             if self.limit.succeeded(saturation) and out is not None:

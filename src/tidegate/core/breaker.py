@@ -49,8 +49,8 @@ class Breaker:
         "_closed_at",
         "_cooldown",
         "_failing_since",
-        "_failures",
         "cap",
+        "failures",
         "first",
         "ready_at",
         "state",
@@ -63,7 +63,7 @@ class Breaker:
         self.cap = cap
         self.state = State.CLOSED
         self.ready_at = float("-inf")
-        self._failures = 0
+        self.failures = 0
         self._cooldown = first
         self._closed_at = float("-inf")
         self._failing_since = float("-inf")
@@ -79,13 +79,13 @@ class Breaker:
         An answer to what was sent before the failures began does not begin their count anew.
         """
         if sent_at >= self._failing_since:
-            self._failures = 0
+            self.failures = 0
             self._failing_since = float("-inf")
         if probe and self._to(Event.PROBE_ANSWERED):
             self._cooldown = self.first
             self.ready_at = float("-inf")
             self._closed_at = now
-            self._failures = 0
+            self.failures = 0
             return True
         return False
 
@@ -96,14 +96,14 @@ class Breaker:
         """
         if sent_at < self._closed_at:
             return False
-        if not self._failures:
+        if not self.failures:
             self._failing_since = now
-        self._failures += 1
+        self.failures += 1
         if probe:
             opened = self._to(Event.PROBE_FAILED)
             self._cooldown = min(self.cap, self._cooldown * GROWTH)
         else:
-            opened = self._failures >= self.threshold and self._to(Event.TRIPPED)
+            opened = self.failures >= self.threshold and self._to(Event.TRIPPED)
         if opened:
             self.ready_at = now + self._cooldown * (0.75 + 0.5 * draw)
         return opened
@@ -115,7 +115,7 @@ class Breaker:
 
     def sent(self) -> bool:
         """An attempt goes out; returns whether it is the probe."""
-        return self._to(Event.PROBE_SENT)
+        return self.state is not State.CLOSED and self._to(Event.PROBE_SENT)
 
     def opens_at(self, now: float) -> float:
         """When the next attempt may go out: now, the end of the cool-down, or infinity while a probe is out."""

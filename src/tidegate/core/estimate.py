@@ -16,21 +16,16 @@ MEMORY = 0.9
 
 
 class Estimate:
-    """Running means of one key: characters per input token, tokens per answer."""
+    """Running means of one key: `chars_per_token` of its requests, tokens per answer in `mean_output`."""
 
-    __slots__ = ("_chars", "_tokens", "mean_output", "version")
+    __slots__ = ("_chars", "_tokens", "chars_per_token", "mean_output", "version")
 
     def __init__(self) -> None:
         self._chars = CHARS_PER_TOKEN
         self._tokens = 1.0
+        self.chars_per_token = CHARS_PER_TOKEN
         self.mean_output = OUTPUT_PRIOR
         self.version = 0
-
-    @property
-    def chars_per_token(self) -> float:
-        """Characters of a request per input token the provider counted."""
-        low, high = CHARS_BOUNDS
-        return min(high, max(low, self._chars / self._tokens))
 
     def learn(self, inquiry: Inquiry, usage: Usage) -> None:
         """Takes in what one answered request used; `version` counts these lessons."""
@@ -39,5 +34,7 @@ class Estimate:
         if tokens > 0 and inquiry.input_chars > 0:
             self._chars = MEMORY * self._chars + inquiry.input_chars
             self._tokens = MEMORY * self._tokens + tokens
+            low, high = CHARS_BOUNDS
+            self.chars_per_token = min(high, max(low, self._chars / self._tokens))
         if usage.output_tokens > 0:
             self.mean_output = MEMORY * self.mean_output + (1.0 - MEMORY) * usage.output_tokens

@@ -19,9 +19,9 @@ REGROW_SHARE = 0.9
 
 
 class ConcurrencyLimit:
-    """The number of slots of one key; never below 1, never above `highest`."""
+    """The number of slots of one key: how many calls may be in flight; never below 1, never above `highest`."""
 
-    __slots__ = ("_announced", "_threshold", "_value", "cut", "highest", "scarcity")
+    __slots__ = ("_announced", "_threshold", "_value", "cut", "highest", "scarcity", "slots")
 
     def __init__(self, start: int, highest: int, cut: float) -> None:
         self._value = float(min(start, highest))
@@ -30,11 +30,8 @@ class ConcurrencyLimit:
         self.highest = highest
         self.cut = cut
         self.scarcity = 1.0
-
-    @property
-    def slots(self) -> int:
-        """How many calls may be in flight now."""
-        return max(1, int(self._value * self.scarcity + 1e-9))
+        self.slots = 1
+        self._set(self._value)
 
     @property
     def growing_fast(self) -> bool:
@@ -44,7 +41,7 @@ class ConcurrencyLimit:
     def announced(self, remaining: float) -> None:
         """A first header said that `remaining` requests stand ready: in the first slow start the limit goes there."""
         if not self._announced and self._threshold == float("inf"):
-            self._value = min(float(self.highest), max(self._value, remaining))
+            self._set(max(self._value, remaining))
         self._announced = True
 
     def succeeded(self, in_flight: int) -> bool:
@@ -53,14 +50,14 @@ class ConcurrencyLimit:
             return False
         before = int(self._value)
         step = 1.0 if self.growing_fast else max(1.0, GROWTH_SHARE * self._value) / self._value
-        self._value = min(float(self.highest), self._value + step)
+        self._set(self._value + step)
         return int(self._value) > before
 
     def refused(self, in_flight: int) -> None:
         """Cuts the limit, from the smaller of itself and what was in flight; the caller calls it once per epoch."""
         level = min(self._value, float(max(1, in_flight)))
         self._threshold = max(1.0, REGROW_SHARE * level)
-        self._value = max(1.0, self.cut * level)
+        self._set(max(1.0, self.cut * level))
 
     def scarce(self, share: float) -> None:
         """Holds back a part of the slots while `share` (0 to 1) of a quota remains: 20 % of them at 0, 60 % at 10 %.
@@ -68,3 +65,8 @@ class ConcurrencyLimit:
         Only for quotas that no mirror can pace; promptfoo's scheduler acts at the same 10 % with the same factors.
         """
         self.scarcity = 1.0 if share >= 0.1 else 0.2 + 4.0 * max(0.0, share)
+        self._set(self._value)
+
+    def _set(self, value: float) -> None:
+        self._value = min(float(self.highest), value)
+        self.slots = max(1, int(self._value * self.scarcity + 1e-9))

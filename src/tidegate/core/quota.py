@@ -61,6 +61,9 @@ NEARLY_EMPTY = 0.05
 AMPLE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
 
+LONGEST_TAB = 64
+"""Charges that wait to be booked at the most, however long no reading comes."""
+
 Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
 
@@ -69,22 +72,33 @@ class Quotas:
     """The mirrors of one key by name; they come into being with the first reading that names them.
 
     `ample` says that more than half of each is left; it is found anew with each reading, and ends between two readings
-    where what was charged since has used up a mirror's `room`.
+    where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are booked in
+    one go before anything looks at a mirror: nothing else changes by it.
     """
 
-    __slots__ = ("_charged", "ample", "default_window", "mirrors")
+    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window")
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
-        self.mirrors: dict[str, Mirror] = {}
         self.ample = False
+        self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
+        self._tab: list[tuple[list[Charge], Cost, int, float]] = []
+
+    @property
+    def mirrors(self) -> dict[str, Mirror]:
+        """The mirrors by name, with everything booked."""
+        if self._tab:
+            self._book()
+        return self._mirrors
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
         if self.ample and self._fits(cost):
             return now, ""
         latest, binding = now, ""
+        if self._tab:
+            self._book()
         for mirror, place, reserves in self._charged:
             ready = mirror.ready_at(cost[place], cost.produced if reserves else 0.0, now)
             if ready > latest:
@@ -92,14 +106,20 @@ class Quotas:
         return latest, binding
 
     def debit(self, cost: Cost, order: int, now: float) -> list[Charge]:
-        """Charges an attempt to every quota it counts against."""
+        """Charges an attempt to every quota it counts against; the charges may come into the list later."""
         charges: list[Charge] = []
+        if not self._charged:
+            return charges
+        if not self.ample:
+            self._charge(charges, cost, order, now)
+            return charges
+        self._tab.append((charges, cost, order, now))
         for mirror, place, reserves in self._charged:
-            amount = cost[place]
-            reserve = cost.produced if reserves else 0.0
-            if amount or reserve:
-                charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
-                self._spend(mirror, amount * mirror.scale + reserve)
+            mirror.room -= cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
+            if mirror.room < 0.0:
+                self.ample = False
+        if not self.ample or len(self._tab) >= LONGEST_TAB:
+            self._book()
         return charges
 
     def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
@@ -111,6 +131,7 @@ class Quotas:
 
     def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
         """Turns what an attempt had reserved into a charge of what it `produced`."""
+        self._book()
         for mirror, _, reserve in charges:
             if reserve:
                 mirror.settle(reserve, produced, order, now)
@@ -118,6 +139,7 @@ class Quotas:
 
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""
+        self._book()
         for mirror, debit, reserve in charges:
             mirror.refund(debit, reserve)
 
@@ -130,12 +152,13 @@ class Quotas:
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
     ) -> tuple[list[Mirror], float | None]:
         """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
+        self._book()
         for _, debit, _ in charges:
             debit.answered = True
         made: list[Mirror] = []
         scarcest: float | None = None
         for reading in readings:
-            mirror = self.mirrors.get(reading.name)
+            mirror = self._mirrors.get(reading.name)
             if mirror is None:
                 if not _measurable(reading):
                     continue
@@ -167,18 +190,29 @@ class Quotas:
                 tightest, least = mirror.name, share
         return tightest
 
-
     def _make(self, reading: Reading, now: float) -> Mirror:
         mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
-        self.mirrors[reading.name] = mirror
+        self._mirrors[reading.name] = mirror
         place = PLACES.get(reading.unit)
         if place is not None:
             self._charged.append((mirror, place, reading.unit in PRODUCED))
         return mirror
 
+    def _book(self) -> None:
+        tab, self._tab = self._tab, []
+        for charges, cost, order, now in tab:
+            self._charge(charges, cost, order, now)
+
+    def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float) -> None:
+        for mirror, place, reserves in self._charged:
+            amount = cost[place]
+            reserve = cost.produced if reserves else 0.0
+            if amount or reserve:
+                charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
+
     def _find_room(self, now: float) -> None:
-        self.ample = bool(self.mirrors)
-        for mirror in self.mirrors.values():
+        self.ample = bool(self._mirrors)
+        for mirror in self._mirrors.values():
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
             self.ample = self.ample and mirror.room > 0.0
 

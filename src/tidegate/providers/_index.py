@@ -61,6 +61,7 @@ def recognise(host: str, path: str) -> Provider | None:
     return provider if provider is not None and provider.endpoint(path) is not None else None
 
 
+@lru_cache(maxsize=1024)
 def adopt(host: str, path: str, family: str | None) -> Provider | None:
     """The table for a request of a client that was wrapped by hand, or None where `path` generates nothing.
 

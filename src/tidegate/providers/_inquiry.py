@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from math import isfinite
+from math import inf
 
 from tidegate.core.vocabulary import Cost, Inquiry
-from tidegate.providers._schema import Amount, Provider
+from tidegate.providers._schema import Provider
 
 _MAX_BODY = 1 << 25
 _MAX_TOKENS = 1 << 31
@@ -35,7 +35,15 @@ _TEXT_KEYS = frozenset(
 )
 _BOUND_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
 _NESTED_BOUNDS = (("options", "num_predict"), ("parameters", "max_new_tokens"), ("sampling_params", "max_new_tokens"))
-_OTHER_KEYS = _SCHEMA_KEYS.union(_BOUND_KEYS, (outer for outer, _ in _NESTED_BOUNDS))
+_TEXT, _SCHEMA, _BOUND = "text", "schema", "bound"
+_READ = {
+    **dict.fromkeys(_TEXT_KEYS, _TEXT),
+    **dict.fromkeys(_SCHEMA_KEYS, _SCHEMA),
+    **dict.fromkeys(_BOUND_KEYS, _BOUND),
+    **{outer: _BOUND for outer, _ in _NESTED_BOUNDS},
+}
+"""What is read of a request's fields; whatever else it says is left alone."""
+
 _OPAQUE = frozenset(
     {
         "image_url",
@@ -55,7 +63,11 @@ _OPAQUE = frozenset(
 )
 """Content types whose length in the body says nothing of the tokens they cost."""
 
-_decode = json.JSONDecoder().decode
+_decode = json.JSONDecoder().raw_decode
+_SPACE = " \t\n\r"
+_DATA_URL = 64
+"""Characters below which a string is read as text without a look at how it begins."""
+
 _MODEL = re.compile(rb'"model"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([ -!#-\[\]-~]{1,256})"')
 _STREAM = re.compile(rb'"stream"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}true')
 _PART_MODEL = re.compile(rb'name="model"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n([!-~]{1,256})\r?\n')
@@ -75,22 +87,27 @@ def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
         return Inquiry(model, 0, None, streams)
     if body.startswith(b"--"):
         return _from_parts(model, body)
-    try:
-        request = _decode(body.decode()) if len(body) <= _MAX_BODY else None
-    except (ValueError, RecursionError):
-        request = None
-    if not isinstance(request, dict):
+    request = _document(body)
+    if request is None:
         return _from_text(model, streams, body)
-    named = request.get("model")
-    if not model and isinstance(named, str):
-        model = named[:_MAX_MODEL] if named.isascii() else named[:_MAX_MODEL].encode("utf-8", "replace").decode("utf-8")
-    stream = request.get("stream", streams)
-    chars = _chars([value for key, value in request.items() if key in _TEXT_KEYS], provider.image_chars, 0)
-    bound = None
-    if not _OTHER_KEYS.isdisjoint(request):
-        chars += _chars([value for key, value in request.items() if key in _SCHEMA_KEYS], provider.image_chars, 1)
-        bound = _bound(request)
-    return Inquiry(model, chars, bound, stream is True)
+    if not model:
+        model = _model(request.get("model"))
+    texts: list[object] = []
+    schemas: list[object] = []
+    bounded = False
+    for key, value in request.items():
+        what = _READ.get(key)
+        if what is _TEXT:
+            texts.append(value)
+        elif what is _SCHEMA:
+            schemas.append(value)
+        elif what is _BOUND:
+            bounded = True
+    chars = _chars(texts, provider.image_chars, 0)
+    if schemas:
+        chars += _chars(schemas, provider.image_chars, 1)
+    bound = _bound(request) if bounded else None
+    return Inquiry(model, chars, bound, request.get("stream", streams) is True)
 
 
 def scope(provider: Provider, inquiry: Inquiry, host: str, path: str) -> str:
@@ -121,23 +138,32 @@ def estimate(provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_
 
     `chars_per_token` and `mean_output` (tokens) are learned per key; unusable ones count as 4 and 0.
     """
-    ratio = chars_per_token if isfinite(chars_per_token) and chars_per_token > 0 else float(_TOKEN_CHARS)
-    mean = mean_output if isfinite(mean_output) and mean_output > 0 else 0.0
+    ratio = chars_per_token if 0.0 < chars_per_token < inf else float(_TOKEN_CHARS)
+    mean = mean_output if 0.0 < mean_output < inf else 0.0
     given = inquiry.input_chars / ratio
     bound = inquiry.max_output_tokens
-    if bound is not None:
-        mean = min(mean, float(bound))
-    amounts: dict[Amount, float] = {
-        "nothing": 0.0,
-        "input": given,
-        "input+max": given + (bound if bound is not None else mean),
-        "input+mean": given + mean,
-        "mean": mean,
-    }
-    rule = provider.charging
-    return Cost(
-        1.0, amounts[rule.tokens], amounts[rule.input_tokens], amounts[rule.output_tokens], amounts[rule.produced]
-    )
+    most = mean if bound is None else float(bound)
+    mean = min(mean, most)
+    amounts = (0.0, given, given + most, given + mean, mean)
+    tokens, input_tokens, output_tokens, produced = provider.charging.places
+    return Cost(1.0, amounts[tokens], amounts[input_tokens], amounts[output_tokens], amounts[produced])
+
+
+def _document(body: bytes) -> dict[str, object] | None:
+    if len(body) > _MAX_BODY:
+        return None
+    try:
+        text = body.decode().strip(_SPACE)
+        document, end = _decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return document if end == len(text) and isinstance(document, dict) else None
+
+
+def _model(named: object) -> str:
+    if not isinstance(named, str):
+        return ""
+    return named[:_MAX_MODEL] if named.isascii() else named[:_MAX_MODEL].encode("utf-8", "replace").decode("utf-8")
 
 
 def _chars(left: list[object], opaque_chars: int, names: int) -> int:
@@ -146,21 +172,22 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
     Keys of tools' JSON schemas are read by the model, those of messages are not.
     """
     total = 0
-    while left:
-        node = left.pop()
+    for node in left:
         if isinstance(node, str):
-            total += opaque_chars if node[:5] == "data:" and ";base64," in node[:128] else len(node)
+            size = len(node)
+            opaque = size > _DATA_URL and node[:5] == "data:" and ";base64," in node[:128]
+            total += opaque_chars if opaque else size
         elif isinstance(node, dict):
-            what = node.get("type")
-            if isinstance(what, str) and what in _OPAQUE:
-                total += opaque_chars
-                continue
-            pictures = node.get("images")
-            if isinstance(pictures, list):
-                total += opaque_chars * len(pictures)
-                left.extend(value for value in node.values() if value is not pictures)
-            else:
-                left.extend(node.values())
+            if "type" in node or "images" in node:
+                what = node.get("type")
+                if isinstance(what, str) and what in _OPAQUE:
+                    total += opaque_chars
+                    continue
+                pictures = node.get("images")
+                if isinstance(pictures, list):
+                    total += opaque_chars * len(pictures)
+                    node = {key: value for key, value in node.items() if key != "images"}
+            left.extend(node.values())
             if names:
                 total += sum(map(len, node))
         elif isinstance(node, list):

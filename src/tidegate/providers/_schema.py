@@ -33,6 +33,8 @@ UNITS = frozenset(
 Amount = Literal["nothing", "input", "input+max", "input+mean", "mean"]
 """What is charged: estimated input, with the request's own output bound or the learned mean output."""
 
+AMOUNTS: tuple[Amount, ...] = ("nothing", "input", "input+max", "input+mean", "mean")
+
 Bare = Literal["fit", "seconds"]
 """How a bare integer reset is read: `fit` chooses s or ms by what limit and remaining make likely, or distrusts."""
 
@@ -159,9 +161,16 @@ class Charging:
     produced: Amount
     source: str
     cache_reads_free: bool = False
+    places: tuple[int, int, int, int] = field(init=False, repr=False)
+    """Of tokens, input, output and what is produced: which of `AMOUNTS`."""
 
     def __post_init__(self) -> None:
         _require(bool(self.source), "Charging.source", self.source, "every rule names its source")
+        charged = (self.tokens, self.input_tokens, self.output_tokens, self.produced)
+        for amount in charged:
+            _require(amount in AMOUNTS, "Charging", amount, f"one of {', '.join(AMOUNTS)}")
+        first, second, third, fourth = (AMOUNTS.index(amount) for amount in charged)
+        object.__setattr__(self, "places", (first, second, third, fourth))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

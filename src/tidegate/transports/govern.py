@@ -17,36 +17,38 @@ from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Ended, Ending, Policy
 from tidegate.core.vocabulary import Cause, Cost, Inquiry, Key, Kind, Outcome
-from tidegate.nesting import inside_attempt, is_disabled
+from tidegate.nesting import passes
 from tidegate.registries import RateLimitRegistry
 from tidegate.seat import Turn
 
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client."""
 
-HEADERS_EVERY = 8
-"""Successes of which one re-anchors the mirrors, while more than half of every quota is left."""
-
 USAGE_ALWAYS = 64
-USAGE_EVERY = 8
-"""Answers whose usage is read: it teaches an estimate, which a few dozen settle."""
+USAGE_EVERY = 32
+"""Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
 
 RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 """Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
 
 
 class Mark(NamedTuple):
-    """How a client is governed. `family` is the SDK it belongs to, None for a bare HTTP client.
+    """How a client is governed; `family` is the SDK it belongs to, None for a bare HTTP client.
 
     With `any_host` every inference path is governed, else those of known providers, of `hosts` and of local servers.
     """
 
     registry: RateLimitRegistry
-    max_wait: float | None = None
+    policy: Policy
     priority: int = 0
     family: str | None = None
     any_host: bool = False
     hosts: frozenset[str] = frozenset()
+
+
+def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> Policy:
+    """What a client's calls may do by themselves: transient failures are its SDK's to repeat."""
+    return Policy(registry.settings.max_wait if max_wait is None else max_wait, 1)
 
 
 class Installation:
@@ -76,7 +78,7 @@ def marked(client: Any) -> Mark | None:
     mark = getattr(client, MARK, None)
     if mark is None:
         mark = Installation.mark
-    if mark is None or mark.registry.disabled or is_disabled() or inside_attempt():
+    if mark is None or mark.registry.disabled or passes():
         return None
     return mark
 
@@ -115,8 +117,7 @@ class GovernedCall(Turn):
             inquiry = inquiry._replace(model=sending.model)
         self.provider = provider
         self.inquiry = inquiry
-        max_wait = registry.settings.max_wait if mark.max_wait is None else mark.max_wait
-        policy = _policy(max_wait, sending.replayable)
+        policy = mark.policy if sending.replayable else mark.policy._replace(replayable=False)
         key = key_of(registry, provider, sending, inquiry)
         super().__init__(registry, key, policy, provider.default_window, mark.priority)
 
@@ -137,12 +138,8 @@ class GovernedCall(Turn):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def reads_headers(self, permit: Permit) -> bool:
-        """Whether to read a success's headers: always, unless ample quota is known to be left; then in every eighth."""
-        return not permit.ample or permit.order % HEADERS_EVERY == 0
-
     def reads_usage(self, permit: Permit) -> bool:
-        """Whether to look for the usage in the answer: always while it is new or charged by, then in every eighth."""
+        """Whether to look for the usage in the answer: always while it is new or charged by, then now and then."""
         return permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0 or permit.cost.produced > 0.0
 
     def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
@@ -187,11 +184,6 @@ def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: S
         )
         registry.intern(facts, key)
     return key
-
-
-@lru_cache(maxsize=64)
-def _policy(max_wait: float, replayable: bool) -> Policy:
-    return Policy(max_wait, 1, replayable)
 
 
 @lru_cache(maxsize=256)

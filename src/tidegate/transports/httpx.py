@@ -82,7 +82,7 @@ class Stack:
     def __init__(self, module: ModuleType) -> None:
         self.module = module
         self.sync_stream, self.async_stream = _stream_types(module)
-        self.rebuildable = (module.ByteStream, module._multipart.MultipartStream)
+        self.whole, self.multipart = module.ByteStream, module._multipart.MultipartStream
 
     def put(self) -> None:
         """Patches both classes of the module."""
@@ -131,32 +131,28 @@ class Stack:
 
     def _call(self, client: Any, args: Any, kwargs: Any) -> GovernedCall | None:
         try:
-            return self._governed(client, args, kwargs)
+            mark = marked(client)
+            if mark is None:
+                return None
+            request = args[0] if args else kwargs.get("request")
+            if request is None or request.method != "POST":
+                return None
+            url = request.url
+            host, path = url.host, url.path
+            provider = provider_of(mark, host, path)
+            if provider is None:
+                return None
+            stream, body, replayable, model = request.stream, None, True, ""
+            if isinstance(stream, self.whole):
+                body = request.content
+            else:
+                replayable, model = isinstance(stream, self.multipart), _form_model(stream)
+            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model)
+            return GovernedCall(mark, provider, sending)
         except Exception:
             # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
             logger.exception("a request could not be read; it is not governed")
             return None
-
-    def _governed(self, client: Any, args: Any, kwargs: Any) -> GovernedCall | None:
-        mark = marked(client)
-        if mark is None:
-            return None
-        request = args[0] if args else kwargs.get("request")
-        if request is None or request.method != "POST":
-            return None
-        url = request.url
-        host, path = url.host, url.path
-        provider = provider_of(mark, host, path)
-        if provider is None:
-            return None
-        return GovernedCall(mark, provider, self._sending(request, url, host, path))
-
-    def _sending(self, request: Any, url: Any, host: str, path: str) -> Sending:
-        stream = request.stream
-        replayable = isinstance(stream, self.rebuildable)
-        body = request.content if isinstance(stream, self.module.ByteStream) else None
-        model = "" if body is not None else _form_model(stream)
-        return Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model)
 
     def _received(self, call: GovernedCall, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
         try:
@@ -174,7 +170,7 @@ class Stack:
         status = response.status_code
         if status >= 400:
             return call.judge(status, response.headers.raw, body)
-        outcome = call.judge(status, response.headers.raw, None) if call.reads_headers(permit) else GOOD
+        outcome = call.judge(status, response.headers.raw, None) if permit.informs else GOOD
         if body is not None and call.reads_usage(permit):
             return call.answered(permit, outcome, body)
         return outcome
