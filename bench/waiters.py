@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.common import MICRO, Check, conclude, table
-from tidegate.calls import ExecutedTurn
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Policy, Sent
+from tidegate.core.exchange import Ended, Policy, Sent
 from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
 from tidegate.drive import adrive
 from tidegate.line import Waiter
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
+from tidegate.turn import Turn
 
 MOST_BYTES = 1000.0
 MOST_GROWTH = 2.0
@@ -124,14 +124,22 @@ async def bare() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def answered(permit: Permit) -> Sent:
-    """The attempt of a call that is driven directly."""
-    return Sent(OK)
+class BareTurn(Turn):
+    """A call that is answered at once when it is sent."""
+
+    __slots__ = ()
+
+    async def asend(self, permit: Permit) -> Sent:
+        """The attempt."""
+        return Sent(OK)
+
+    def finish(self, ended: Ended) -> Any:
+        """Nothing is made of it."""
 
 
 def driven(registry: RateLimitRegistry) -> Awaitable[object]:
-    """What a transport awaits: a turn, its exchange and its seat."""
-    return adrive(ExecutedTurn(registry, KEY, POLICY, 60.0, 0, COST), answered, registry.clock)
+    """What every waiting call comes down to: a turn, and its exchange."""
+    return adrive(BareTurn(registry, KEY, POLICY, 60.0, 0))
 
 
 async def memory(count: int) -> dict[str, float]:
@@ -143,7 +151,7 @@ async def memory(count: int) -> dict[str, float]:
     release(registry, permits)
     return {
         "bare task": plain,
-        "added by turn, exchange, seat, waker": seated - plain,
+        "added by turn, exchange, waker": seated - plain,
         "added by aexecute, all of that included": governed - plain,
         "left after cancelling aexecute": left,
     }
@@ -153,7 +161,7 @@ def drain_core(count: int) -> float:
     """Microseconds an admission, without asyncio and with the clock standing still."""
     registry, permits = full_registry(SLOTS, frozen=True)
     waker = Counter()
-    waiters = [Waiter(lambda estimate: COST, lambda: waker, 0) for _ in range(count)]
+    waiters = [Waiter(lambda: waker, 0) for _ in range(count)]
     for waiter in waiters:
         waiter.deadline = 3600.0
         registry.stand(waiter, KEY, 60.0)
@@ -263,7 +271,7 @@ def report(found: dict[str, Any], counts: list[int]) -> list[Check]:
     table("Distinct keys, each used once", ("used", "MB", "kept"), rows)
     print(f"one more new key: {kept[most]['us']:.1f} us")
     checks = [
-        Check("bytes of a waiter: exchange", held["added by turn, exchange, seat, waker"], MOST_BYTES),
+        Check("bytes of a waiter: exchange", held["added by turn, exchange, waker"], MOST_BYTES),
         Check("bytes of a waiter: aexecute", held["added by aexecute, all of that included"], MOST_BYTES),
         Check("bytes left a cancelled waiter", held["left after cancelling aexecute"], MOST_LEFT_BYTES),
         Check("memory of keys, last over second-last", kept[most]["megabytes"] / kept[counts[-2]]["megabytes"], 1.1),

@@ -11,7 +11,7 @@ SRC = Path(__file__).parents[1] / "src" / "tidegate"
 IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "subprocess", "sqlite3", "secrets"}
 
 CORE = {"errors", "core"}
-REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "seat", "calls"}
+REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "turn", "calls"}
 TRANSPORTS = {*REGISTRY, "transports"}
 SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "auto", ""}
 
@@ -25,8 +25,8 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "slots": ({*CORE, "line"}, False, set()),
     "drive": (CORE, True, set()),
     "nesting": (set(), False, set()),
-    "registries": ({*CORE, "settings", "line", "slots"}, True, set()),
-    "seat": ({*CORE, "line", "registries"}, False, set()),
+    "registries": ({*CORE, "settings", "line", "slots", "drive"}, True, set()),
+    "turn": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
     "default": ({"registries"}, True, set()),

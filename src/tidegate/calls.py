@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
@@ -11,51 +12,27 @@ from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Ended, Ending, Policy, Sent
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome
-from tidegate.drive import adrive, drive
 from tidegate.errors import DeadlineExceeded
+from tidegate.line import UNPRICED
 from tidegate.nesting import Cell
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Turn
+from tidegate.turn import Turn
 
 OUTAGES = ("ConnectionError", "ConnectError", "ConnectTimeout", "APIConnectionError", "EndpointConnectionError")
 TRANSIENTS = ("Timeout", "TimeoutError", "APITimeoutError", "ReadTimeout", "ReadError", "RemoteProtocolError")
 """Names of exceptions that other libraries raise for the same things without a common base."""
 
 
-class ExecutedTurn(Turn):
-    """A turn whose cost the caller has told."""
+class Call(Turn):
+    """One call of a user's function, blocking or not, under a key; its cost is what the caller expects."""
 
-    __slots__ = ("cost",)
-
-    def __init__(
-        self, registry: RateLimitRegistry, key: Key, policy: Policy, window: float, priority: int, cost: Cost
-    ) -> None:
-        super().__init__(registry, key, policy, window, priority)
-        self.cost = cost
-
-    def price(self, estimate: Estimate) -> Cost:
-        """What the caller told."""
-        return self.cost
-
-
-class Call:
-    """One call of a user's function under a key."""
-
-    __slots__ = (
-        "_max_wait",
-        "cost",
-        "get_headers",
-        "get_retry_after",
-        "is_rate_limited",
-        "key",
-        "max_wait",
-        "priority",
-        "provider",
-    )
+    __slots__ = ("expected", "function", "get_headers", "get_retry_after", "is_rate_limited", "provider")
 
     def __init__(
         self,
+        registry: RateLimitRegistry,
         key: Key | str,
+        function: Callable[[], Any],
         cost: Cost | None,
         get_headers: Callable[[Any], Mapping[str, str] | None] | None,
         is_rate_limited: Callable[[Any, Exception | None], bool] | None,
@@ -63,40 +40,48 @@ class Call:
         max_wait: float | None,
         priority: int,
     ) -> None:
-        self.key = Key(provider="custom", base_url=key) if isinstance(key, str) else key
-        self.cost = cost if cost is not None else Cost()
+        if isinstance(key, str):
+            key = Key(provider="custom", base_url=key)
+        self.function = function
+        self.expected = cost if cost is not None else UNPRICED
         self.get_headers = get_headers
         self.is_rate_limited = is_rate_limited
         self.get_retry_after = get_retry_after
-        self.max_wait = max_wait
-        self.priority = priority
-        self.provider = providers.named(self.key.provider) or providers.COMPATIBLE
+        self.provider = providers.named(key.provider) or providers.COMPATIBLE
+        given = registry.settings
+        max_wait = given.max_wait if max_wait is None else max_wait
+        policy = _policy(max_wait, given.transient_attempts, given.backoff_base, given.backoff_cap)
+        super().__init__(registry, key, policy, self.provider.default_window, priority)
 
-    def run(self, registry: RateLimitRegistry, call: Callable[[], Any]) -> Any:
-        """Blocks this thread until the call has ended."""
+    def price(self, estimate: Estimate) -> Cost:
+        """What the caller expects."""
+        return self.expected
 
-        def send(permit: Permit) -> Sent:
-            try:
-                with Cell():
-                    result = call()
-            except Exception as error:
-                return Sent(self.judge(None, error), error=error)
-            return Sent(self.judge(result, None), response=result)
+    def send(self, permit: Permit) -> Sent:
+        """Calls the function."""
+        try:
+            with Cell():
+                result = self.function()
+        except Exception as error:
+            return Sent(self.judge(None, error), error=error)
+        return Sent(self.judge(result, None), response=result)
 
-        return self._finish(drive(self._turn(registry), send, registry.clock))
+    async def asend(self, permit: Permit) -> Sent:
+        """Calls the function and awaits its result."""
+        try:
+            with Cell():
+                result = await self.function()
+        except Exception as error:
+            return Sent(self.judge(None, error), error=error)
+        return Sent(self.judge(result, None), response=result)
 
-    async def arun(self, registry: RateLimitRegistry, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Suspends this task until the call has ended."""
-
-        async def send(permit: Permit) -> Sent:
-            try:
-                with Cell():
-                    result = await call()
-            except Exception as error:
-                return Sent(self.judge(None, error), error=error)
-            return Sent(self.judge(result, None), response=result)
-
-        return self._finish(await adrive(self._turn(registry), send, registry.clock))
+    def finish(self, ended: Ended) -> Any:
+        """The function's result, its exception, or `DeadlineExceeded` where it was never called."""
+        if ended.ending is Ending.EXPIRED or ended.sent is None:
+            raise DeadlineExceeded(key=self.key, waited=ended.waited, max_wait=self.policy.max_wait, gate=ended.gate)
+        if ended.sent.error is not None:
+            raise ended.sent.error
+        return ended.sent.response
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
         """What a result or an exception means; the caller's own predicates come first."""
@@ -136,15 +121,7 @@ class Call:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
         return Outcome(Kind.PERMANENT, Cause.INVALID, row="exception")
 
-    def _turn(self, registry: RateLimitRegistry) -> ExecutedTurn:
-        settings = registry.settings
-        self._max_wait = settings.max_wait if self.max_wait is None else self.max_wait
-        policy = Policy(self._max_wait, settings.transient_attempts, True, settings.backoff_base, settings.backoff_cap)
-        return ExecutedTurn(registry, self.key, policy, self.provider.default_window, self.priority, self.cost)
 
-    def _finish(self, ended: Ended) -> Any:
-        if ended.ending is Ending.EXPIRED or ended.sent is None:
-            raise DeadlineExceeded(key=self.key, waited=ended.waited, max_wait=self._max_wait, gate=ended.gate)
-        if ended.sent.error is not None:
-            raise ended.sent.error
-        return ended.sent.response
+@lru_cache(maxsize=64)
+def _policy(max_wait: float, attempts: int, backoff_base: float, backoff_cap: float) -> Policy:
+    return Policy(max_wait, attempts, True, backoff_base, backoff_cap)

@@ -16,12 +16,15 @@ from typing import Any, Protocol
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Ended, Ending, Flow, Resume, Send, Sent
 
-Clock = Callable[[], float]
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 
 
 class Turn(Protocol):
-    """One call at a key; see `tidegate.seat.Turn`."""
+    """One call at a key; see `tidegate.turn.Turn`."""
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        ...
 
     def begin(self) -> Permit | None:
         """The permit, where the call may go at once."""
@@ -39,69 +42,89 @@ class Turn(Protocol):
         """The dialogue, from the beginning or from an attempt that came to `sent`."""
         ...
 
+    def finish(self, ended: Ended) -> Any:
+        """What the caller gets, returned or raised."""
+        ...
 
-def drive(turn: Turn, send: Callable[[Permit], Sent], clock: Clock) -> Ended:
-    """Runs a call to its ending on this thread; what `send` raises, other than as `Sent.error`, goes through."""
+
+class BlockingTurn(Turn, Protocol):
+    """A call that is sent by blocking this thread; what `send` raises, other than as `Sent.error`, goes through."""
+
+    def send(self, permit: Permit) -> Sent:
+        """Performs one attempt."""
+        ...
+
+
+class AsyncTurn(Turn, Protocol):
+    """A call that is sent by awaiting; what `asend` raises, other than as `Sent.error`, goes through."""
+
+    async def asend(self, permit: Permit) -> Sent:
+        """Performs one attempt."""
+        ...
+
+
+def drive(turn: BlockingTurn) -> Any:
+    """Runs a call to its ending on this thread; returns what it finishes with."""
     sent = None
     permit = turn.begin()
     if permit is not None:
         try:
-            sent = send(permit)
+            sent = turn.send(permit)
         except BaseException:
             turn.abandon(permit)
             raise
         if turn.concluded(permit, sent):
-            return Ended(Ending.ANSWERED, sent, 0.0)
+            return turn.finish(Ended(Ending.ANSWERED, sent, 0.0))
     flow = turn.flow(ThreadWaker, permit, sent)
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                resume = Resume(0.0, send(effect.permit))
+                resume = Resume(0.0, turn.send(effect.permit))
             else:
                 effect.waker.wait(effect.until)
                 resume = Resume(0.0)
-            resume.now = clock()
+            resume.now = turn.now()
             effect = flow.send(resume)
     except StopIteration as stop:
         ended: Ended = stop.value
-        return ended
     finally:
         flow.close()
+    return turn.finish(ended)
 
 
-async def adrive(turn: Turn, send: Callable[[Permit], Awaitable[Sent]], clock: Clock) -> Ended:
+async def adrive(turn: AsyncTurn) -> Any:
     """Runs a call to its ending in this task; cancellation closes the exchange and goes through."""
     sent = None
     permit = turn.begin()
     if permit is not None:
         try:
-            sent = await send(permit)
+            sent = await turn.asend(permit)
         except BaseException:
             turn.abandon(permit)
             raise
         if turn.concluded(permit, sent):
-            return Ended(Ending.ANSWERED, sent, 0.0)
+            return turn.finish(Ended(Ending.ANSWERED, sent, 0.0))
     flow, waker = turn.flow(async_waker, permit, sent), None
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                resume = Resume(0.0, await send(effect.permit))
+                resume = Resume(0.0, await turn.asend(effect.permit))
             else:
                 until, waker = effect
                 del effect
                 await waker.wait(until)
                 resume = Resume(0.0)
-            resume.now = clock()
+            resume.now = turn.now()
             effect = flow.send(resume)
     except StopIteration as stop:
         ended: Ended = stop.value
-        return ended
     finally:
         flow.close()
         if waker is not None:
             waker.close()
+    return turn.finish(ended)
 
 
 class ThreadWaker:

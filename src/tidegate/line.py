@@ -41,8 +41,8 @@ UNPRICED = Cost()
 class Waiter:
     """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority.
 
-    A call may wait for long: it is priced when it comes to the head, by what has been learned until then. `slots` is
-    whose line it stands in.
+    A call may wait for long: `price` is asked when it comes to the head, by what has been learned until then. `slots`
+    is whose line it stands in.
     """
 
     __slots__ = (
@@ -54,7 +54,6 @@ class Waiter:
         "make_waker",
         "permit",
         "place",
-        "price",
         "priced_by",
         "priority",
         "slots",
@@ -64,8 +63,7 @@ class Waiter:
         "waker",
     )
 
-    def __init__(self, price: Price, make_waker: Callable[[], Waker], priority: int) -> None:
-        self.price = price
+    def __init__(self, make_waker: Callable[[], Waker], priority: int) -> None:
         self.priced_by = -1
         self.cost = UNPRICED
         self.make_waker = make_waker
@@ -81,6 +79,10 @@ class Waiter:
         self.slots: Any = None
         self.before: Waiter | None = None
         self.behind: Waiter | None = None
+
+    def price(self, estimate: Estimate) -> Cost:
+        """What the call is expected to be charged, by what its key has learned so far; one request, unless told."""
+        return UNPRICED
 
     def belong(self, slots: object) -> None:
         """Ties the call to the line it stands in; its key may have been forgotten and made anew since it last stood."""

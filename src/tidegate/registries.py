@@ -15,15 +15,16 @@ import threading
 import time
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.bucket import DEFAULT_WINDOW
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Usage
+from tidegate.drive import adrive, drive
 from tidegate.errors import PermitMisuse
 from tidegate.line import Price, Waiter
 from tidegate.settings import Settings
@@ -177,11 +178,11 @@ class RateLimitRegistry:
         """
         from tidegate.calls import Call
 
-        request = Call(key, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
-        result: T = request.run(self, call)
+        turn = Call(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
+        result: T = drive(turn)
         return result
 
-    async def aexecute(
+    def aexecute(
         self,
         key: Key | str,
         call: Callable[[], Awaitable[T]],
@@ -192,13 +193,12 @@ class RateLimitRegistry:
         get_retry_after: Callable[[T | None, Exception | None], float | None] | None = None,
         max_wait: float | None = None,
         priority: int = 0,
-    ) -> T:
+    ) -> Coroutine[Any, Any, T]:
         """Returns what `await call()` returns, as `execute` does for a synchronous callable."""
         from tidegate.calls import Call
 
-        request = Call(key, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
-        result: T = await request.arun(self, call)
-        return result
+        # No coroutine of its own: a hundred thousand may wait.
+        return adrive(Call(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority))
 
     def enter(self, key: Key, price: Price, window: float) -> Permit | None:
         """The permit of a call that `key` admits at once; None where it must wait, or where somebody listens.

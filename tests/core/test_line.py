@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.vocabulary import Cost
 from tidegate.line import Line, Waiter, Waker
 
 
@@ -16,7 +15,7 @@ def silent() -> Waker:
 
 
 def waiter(priority: int = 0, deadline: float = 3600.0) -> Waiter:
-    made = Waiter(lambda estimate: Cost(), silent, priority)
+    made = Waiter(silent, priority)
     made.deadline = deadline
     return made
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.values import ABANDONED, KEY, OK, answer, bucket, refusal
+from tests.core.values import ABANDONED, KEY, OK, Standing, answer, bucket, refusal
 from tidegate.core import events
-from tidegate.core.exchange import Ended, Ending, Policy, Resume, Wait, exchange
+from tidegate.core.exchange import Ended, Ending, Policy, Resume, Wait
 from tidegate.core.vocabulary import Cost, Key, Reading
 from tidegate.errors import PermitMisuse
 from tidegate.line import Waiter
 from tidegate.registries import NotReady, RateLimitRegistry
-from tidegate.seat import Seat
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
+from tidegate.turn import Turn
 
 
 class Bell:
@@ -45,7 +45,7 @@ def registry(clock: VirtualClock) -> RateLimitRegistry:
 
 
 def stand(registry: RateLimitRegistry, bell: Bell, cost: Cost | None = None, deadline: float = 3600.0) -> Waiter:
-    made = Waiter(lambda estimate: cost or Cost(), lambda: bell, 0)
+    made = Standing(lambda: bell, 0, lambda estimate: cost or Cost())
     made.deadline = deadline
     assert registry.stand(made, KEY, 60.0) is None
     return made
@@ -98,7 +98,7 @@ def test_a_refused_call_stands_again_before_its_slot_is_given_to_anybody(registr
         return Reading("tokens", "tokens", "continuous", limit=1000.0, remaining=remaining, window=60.0)
 
     registry.settle(registry.try_admit(KEY), answer(told(1000.0)))
-    refused = Waiter(lambda estimate: Cost(tokens=900.0), Bell, 0)
+    refused = Standing(Bell, 0, lambda estimate: Cost(tokens=900.0))
     permit = registry.stand(refused, KEY, 60.0)
     assert permit is not None
     small = stand(registry, Bell(), Cost(tokens=1.0))
@@ -137,7 +137,7 @@ def in_asking(registry: RateLimitRegistry) -> None:
 
 
 def in_standing(registry: RateLimitRegistry) -> None:
-    registry.stand(Waiter(lambda estimate: Cost(), Bell, -1), KEY, 60.0)
+    registry.stand(Waiter(Bell, -1), KEY, 60.0)
 
 
 @pytest.mark.parametrize("busy", [in_the_snapshot, in_asking, in_standing])
@@ -178,9 +178,10 @@ def test_a_call_whose_deadline_passes_between_two_looks_at_the_clock_ends(
     registry: RateLimitRegistry, clock: VirtualClock, ahead: float
 ) -> None:
     registry.try_admit(KEY)
-    seat = Seat(registry, KEY, lambda estimate: Cost(), Bell, window=60.0, priority=0)
+    turn = Turn(registry, KEY, Policy(max_wait=0.001), 60.0, 0)
+    assert turn.begin() is None
     clock.advance(ahead)
-    flow = exchange(seat, Policy(max_wait=0.001), 0.0, lambda: 0.5)
+    flow = turn.flow(Bell, None, None)
     effect = next(flow)
     assert isinstance(effect, Wait)
     assert effect.until is not None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.values import KEY, OK
+from tests.core.values import KEY, OK, Standing
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.vocabulary import Cost, Inquiry, Usage
@@ -22,7 +22,7 @@ class Bell:
 
 
 def waiter(priority: int = 0, deadline: float = 3600.0, cost: Cost | None = None) -> Waiter:
-    made = Waiter(lambda estimate: cost or Cost(), Bell, priority)
+    made = Standing(Bell, priority, lambda estimate: cost or Cost())
     made.deadline = deadline
     return made
 
@@ -176,7 +176,7 @@ def test_a_call_is_priced_when_it_comes_to_the_head_by_what_was_learned_until_th
         priced.append(estimate.mean_output)
         return Cost()
 
-    first, second = waiter(), Waiter(price, Bell, 0)
+    first, second = waiter(), Standing(Bell, 0, price)
     second.deadline = 3600.0
     slots.stand(first, 0.0, None)
     slots.stand(second, 0.0, None)
@@ -207,7 +207,7 @@ def test_a_price_that_fails_is_nobody_elses_failure(slots: Slots, taken: Permit)
     def failing(estimate: object) -> Cost:
         raise ZeroDivisionError
 
-    broken = Waiter(failing, Bell, 0)
+    broken = Standing(Bell, 0, failing)
     slots.stand(broken, 0.0, None)
     slots.admission.settle(taken, OK, 0.0, 0.5, None)
     slots.pump(0.0, None)

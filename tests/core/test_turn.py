@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.values import INVALID, KEY, OK, OUTAGE, answer, bucket, refusal
+from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
 from tidegate.core.vocabulary import Cost
 from tidegate.line import Waker
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Turn
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
+from tidegate.turn import Turn
 
 
 class PlainTurn(Turn):
@@ -151,3 +151,23 @@ def test_its_deadline_counts_from_when_it_came(
     assert effect.until == 60.0
     clock.advance(1.0)
     assert ending(flow, Resume(60.0)).ending is Ending.GIVEN_UP
+
+
+def test_a_call_whose_key_was_forgotten_while_it_backed_off_stands_in_the_new_line(clock: VirtualClock) -> None:
+    settings = Settings(start_concurrency=1, max_concurrency=1, max_keys=1)
+    registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
+    turn = PlainTurn(registry, KEY, Policy(max_wait=60.0, attempts=2), 60.0, 0)
+    permit = turn.begin()
+    assert permit is not None
+    flow = turn.flow(Bell, permit, Sent(TIMEOUT))
+    assert isinstance(next(flow), Wait)
+    registry.settle(registry.try_admit(KEY._replace(scope="another")), OK)
+    assert KEY not in registry.snapshot().keys
+    taken = registry.try_admit(KEY)
+    clock.advance(1.0)
+    assert isinstance(flow.send(Resume(1.0)), Wait)
+    assert registry.snapshot().keys[KEY].waiting == 1
+    registry.settle(taken, OK)
+    assert isinstance(flow.send(Resume(1.0)), Send)
+    flow.close()
+    assert in_flight(registry) == 0

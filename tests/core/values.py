@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Key, Kind, Outcome, Reading
+from collections.abc import Callable
+
+from tidegate.core.estimate import Estimate
+from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
+from tidegate.line import Price, Waiter, Waker
 
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 
@@ -33,3 +37,14 @@ def answer(*readings: Reading) -> Outcome:
 def refusal(retry_after: float | None = None, *readings: Reading, cause: Cause = Cause.RATE) -> Outcome:
     """A refused attempt that said so of its quotas."""
     return Outcome(Kind.RATE_LIMIT, cause, retry_after, readings)
+
+
+class Standing(Waiter):
+    """A call that stands in a line at a price."""
+
+    def __init__(self, make_waker: Callable[[], Waker], priority: int = 0, price: Price = lambda estimate: Cost()):
+        super().__init__(make_waker, priority)
+        self.asked = price
+
+    def price(self, estimate: Estimate) -> Cost:
+        return self.asked(estimate)

@@ -13,9 +13,9 @@ from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Turn
 from tidegate.settings import Settings
 from tidegate.testing import Call, Gate, Refusal, Scenario, Ticket
+from tidegate.turn import Turn
 
 KEY = Key("virtual", "https://provider.test", "0123456789abcdef", "model")
 

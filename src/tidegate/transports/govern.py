@@ -19,7 +19,7 @@ from tidegate.core.exchange import Ended, Ending, Policy
 from tidegate.core.vocabulary import Cause, Cost, Inquiry, Key, Kind, Outcome
 from tidegate.nesting import passes
 from tidegate.registries import RateLimitRegistry
-from tidegate.seat import Turn
+from tidegate.turn import Turn
 
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client."""

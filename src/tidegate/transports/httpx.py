@@ -76,6 +76,73 @@ class StreamWatch:
             self._call.registry.drop(permit)
 
 
+class HttpxCall(GovernedCall):
+    """One `send` of a client."""
+
+    __slots__ = ("args", "kwargs", "stack", "stream", "wrapped")
+
+    stack: Stack
+    wrapped: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    stream: bool
+
+    def send(self, permit: Permit) -> Sent:
+        """Sends the request, and reads the answer's body where it is not to be streamed."""
+        try:
+            with Cell():
+                response = self.wrapped(*self.args, **self.kwargs)
+                body = response.read() if _complete(response, self.stream) else None
+        except Exception as error:
+            return Sent(self.judge_error(error), error=error)
+        return self._received(permit, response, body, self.stack.sync_stream)
+
+    async def asend(self, permit: Permit) -> Sent:
+        """Sends the request, and reads the answer's body where it is not to be streamed."""
+        try:
+            with Cell():
+                response = await self.wrapped(*self.args, **self.kwargs)
+                body = await response.aread() if _complete(response, self.stream) else None
+        except Exception as error:
+            return Sent(self.judge_error(error), error=error)
+        return self._received(permit, response, body, self.stack.async_stream)
+
+    def finish(self, ended: Ended) -> Any:
+        """The response or the exception that was received last; a 429 of our own where there is none."""
+        sent = ended.sent
+        if sent is None:
+            headers, body = self.refusal(ended)
+            request = self.args[0] if self.args else self.kwargs["request"]
+            return self.stack.module.Response(429, headers=headers, json=body, request=request)
+        if sent.error is not None:
+            raise sent.error
+        response = sent.response
+        if self.stop_sdk(ended, response.status_code):
+            response.headers["x-should-retry"] = "false"
+        return response
+
+    def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
+        try:
+            outcome = self._outcome(permit, response, body)
+        except Exception:
+            logger.exception("a response could not be judged; it is handed back")
+            outcome = Outcome(Kind.ABANDONED, row="unjudged")
+        if body is not None:
+            return Sent(outcome, response=response)
+        watch = StreamWatch(self, permit, outcome)
+        response.stream = stream(response.stream, watch)
+        return Sent(outcome, response=response, streaming=True)
+
+    def _outcome(self, permit: Permit, response: Any, body: bytes | None) -> Outcome:
+        status = response.status_code
+        if status >= 400:
+            return self.judge(status, response.headers.raw, body)
+        outcome = self.judge(status, response.headers.raw, None) if permit.informs else GOOD
+        if body is not None and self.reads_usage(permit):
+            return self.answered(permit, outcome, body)
+        return outcome
+
+
 class Stack:
     """One of the two modules: its classes, and the wrappers made for them."""
 
@@ -91,45 +158,15 @@ class Stack:
 
     def send(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """`Client.send`, governed where the client or the process is."""
-        call = self._call(client, args, kwargs)
-        if call is None:
-            return wrapped(*args, **kwargs)
-        stream = bool(kwargs.get("stream"))
-
-        def attempt(permit: Permit) -> Sent:
-            try:
-                with Cell():
-                    response = wrapped(*args, **kwargs)
-                    body = response.read() if _complete(response, stream) else None
-            except Exception as error:
-                return Sent(call.judge_error(error), error=error)
-            return self._received(call, permit, response, body, self.sync_stream)
-
-        return self._hand_back(call, drive(call, attempt, call.registry.clock), args, kwargs)
+        call = self._call(wrapped, client, args, kwargs)
+        return drive(call) if call is not None else wrapped(*args, **kwargs)
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """`AsyncClient.send`, governed where the client or the process is; returns an awaitable."""
-        call = self._call(client, args, kwargs)
-        if call is None:
-            return wrapped(*args, **kwargs)
-        return self._asend(call, wrapped, args, kwargs)
+        call = self._call(wrapped, client, args, kwargs)
+        return adrive(call) if call is not None else wrapped(*args, **kwargs)
 
-    async def _asend(self, call: GovernedCall, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        stream = bool(kwargs.get("stream"))
-
-        async def attempt(permit: Permit) -> Sent:
-            try:
-                with Cell():
-                    response = await wrapped(*args, **kwargs)
-                    body = await response.aread() if _complete(response, stream) else None
-            except Exception as error:
-                return Sent(call.judge_error(error), error=error)
-            return self._received(call, permit, response, body, self.async_stream)
-
-        ended = await adrive(call, attempt, call.registry.clock)
-        return self._hand_back(call, ended, args, kwargs)
-
-    def _call(self, client: Any, args: Any, kwargs: Any) -> GovernedCall | None:
+    def _call(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpxCall | None:
         try:
             mark = marked(client)
             if mark is None:
@@ -148,44 +185,14 @@ class Stack:
             else:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
             sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model)
-            return GovernedCall(mark, provider, sending)
+            call = HttpxCall(mark, provider, sending)
         except Exception:
             # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
             logger.exception("a request could not be read; it is not governed")
             return None
-
-    def _received(self, call: GovernedCall, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
-        try:
-            outcome = self._outcome(call, permit, response, body)
-        except Exception:
-            logger.exception("a response could not be judged; it is handed back")
-            outcome = Outcome(Kind.ABANDONED, row="unjudged")
-        if body is not None:
-            return Sent(outcome, response=response)
-        watch = StreamWatch(call, permit, outcome)
-        response.stream = stream(response.stream, watch)
-        return Sent(outcome, response=response, streaming=True)
-
-    def _outcome(self, call: GovernedCall, permit: Permit, response: Any, body: bytes | None) -> Outcome:
-        status = response.status_code
-        if status >= 400:
-            return call.judge(status, response.headers.raw, body)
-        outcome = call.judge(status, response.headers.raw, None) if permit.informs else GOOD
-        if body is not None and call.reads_usage(permit):
-            return call.answered(permit, outcome, body)
-        return outcome
-
-    def _hand_back(self, call: GovernedCall, ended: Ended, args: Any, kwargs: Any) -> Any:
-        if ended.sent is None:
-            headers, body = call.refusal(ended)
-            request = args[0] if args else kwargs["request"]
-            return self.module.Response(429, headers=headers, json=body, request=request)
-        if ended.sent.error is not None:
-            raise ended.sent.error
-        response = ended.sent.response
-        if call.stop_sdk(ended, response.status_code):
-            response.headers["x-should-retry"] = "false"
-        return response
+        call.stack, call.wrapped, call.args, call.kwargs = self, wrapped, args, kwargs
+        call.stream = bool(kwargs.get("stream"))
+        return call
 
 
 def put(module: ModuleType) -> None:
