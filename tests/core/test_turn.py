@@ -153,7 +153,9 @@ def test_its_deadline_counts_from_when_it_came(
     assert ending(flow, Resume(60.0)).ending is Ending.GIVEN_UP
 
 
-def test_a_call_whose_key_was_forgotten_while_it_backed_off_stands_in_the_new_line(clock: VirtualClock) -> None:
+@pytest.fixture
+def forgotten(clock: VirtualClock) -> tuple[RateLimitRegistry, Flow, Permit]:
+    """A call that waits again: its key was forgotten while it backed off, and made anew by another who has the slot."""
     settings = Settings(start_concurrency=1, max_concurrency=1, max_keys=1)
     registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
     turn = PlainTurn(registry, KEY, Policy(max_wait=60.0, attempts=2), 60.0, 0)
@@ -166,8 +168,23 @@ def test_a_call_whose_key_was_forgotten_while_it_backed_off_stands_in_the_new_li
     taken = registry.try_admit(KEY)
     clock.advance(1.0)
     assert isinstance(flow.send(Resume(1.0)), Wait)
+    return registry, flow, taken
+
+
+def test_a_call_whose_key_was_forgotten_while_it_backed_off_goes_on_in_the_new_line(
+    forgotten: tuple[RateLimitRegistry, Flow, Permit],
+) -> None:
+    registry, flow, taken = forgotten
     assert registry.snapshot().keys[KEY].waiting == 1
     registry.settle(taken, OK)
     assert isinstance(flow.send(Resume(1.0)), Send)
     flow.close()
     assert in_flight(registry) == 0
+
+
+def test_a_call_whose_key_was_forgotten_while_it_backed_off_can_leave_the_new_line(
+    forgotten: tuple[RateLimitRegistry, Flow, Permit],
+) -> None:
+    registry, flow, _ = forgotten
+    flow.close()
+    assert registry.snapshot().keys[KEY].waiting == 0
