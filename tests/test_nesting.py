@@ -53,6 +53,48 @@ def test_a_task_that_outlives_the_disabled_block_it_was_spawned_in_stays_outside
     asyncio.run(scene())
 
 
+def test_a_task_spawned_by_an_attempt_inside_a_disabled_block_stays_outside() -> None:
+    async def scene() -> None:
+        ended = asyncio.Event()
+
+        async def child() -> bool:
+            await ended.wait()
+            return passes()
+
+        with tidegate.disabled(), Cell():
+            task = asyncio.create_task(child())
+            await asyncio.sleep(0)
+        ended.set()
+        assert await task
+        assert not passes()
+
+    asyncio.run(scene())
+
+
+def test_a_task_spawned_by_an_attempt_inside_an_attempt_waits_for_the_outer_one() -> None:
+    async def scene() -> None:
+        seen: list[bool] = []
+        looks = asyncio.Event(), asyncio.Event()
+
+        async def child() -> None:
+            for look in looks:
+                await look.wait()
+                seen.append(passes())
+
+        with Cell():
+            with Cell():
+                task = asyncio.create_task(child())
+                await asyncio.sleep(0)
+            looks[0].set()
+            await asyncio.sleep(0)
+            assert passes()
+        looks[1].set()
+        await task
+        assert seen == [True, False]
+
+    asyncio.run(scene())
+
+
 def test_a_task_spawned_inside_an_attempt_can_be_disabled_for_itself() -> None:
     async def scene() -> None:
         ended = asyncio.Event()

@@ -70,7 +70,7 @@ class Waiter:
         self.waker: Waker | None = None
         self.priority = priority
         self.standing = False
-        self.timed = False
+        self.timed: list[Any] | None = None
         self.place = 0
         self.joined_at = 0.0
         self.deadline = NEVER
@@ -88,7 +88,7 @@ class Waiter:
         """Ties the call to the line it stands in; its key may have been forgotten and made anew since it last stood."""
         if self.slots is not slots:
             self.slots = slots
-            self.timed = False
+            self.timed = None
 
     def alarm(self) -> Waker:
         """What the call waits on; made on first use, since most calls never wait."""
@@ -157,16 +157,14 @@ class Lane:
 class Line:
     """The calls that wait for one key, first come first served within a priority; `count` says how many."""
 
-    __slots__ = ("_deadlines", "_lanes", "_places", "count")
+    __slots__ = ("_deadlines", "_lanes", "_places", "_timed", "count")
 
     def __init__(self) -> None:
         self._lanes: dict[int, Lane] = {}
-        self._deadlines: list[tuple[float, int, Waiter]] = []
+        self._deadlines: list[list[Any]] = []
+        self._timed = 0
         self._places = 0
         self.count = 0
-
-    def __len__(self) -> int:
-        return self.count
 
     def join(self, waiter: Waiter) -> None:
         """Stands at the tail; a call that has stood before returns to its old place, at the head."""
@@ -185,9 +183,10 @@ class Line:
                 ordered = True
         waiter.standing = True
         self.count += 1
-        if not (ordered or waiter.timed):
-            waiter.timed = True
-            heappush(self._deadlines, (waiter.deadline, waiter.place, waiter))
+        if not ordered:
+            self._timed += 1
+            waiter.timed = [waiter.deadline, self._timed, waiter]
+            heappush(self._deadlines, waiter.timed)
             self._compact()
 
     def next_place(self) -> int:
@@ -203,6 +202,10 @@ class Line:
         lane.remove(waiter)
         waiter.standing = False
         self.count -= 1
+        if waiter.timed is not None:
+            # The entry stays in the heap for a while; the call and its request need not.
+            waiter.timed[2] = None
+            waiter.timed = None
         if not lane.count:
             del self._lanes[waiter.priority]
         self._compact()
@@ -217,9 +220,9 @@ class Line:
     def earliest(self) -> Waiter | None:
         """Whose deadline comes first."""
         deadlines = self._deadlines
-        while deadlines and not deadlines[0][2].standing:
-            heappop(deadlines)[2].timed = False
-        soonest = deadlines[0][2] if deadlines else None
+        while deadlines and deadlines[0][2] is None:
+            heappop(deadlines)
+        soonest: Waiter | None = deadlines[0][2] if deadlines else None
         for lane in self._lanes.values():
             first = lane.fresh
             if first is not None and (soonest is None or first.deadline < soonest.deadline):
@@ -233,8 +236,7 @@ class Line:
                 gone = lane.first()
                 lane.remove(gone)
                 gone.standing = False
-        for entry in self._deadlines:
-            entry[2].timed = False
+                gone.timed = None
         self._lanes = {}
         self._deadlines = []
         self.count = 0
@@ -242,9 +244,7 @@ class Line:
     def _compact(self) -> None:
         if len(self._deadlines) <= 2 * self.count + 64:
             return
-        for entry in self._deadlines:
-            entry[2].timed = entry[2].standing
-        self._deadlines = [entry for entry in self._deadlines if entry[2].standing]
+        self._deadlines = [entry for entry in self._deadlines if entry[2] is not None]
         heapify(self._deadlines)
 
 

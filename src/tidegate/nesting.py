@@ -23,12 +23,14 @@ class Cell:
         self.open = True
 
     def __enter__(self) -> Cell:
-        self._token = _cell.set(self)
+        # Inside an open one it changes nothing: a task that is spawned here may outlive this cell, but not that one.
+        self._token = None if passes() else _cell.set(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.open = False
-        _cell.reset(self._token)
+        if self._token is not None:
+            _cell.reset(self._token)
 
 
 def passes() -> bool:

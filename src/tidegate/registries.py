@@ -67,7 +67,7 @@ class RateLimitRegistry:
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        self.settings = settings if settings is not None else Settings.from_environment()
+        self._settings = settings if settings is not None else Settings.from_environment()
         self.disabled = self.settings.disabled
         self.clock = clock
         self.draw = draw
@@ -79,6 +79,11 @@ class RateLimitRegistry:
         given = self.settings.digest_key
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
         _registries.add(self)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings it was made with: they hold for its life."""
+        return self._settings
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Returns the same client, governed by this registry; see `tidegate.wrap`."""
@@ -194,7 +199,7 @@ class RateLimitRegistry:
         max_wait: float | None = None,
         priority: int = 0,
     ) -> Coroutine[Any, Any, T]:
-        """Returns what `await call()` returns, as `execute` does for a synchronous callable."""
+        """A coroutine that returns what `await call()` returns, as `execute` does for a synchronous callable."""
         from tidegate.calls import Call
 
         # No coroutine of its own: a hundred thousand may wait.

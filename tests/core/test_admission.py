@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission import ABSURD_HINT, Admission, Permit
+from tidegate.core.admission import ABSURD_HINT, HEADERS_EVERY, Admission, Permit
 from tidegate.core.breaker import State
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
@@ -304,3 +304,23 @@ def test_one_slot_at_least_remains_whatever_is_refused() -> None:
     admission = Admission(KEY, Settings(start_concurrency=1), 60.0, 0.0)
     settle(admission, admit(admission)[0], refusal())
     assert admission.limit.slots == 1
+
+
+def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is_charged(admission: Admission) -> None:
+    (first,) = admit(admission)
+    settle(admission, first, answer(bucket(1e6, 1e6), bucket(1e6, 1e6, name="tokens", unit="tokens")))
+    informing = 0
+    for _ in range(10 * HEADERS_EVERY):
+        (permit,) = admit(admission, cost=Cost(produced=10.0))
+        informing += permit.informs
+        settle(admission, permit, Outcome(Kind.OK, usage=Usage(output_tokens=10)))
+    assert informing == 10
+
+
+def test_an_unread_stream_leaves_what_was_read_alone(admission: Admission) -> None:
+    first, second = admit(admission, 2)
+    settle(admission, first, answer(fixed(100.0, 2.0)))
+    assert admission.limit.slots < 20
+    held_back = admission.limit.slots
+    admission.learn(second, OK, NOW, None)
+    assert admission.limit.slots == held_back

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +16,12 @@ def silent() -> Waker:
     raise NotImplementedError
 
 
+class Remembered(Waiter):
+    """One that can be watched for its end."""
+
+
 def waiter(priority: int = 0, deadline: float = 3600.0) -> Waiter:
-    made = Waiter(silent, priority)
+    made = Remembered(silent, priority)
     made.deadline = deadline
     return made
 
@@ -41,12 +47,12 @@ def line() -> Line:
 
 
 def test_nobody_is_the_head_of_an_empty_line(line: Line) -> None:
-    assert (line.head(), line.earliest(), len(line), bool(line)) == (None, None, 0, False)
+    assert (line.head(), line.earliest(), line.count) == (None, None, 0)
 
 
 def test_first_come_first_served(line: Line) -> None:
     made = join(line, 5)
-    assert len(line) == 5
+    assert line.count == 5
     assert drain(line) == made
 
 
@@ -141,7 +147,7 @@ def test_the_line_remembers_one_who_returns_often_once(line: Line) -> None:
 def test_a_cleared_line_is_empty_for_everybody(line: Line) -> None:
     (standing,) = join(line, 1)
     line.clear()
-    assert (line.head(), line.earliest(), len(line)) == (None, None, 0)
+    assert (line.head(), line.earliest(), line.count) == (None, None, 0)
     assert line.leave(standing) is False
 
 
@@ -168,3 +174,28 @@ def test_the_earliest_deadline_is_that_of_somebody_who_stands(
         standing = [each.deadline for each in everybody if each.standing]
         first = line.earliest()
         assert (first.deadline if first is not None else None) == min(standing, default=None)
+
+
+def test_who_has_left_is_not_kept_for_the_sake_of_its_deadline(line: Line) -> None:
+    made = [waiter(deadline=deadline) for deadline in (30.0, 20.0, 10.0)]
+    for each in made:
+        line.join(each)
+    for each in made:
+        line.leave(each)
+    gone = [weakref.ref(each) for each in made]
+    del made, each
+    assert [each() for each in gone] == [None, None, None]
+    assert line.earliest() is None
+
+
+def test_who_comes_back_to_its_place_has_its_deadline_again(line: Line) -> None:
+    late, early = waiter(deadline=30.0), waiter(deadline=20.0)
+    for each in (late, early):
+        line.join(each)
+    line.leave(early)
+    assert line.earliest() is late
+    line.join(early)
+    assert line.earliest() is early
+    line.leave(early)
+    line.join(early)
+    assert (line.earliest(), line.count) == (early, 2)

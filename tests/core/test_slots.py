@@ -48,13 +48,13 @@ def test_a_call_passes_where_nobody_stands_and_the_gates_are_open(slots: Slots) 
     passing = waiter()
     assert slots.stand(passing, 5.0, None) == []
     assert passing.permit is not None
-    assert (len(slots.line), slots.idle) == (0, False)
+    assert (slots.line.count, slots.idle) == (0, False)
 
 
 def test_a_call_stands_where_a_gate_is_closed(slots: Slots, taken: Permit) -> None:
     standing = waiter()
     assert slots.stand(standing, 0.0, None) == []
-    assert (standing.permit, len(slots.line), slots.gate) == (None, 1, "concurrency")
+    assert (standing.permit, slots.line.count, slots.gate) == (None, 1, "concurrency")
 
 
 def test_nobody_passes_one_who_stands(slots: Slots) -> None:
@@ -82,7 +82,7 @@ def test_a_freed_slot_wakes_exactly_the_one_who_may_go(slots: Slots, taken: Perm
         slots.stand(each, 0.0, None)
     woken = free(slots, taken)
     assert [each for each in woken if each.permit is not None] == made[:1]
-    assert len(slots.line) == 2
+    assert slots.line.count == 2
 
 
 def test_the_head_alone_holds_the_clock(slots: Slots) -> None:
@@ -147,7 +147,7 @@ def test_the_earliest_deadline_expires_wherever_it_stands(slots: Slots, taken: P
     assert slots.pump(9.9, None) == []
     assert made[at] in slots.pump(10.0, None)
     assert made[at].permit is None
-    assert len(slots.line) == 2
+    assert slots.line.count == 2
 
 
 def test_all_who_are_past_their_deadline_step_out_at_once(slots: Slots, taken: Permit) -> None:
@@ -155,7 +155,7 @@ def test_all_who_are_past_their_deadline_step_out_at_once(slots: Slots, taken: P
     for each in made:
         slots.stand(each, 0.0, None)
     assert set(slots.pump(11.0, None)) == set(made)
-    assert len(slots.line) == 0
+    assert slots.line.count == 0
 
 
 def test_one_who_returns_stands_before_anybody_is_let_in(slots: Slots, taken: Permit) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import weakref
 from types import ModuleType
 from typing import Any
 
@@ -84,6 +85,20 @@ def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(module: Mo
     del response
     gc.collect()
     assert only(registry).in_flight == 0
+
+
+def test_a_stream_that_has_ended_keeps_neither_its_client_nor_its_request(module: ModuleType, registry: Any) -> None:
+    def handler(request: Any) -> Any:
+        return module.Response(200, content=iter([b"data: 1\n\n"]))
+
+    client = registry.wrap(mocked(module, handler))
+    with client.stream("POST", CHAT, json=BODY) as response:
+        response.read()
+    gone = weakref.ref(client)
+    del client
+    gc.collect()
+    assert response.content
+    assert gone() is None
 
 
 def test_a_stream_that_breaks_gives_its_slot_back(module: ModuleType, registry: Any) -> None:

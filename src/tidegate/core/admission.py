@@ -66,16 +66,20 @@ class Tuning(Protocol):
 
 
 class Permit:
-    """Proof of admission for one attempt; settled exactly once, by whoever holds it."""
+    """Proof of admission for one attempt; settled exactly once, by whoever holds it.
+
+    `informs` says whether a success's headers are to be read: all, unless ample quota is known to be left; then now and
+    then. A refusal's are read always.
+    """
 
     __slots__ = (
         "admission",
-        "ample",
         "charges",
         "cost",
         "epoch",
         "generation",
         "in_flight",
+        "informs",
         "learned",
         "order",
         "place",
@@ -97,15 +101,7 @@ class Permit:
         self.settled = False
         self.learned = False
         self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
-        self.ample = admission.quotas.ample
-
-    @property
-    def informs(self) -> bool:
-        """Whether a success's headers are to be read: all, unless ample quota is known to be left; then now and then.
-
-        A refusal's are read always.
-        """
-        return not self.ample or self.order % HEADERS_EVERY == 0
+        self.informs = not admission.quotas.ample or admission.counts.attempts % HEADERS_EVERY == 0
 
     @property
     def key(self) -> Key:
@@ -183,10 +179,10 @@ class Admission:
     def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
         self.order += 1
+        self.counts.attempts += 1
         probe = self.breaker.sent()
         self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
-        self.counts.attempts += 1
         self.used_at = now
         if out is not None:
             if probe:
@@ -209,7 +205,8 @@ class Admission:
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
-        self._observe(permit, outcome, now, out)
+        if outcome.readings:
+            self._observe(permit, outcome, now, out)
         self._answered(permit, now, out)
         permit.probe = False
         permit.learned = True

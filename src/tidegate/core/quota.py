@@ -71,9 +71,9 @@ Charge = tuple[Mirror, Debit, float]
 class Quotas:
     """The mirrors of one key by name; they come into being with the first reading that names them.
 
-    `ample` says that more than half of each is left; it is found anew with each reading, and ends between two readings
-    where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are booked in
-    one go before anything looks at a mirror: nothing else changes by it.
+    `ample` says that more than half of each is left; it is found anew with each answer that is read, and ends between
+    two of them where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are
+    booked in one go before anything looks at a mirror: what a mirror says is the same.
     """
 
     __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window")

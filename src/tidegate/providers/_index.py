@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Literal
 
 from tidegate.errors import ConfigurationError
-from tidegate.providers._schema import Provider
+from tidegate.providers._schema import MAX_PATH, Provider
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.compatible import COMPATIBLE
@@ -61,14 +61,18 @@ def recognise(host: str, path: str) -> Provider | None:
     return provider if provider is not None and provider.endpoint(path) is not None else None
 
 
-@lru_cache(maxsize=1024)
 def adopt(host: str, path: str, family: str | None) -> Provider | None:
     """The table for a request of a client that was wrapped by hand, or None where `path` generates nothing.
 
     `family` is the SDK's: `openai`, `anthropic`, `azure`, or None for a bare HTTP client, for which plain generation
     paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family and path.
     """
-    provider = _known(host) if len(host) <= _MAX_HOST else None
+    return _adopt(host, path, family) if len(host) <= _MAX_HOST and len(path) <= MAX_PATH else None
+
+
+@lru_cache(maxsize=1024)
+def _adopt(host: str, path: str, family: str | None) -> Provider | None:
+    provider = _known(host)
     if provider is not None:
         return provider if provider.endpoint(path) is not None else None
     return _spoken(path, family)

@@ -167,7 +167,7 @@ def _model(named: object) -> str:
 
 
 def _chars(left: list[object], opaque_chars: int, names: int) -> int:
-    """The characters of all text under the nodes of `left`, which is used up; with `names` 1, keys count as well.
+    """The characters of all text under the nodes of `left`, which grows meanwhile; with `names` 1, keys count as well.
 
     Keys of tools' JSON schemas are read by the model, those of messages are not.
     """

@@ -46,7 +46,7 @@ DATE, RETRY_AFTER, RETRY_AFTER_MS, WAIT, CODE = 0, 1, 2, 3, 4
 """Row number and places of the headers that belong to no quota; noted headers are numbered from -2 downwards."""
 
 _LOWER = re.compile(r"[!-@\[-~]+")
-_MAX_PATH = 2048
+MAX_PATH = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class Provider:
 
     def endpoint(self, path: str) -> tuple[Endpoint, str] | None:
         """The endpoint that `path` is, with the model that the path names or `""`; None if it generates nothing."""
-        return _endpoint(self, path) if len(path) <= _MAX_PATH else None
+        return _endpoint(self, path) if len(path) <= MAX_PATH else None
 
     def _match(self, path: str) -> tuple[Endpoint, str] | None:
         path = path.partition("?")[0]

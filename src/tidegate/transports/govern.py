@@ -1,7 +1,7 @@
 """What every HTTP stack shares: is this request governed, by whom, under which key, at which cost.
 
 A transport asks `marked` and `provider_of` before it sends; None from either means: pass through untouched. Otherwise
-it makes a `GovernedCall`, runs its flow through `tidegate.drive` and tells it what came back.
+it makes a `GovernedCall`, runs it through `tidegate.drive` and tells it what came back.
 """
 
 from __future__ import annotations

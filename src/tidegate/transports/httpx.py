@@ -38,11 +38,10 @@ _wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 class StreamWatch:
     """What a stream's bytes say, and its permit; `finish` gives the permit back once."""
 
-    __slots__ = ("_call", "_head", "_outcome", "_permit", "_tail")
+    __slots__ = ("_head", "_held", "_outcome", "_tail")
 
     def __init__(self, call: GovernedCall, permit: Permit, outcome: Outcome) -> None:
-        self._call = call
-        self._permit: Permit | None = permit
+        self._held: tuple[GovernedCall, Permit] | None = (call, permit)
         self._outcome = outcome
         self._head = b""
         self._tail = b""
@@ -55,10 +54,10 @@ class StreamWatch:
 
     def finish(self, error: Exception | None = None) -> None:
         """The stream ended, was closed, or broke."""
-        permit, self._permit = self._permit, None
-        if permit is None:
+        held, self._held = self._held, None
+        if held is None:
             return
-        call = self._call
+        call, permit = held
         if error is not None:
             call.registry.settle(permit, call.judge_error(error))
             return
@@ -71,9 +70,10 @@ class StreamWatch:
 
     def drop(self) -> None:
         """The response was garbage-collected before its end."""
-        permit, self._permit = self._permit, None
-        if permit is not None:
-            self._call.registry.drop(permit)
+        held, self._held = self._held, None
+        if held is not None:
+            call, permit = held
+            call.registry.drop(permit)
 
 
 class HttpxCall(GovernedCall):
