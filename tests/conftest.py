@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import tidegate
-from tidegate.transports import httpx as transport
 from tidegate.transports.govern import Installation
+from tidegate.transports.stacks import TRANSPORTS
 
 
 @pytest.fixture
@@ -24,4 +24,5 @@ def unpatched() -> Iterator[None]:
     yield
     Installation.mark = None
     gc.collect()
-    transport.patches.remove()
+    for transport in TRANSPORTS:
+        transport.patches.remove()

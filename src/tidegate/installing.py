@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 from types import ModuleType
 from urllib.parse import urlsplit
 
 from tidegate.default import registry as default_registry
 from tidegate.registries import RateLimitRegistry
-from tidegate.transports import httpx
 from tidegate.transports.govern import Installation, Mark, policy_of
 from tidegate.transports.patching import when_imported
+from tidegate.transports.stacks import TRANSPORTS, Transport
 
 BASE_URLS = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "AZURE_OPENAI_ENDPOINT")
 """Variables by which the SDKs themselves are pointed elsewhere (openai 3.52 and anthropic 2.11 `_client.py`)."""
@@ -34,24 +35,27 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
         Installation.mark = Mark(registry, policy_of(registry), hosts=_hosts(registry))
         if not _hooked:
             _hooked = True
-            for name in httpx.MODULES:
-                when_imported(name, _put)
-        for module in httpx.loaded():
-            _put(module)
-        return tuple(module.__name__ for module in httpx.loaded())
+            for transport in TRANSPORTS:
+                for name in transport.MODULES:
+                    when_imported(name, partial(_put, transport))
+        loaded = [(transport, module) for transport in TRANSPORTS for module in transport.loaded()]
+        for transport, module in loaded:
+            _put(transport, module)
+        return tuple(module.__name__ for _, module in loaded)
 
 
 def uninstall() -> None:
     """Undoes `install`: clients that were wrapped stay governed, without any the patches come off."""
     with _lock:
         Installation.mark = None
-        if not httpx.remembered():
-            httpx.patches.remove()
+        for transport in TRANSPORTS:
+            if not transport.remembered():
+                transport.patches.remove()
 
 
-def _put(module: ModuleType) -> None:
+def _put(transport: Transport, module: ModuleType) -> None:
     if Installation.mark is not None:
-        httpx.put(module)
+        transport.put(module)
 
 
 def _hosts(registry: RateLimitRegistry) -> frozenset[str]:

@@ -7,8 +7,8 @@ from typing import TypeVar
 from tidegate.default import registry as default_registry
 from tidegate.errors import ConfigurationError
 from tidegate.registries import RateLimitRegistry
-from tidegate.transports import httpx
 from tidegate.transports.govern import MARK, Mark, policy_of
+from tidegate.transports.stacks import Transport, transport_of
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ AZURE_CLIENTS = frozenset({"AzureOpenAI", "AsyncAzureOpenAI"})
 
 WRAPPABLE = (
     "openai.OpenAI, AsyncOpenAI, AzureOpenAI, AsyncAzureOpenAI; anthropic.Anthropic, AsyncAnthropic; "
-    "httpx.Client, AsyncClient; httpx2.Client, AsyncClient"
+    "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session"
 )
 
 
@@ -37,27 +37,28 @@ def wrap(
     """
     if max_wait is not None and not 0 <= max_wait <= 31_536_000:
         raise ConfigurationError("max_wait", max_wait, "between 0 and 31536000 seconds")
-    http_client, family = _http_client(client)
-    module = httpx.module_of(http_client)
-    httpx.put(module)
+    http_client, transport, family = _http_client(client)
+    transport.put(transport.module_of(http_client))
     registry = registry or default_registry()
     mark = Mark(registry, policy_of(registry, max_wait), priority, family, any_host=True)
     setattr(http_client, MARK, mark)
-    httpx.remember(http_client)
+    transport.remember(http_client)
     return client
 
 
-def _http_client(client: object) -> tuple[object, str | None]:
-    """The HTTP client that sends for `client`, and the SDK family it belongs to."""
-    if httpx.is_client(client):
-        return client, None
+def _http_client(client: object) -> tuple[object, Transport, str | None]:
+    """The HTTP client that sends for `client`, its transport, and the SDK family it belongs to."""
+    transport = transport_of(client)
+    if transport is not None:
+        return client, transport, None
     names = [(each.__module__.partition(".")[0], each.__name__) for each in type(client).__mro__]
     family = next((SDK_FAMILIES[package] for package, _ in names if package in SDK_FAMILIES), None)
     inner = getattr(client, "_client", None)
-    if family is None or not httpx.is_client(inner):
+    transport = transport_of(inner)
+    if family is None or transport is None:
         raise TypeError(
             f"tidegate cannot wrap a {type(client).__module__}.{type(client).__qualname__}; it can wrap {WRAPPABLE}"
         )
     if any(name in AZURE_CLIENTS for _, name in names):
         family = "azure"
-    return inner, family
+    return inner, transport, family

@@ -6,6 +6,8 @@ it makes a `GovernedCall`, runs it through `tidegate.drive` and tells it what ca
 
 from __future__ import annotations
 
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,12 +23,16 @@ from tidegate.nesting import passes
 from tidegate.registries import RateLimitRegistry
 from tidegate.turn import Turn
 
+logger = logging.getLogger("tidegate")
+
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client."""
 
 USAGE_ALWAYS = 64
 USAGE_EVERY = 32
 """Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
+
+GOOD = Outcome(Kind.OK)
 
 RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 """Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
@@ -105,7 +111,7 @@ def is_local(host: str) -> bool:
     return address.is_loopback or address.is_private
 
 
-class GovernedCall(Turn):
+class GovernedCall(Turn, ABC):
     """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity."""
 
     __slots__ = ("inquiry", "provider")
@@ -124,6 +130,23 @@ class GovernedCall(Turn):
     def price(self, estimate: Estimate) -> Cost:
         """What the call is expected to be charged, by what its key has learned so far."""
         return providers.estimate(self.provider, self.inquiry, estimate.chars_per_token, estimate.mean_output)
+
+    def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
+        """What an answer comes to; `body` is None while it streams. One that cannot be judged teaches nothing."""
+        try:
+            if status >= 400:
+                return self.judge(status, self.pairs(response), body)
+            outcome = self.judge(status, self.pairs(response), None) if permit.informs else GOOD
+            if body is not None and self.reads_usage(permit):
+                return self.answered(permit, outcome, body)
+        except Exception:
+            logger.exception("a response could not be judged; it is handed back")
+            return Outcome(Kind.ABANDONED, row="unjudged")
+        return outcome
+
+    @abstractmethod
+    def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
+        """The headers of a stack's response, raw, in any case."""
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         """What a response means."""

@@ -14,66 +14,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from tidegate import providers
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Ended, Sent
-from tidegate.core.vocabulary import Kind, Outcome
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
 from tidegate.transports.patching import Patches
+from tidegate.transports.streams import StreamWatch
 
 MODULES = ("httpx", "httpx2")
-KEPT = 4096
-"""Bytes kept of a stream's beginning and end: usage stands in the first or last events, a failure in the last."""
-
-GOOD = Outcome(Kind.OK)
-
 logger = logging.getLogger("tidegate")
 patches = Patches()
 _stacks: dict[type, Stack] = {}
 _wrapped: weakref.WeakSet[object] = weakref.WeakSet()
-
-
-class StreamWatch:
-    """What a stream's bytes say, and its permit; `finish` gives the permit back once."""
-
-    __slots__ = ("_head", "_held", "_outcome", "_tail")
-
-    def __init__(self, call: GovernedCall, permit: Permit, outcome: Outcome) -> None:
-        self._held: tuple[GovernedCall, Permit] | None = (call, permit)
-        self._outcome = outcome
-        self._head = b""
-        self._tail = b""
-
-    def saw(self, chunk: bytes) -> None:
-        """Keeps the first and the last bytes."""
-        if len(self._head) < KEPT:
-            self._head += chunk[: KEPT - len(self._head)]
-        self._tail = (self._tail + chunk)[-KEPT:] if len(chunk) < KEPT else chunk[-KEPT:]
-
-    def finish(self, error: Exception | None = None) -> None:
-        """The stream ended, was closed, or broke."""
-        held, self._held = self._held, None
-        if held is None:
-            return
-        call, permit = held
-        if error is not None:
-            call.registry.settle(permit, call.judge_error(error))
-            return
-        failure = providers.judge_event(call.provider, self._tail)
-        if failure is not None:
-            call.registry.settle(permit, failure)
-            return
-        seen = self._head if len(self._head) < KEPT else self._head + self._tail
-        call.registry.settle(permit, call.answered(permit, self._outcome, seen))
-
-    def drop(self) -> None:
-        """The response was garbage-collected before its end."""
-        held, self._held = self._held, None
-        if held is not None:
-            call, permit = held
-            call.registry.drop(permit)
 
 
 class HttpxCall(GovernedCall):
@@ -122,25 +75,17 @@ class HttpxCall(GovernedCall):
         return response
 
     def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
-        try:
-            outcome = self._outcome(permit, response, body)
-        except Exception:
-            logger.exception("a response could not be judged; it is handed back")
-            outcome = Outcome(Kind.ABANDONED, row="unjudged")
+        outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
             return Sent(outcome, response=response)
         watch = StreamWatch(self, permit, outcome)
         response.stream = stream(response.stream, watch)
         return Sent(outcome, response=response, streaming=True)
 
-    def _outcome(self, permit: Permit, response: Any, body: bytes | None) -> Outcome:
-        status = response.status_code
-        if status >= 400:
-            return self.judge(status, response.headers.raw, body)
-        outcome = self.judge(status, response.headers.raw, None) if permit.informs else GOOD
-        if body is not None and self.reads_usage(permit):
-            return self.answered(permit, outcome, body)
-        return outcome
+    def pairs(self, response: Any) -> list[tuple[bytes, bytes]]:
+        """The answer's headers."""
+        pairs: list[tuple[bytes, bytes]] = response.headers.raw
+        return pairs
 
 
 class Stack:

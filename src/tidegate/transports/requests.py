@@ -1,0 +1,235 @@
+"""requests, by a class patch on the public `Session.send`: redirects and digest authentication happen inside it.
+
+The `raw` of a response that streams is wrapped: it gives the permit back at its end, at `close`, at an error, or when
+the response is garbage-collected. The module is never imported here: it comes from `sys.modules`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+import wrapt
+
+from tidegate.core.admission import Permit
+from tidegate.core.exchange import Ended, Sent
+from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.drive import drive
+from tidegate.nesting import Cell
+from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
+from tidegate.transports.patching import Patches
+from tidegate.transports.streams import StreamWatch
+
+MODULES = ("requests",)
+
+logger = logging.getLogger("tidegate")
+patches = Patches()
+_wrapped: weakref.WeakSet[object] = weakref.WeakSet()
+
+
+class WatchedRaw(wrapt.ObjectProxy[Any]):
+    """The `raw` of a streaming response, which carries a permit to its end."""
+
+    def __init__(self, raw: Any, watch: StreamWatch) -> None:
+        super().__init__(raw)
+        self._self_watch = watch
+
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
+        """The body in pieces."""
+        try:
+            for chunk in self.__wrapped__.stream(*args, **kwargs):
+                self._self_watch.saw(chunk)
+                yield chunk
+        except Exception as error:
+            self._self_watch.finish(error)
+            raise
+        self._self_watch.finish()
+
+    def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> bytes:
+        """The rest of the body, or the next `amt` bytes of it."""
+        try:
+            chunk: bytes = self.__wrapped__.read(amt, *args, **kwargs)
+        except Exception as error:
+            self._self_watch.finish(error)
+            raise
+        self._self_watch.saw(chunk)
+        if amt is None or (amt > 0 and not chunk):
+            self._self_watch.finish()
+        return chunk
+
+    def close(self) -> None:
+        """Closes the connection."""
+        try:
+            self.__wrapped__.close()
+        finally:
+            self._self_watch.finish()
+
+    def release_conn(self) -> None:
+        """Gives the connection back to its pool."""
+        try:
+            self.__wrapped__.release_conn()
+        finally:
+            self._self_watch.finish()
+
+    def __del__(self) -> None:
+        self._self_watch.drop()
+
+
+class RequestsCall(GovernedCall):
+    """One `send` of a session."""
+
+    __slots__ = ("args", "kwargs", "module", "stream", "wrapped")
+
+    module: ModuleType
+    wrapped: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    stream: bool
+
+    def send(self, permit: Permit) -> Sent:
+        """Sends the request, and reads the answer's body where it is not to be streamed."""
+        try:
+            with Cell():
+                response = self.wrapped(*self.args, **self.kwargs)
+                complete = not self.stream or response.status_code >= 400
+                body = response.content if complete else None
+        except Exception as error:
+            return Sent(self.judge_error(error), error=error)
+        outcome = self.outcome(permit, response.status_code, response, body)
+        if body is not None:
+            return Sent(outcome, response=response)
+        response.raw = WatchedRaw(response.raw, StreamWatch(self, permit, outcome))
+        return Sent(outcome, response=response, streaming=True)
+
+    def finish(self, ended: Ended) -> Any:
+        """The response or the exception that was received last; a 429 of our own where there is none."""
+        sent = ended.sent
+        if sent is None:
+            return self._refused(ended)
+        if sent.error is not None:
+            raise sent.error
+        if self.stop_sdk(ended, sent.response.status_code):
+            sent.response.headers["x-should-retry"] = "false"
+        return sent.response
+
+    def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
+        """The answer's headers."""
+        return _pairs(response.headers)
+
+    def judge_error(self, error: Exception) -> Outcome:
+        """What an exception means: requests derives all of its own from OSError, wrong URLs among them."""
+        names = {each.__name__ for each in type(error).__mro__}
+        if "ConnectionError" in names or "ChunkedEncodingError" in names or "ProtocolError" in names:
+            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
+        if "Timeout" in names or "TimeoutError" in names:
+            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
+        return Outcome(Kind.ABANDONED, row="exception")
+
+    def _refused(self, ended: Ended) -> Any:
+        headers, body = self.refusal(ended)
+        response = self.module.Response()
+        response.status_code, response.reason = 429, "Too Many Requests"
+        response.headers.update({**headers, "content-type": "application/json"})
+        response.raw = io.BytesIO(json.dumps(body).encode())
+        response.request = self.args[0] if self.args else self.kwargs["request"]
+        response.url = response.request.url
+        if not self.stream:
+            # As every response that was not asked to stream, it is read by now.
+            _ = response.content
+        return response
+
+
+class Stack:
+    """The module, and the wrapper made for its session."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+    def put(self) -> None:
+        """Patches the session's class."""
+        patches.put(self.module.Session, "send", self.send)
+
+    def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
+        """`Session.send`, governed where the session or the process is."""
+        call = self._call(wrapped, session, args, kwargs)
+        return drive(call) if call is not None else wrapped(*args, **kwargs)
+
+    def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> RequestsCall | None:
+        try:
+            mark = marked(session)
+            if mark is None:
+                return None
+            request = args[0] if args else kwargs.get("request")
+            if request is None or request.method != "POST":
+                return None
+            url = _split(request.url)
+            host = url.hostname or ""
+            provider = provider_of(mark, host, url.path)
+            if provider is None:
+                return None
+            body = request.body
+            body = body.encode() if isinstance(body, str) else body
+            whole = body if isinstance(body, bytes) else None
+            replayable = body is None or whole is not None
+            headers = _pairs(request.headers)
+            call = RequestsCall(
+                mark, provider, Sending(url.scheme, host, url.port, url.path, headers, whole, replayable)
+            )
+        except Exception:
+            # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
+            logger.exception("a request could not be read; it is not governed")
+            return None
+        call.module, call.wrapped, call.args, call.kwargs = self.module, wrapped, args, kwargs
+        call.stream = bool(kwargs.get("stream", session.stream))
+        return call
+
+
+def put(module: ModuleType) -> None:
+    """Patches requests, once."""
+    Stack(module).put()
+
+
+def loaded() -> list[ModuleType]:
+    """The module, where the process has imported it."""
+    return [sys.modules[name] for name in MODULES if name in sys.modules]
+
+
+def module_of(session: object) -> ModuleType:
+    """The module that a session (see `is_client`) is of."""
+    return next(module for module in loaded() if isinstance(session, module.Session))
+
+
+def is_client(candidate: object) -> bool:
+    """Whether it is a session."""
+    return any(isinstance(candidate, module.Session) for module in loaded())
+
+
+def remember(session: object) -> None:
+    """Notes a session that was wrapped: the patch stays on while it lives."""
+    _wrapped.add(session)
+
+
+def remembered() -> bool:
+    """Whether a wrapped session lives."""
+    return len(_wrapped) > 0
+
+
+@lru_cache(maxsize=1024)
+def _split(url: str) -> SplitResult:
+    return urlsplit(url)
+
+
+def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
+    return [(_raw(name), _raw(value)) for name, value in headers.items()]
+
+
+def _raw(text: object) -> bytes:
+    return text if isinstance(text, bytes) else str(text).encode("latin-1", "replace")

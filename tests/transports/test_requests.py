@@ -1,0 +1,262 @@
+"""Sessions of requests, against the simulator and a server that answers as it is told."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import requests
+
+import tidegate
+from tidegate.testing import Limit, Scenario, Simulator
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}'
+EVENTS = b'data: {"choices": []}\n\n' * 3 + b"data: [DONE]\n\n"
+
+Reply = tuple[int, dict[str, str], bytes]
+
+
+class Server:
+    """Answers each request with what `reply` makes of its number and path; `seen` are the paths."""
+
+    def __init__(self, reply: Callable[[int, str], Reply]) -> None:
+        self.seen: list[str] = []
+        outer = self
+
+        class Answering(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                outer.seen.append(self.path)
+                status, headers, body = reply(len(outer.seen), self.path)
+                self.send_response(status)
+                for name, value in {"content-length": str(len(body)), **headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *facts: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self.chat = f"http://127.0.0.1:{self._server.server_port}/v1/chat/completions"
+
+    def __enter__(self) -> Server:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def session(registry: tidegate.RateLimitRegistry) -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        yield registry.wrap(session)
+
+
+def only(registry: tidegate.RateLimitRegistry) -> Any:
+    (key,) = registry.snapshot().keys.values()
+    return key
+
+
+def fine(number: int, path: str) -> Reply:
+    return 200, {}, ANSWER
+
+
+def streaming(number: int, path: str) -> Reply:
+    return 200, {"content-type": "text/event-stream"}, EVENTS
+
+
+def refused_at_first(number: int, path: str) -> Reply:
+    return (429, {"retry-after": "0.05"}, b"{}") if number == 1 else (200, {}, ANSWER)
+
+
+def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: tidegate.RateLimitRegistry) -> None:
+    with Simulator(Scenario(limiters=(Limit(limit=1200, window=60.0),))) as provider:
+        with registry.wrap(requests.Session()) as session:
+            url = f"{provider.openai_url}/chat/completions"
+            answers = [session.post(url, json=BODY, headers={"authorization": "Bearer k"}) for _ in range(40)]
+        assert {answer.status_code for answer in answers} == {200}
+        assert provider.truth().total.refusals == 0
+    assert (only(registry).answered, only(registry).quotas[0].limit) == (40, 1200)
+
+
+def test_its_key_is_that_of_every_other_stack(registry: tidegate.RateLimitRegistry, session: requests.Session) -> None:
+    import httpx2
+
+    with Server(fine) as server, registry.wrap(httpx2.Client()) as other:
+        for client in (session, other):
+            client.post(server.chat, json=BODY, headers={"Authorization": "Bearer k"})
+    assert only(registry).attempts == 2
+
+
+def test_a_refusal_is_waited_out_below_the_session(
+    registry: tidegate.RateLimitRegistry, session: requests.Session
+) -> None:
+    with Server(refused_at_first) as server:
+        assert session.post(server.chat, json=BODY).json()["choices"] == []
+        assert len(server.seen) == 2
+    assert (only(registry).refused, only(registry).answered) == (1, 1)
+
+
+@pytest.mark.parametrize("body", [iter([b'{"model": "m"}'])], ids=["generator"])
+def test_a_body_that_can_be_sent_only_once_is_handed_back(session: requests.Session, body: Any) -> None:
+    with Server(refused_at_first) as server:
+        answer = session.post(server.chat, data=body, headers={"content-length": "14"})
+    assert (answer.status_code, len(server.seen)) == (429, 1)
+    assert "x-should-retry" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"json": BODY}, {"data": json.dumps(BODY)}, {"data": json.dumps(BODY).encode()}],
+    ids=["json", "str", "bytes"],
+)
+def test_bodies_are_read_in_every_form(
+    registry: tidegate.RateLimitRegistry, session: requests.Session, body: dict[str, Any]
+) -> None:
+    with Server(fine) as server:
+        session.post(server.chat, **body)
+    assert only(registry).key.scope == "m"
+
+
+def read_in_chunks(answer: requests.Response) -> None:
+    assert b"".join(answer.iter_content(16)) == EVENTS
+
+
+def read_in_lines(answer: requests.Response) -> None:
+    assert len(list(answer.iter_lines())) == 8
+
+
+def read_whole(answer: requests.Response) -> None:
+    assert answer.content == EVENTS
+
+
+def read_raw(answer: requests.Response) -> None:
+    while answer.raw.read(16):
+        pass
+
+
+def close(answer: requests.Response) -> None:
+    answer.close()
+
+
+@pytest.mark.parametrize("ends", [read_in_chunks, read_in_lines, read_whole, read_raw, close])
+def test_a_stream_holds_its_slot_and_gives_it_back(
+    registry: tidegate.RateLimitRegistry, session: requests.Session, ends: Callable[[requests.Response], None]
+) -> None:
+    with Server(streaming) as server:
+        answer = session.post(server.chat, json=BODY, stream=True)
+        assert only(registry).in_flight == 1
+        ends(answer)
+        assert (only(registry).in_flight, only(registry).abandoned) == (0, 0)
+
+
+def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(
+    registry: tidegate.RateLimitRegistry, session: requests.Session
+) -> None:
+    with Server(streaming) as server:
+        answer = session.post(server.chat, json=BODY, stream=True)
+        gone = weakref.ref(answer)
+        answer.raw.drain_conn()
+        del answer
+        gc.collect()
+    assert gone() is None
+    assert only(registry).in_flight == 0
+
+
+def test_an_error_inside_a_stream_teaches_the_controller(
+    registry: tidegate.RateLimitRegistry, session: requests.Session
+) -> None:
+    failing = b'data: {"error": {"type": "rate_limit_error", "code": "rate_limit_exceeded", "message": "slow"}}\n\n'
+    with Server(lambda number, path: (200, {}, failing)) as server:
+        answer = session.post(server.chat, json=BODY, stream=True)
+        assert answer.content == failing
+    assert (only(registry).refused, only(registry).in_flight) == (1, 0)
+
+
+def test_redirects_are_followed_under_one_slot(registry: tidegate.RateLimitRegistry, session: requests.Session) -> None:
+    def reply(number: int, path: str) -> Reply:
+        return (307, {"location": "/v1/completions"}, b"") if number == 1 else (200, {}, ANSWER)
+
+    with Server(reply) as server:
+        assert session.post(server.chat, json=BODY).status_code == 200
+        assert server.seen == ["/v1/chat/completions", "/v1/completions"]
+    assert only(registry).attempts == 1
+
+
+def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind() -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    with Server(fine) as server, registry.wrap(requests.Session(), max_wait=0) as session:
+        session.post(server.chat, json=BODY)
+        assert registry.try_admit(only(registry).key)
+        for stream in (False, True):
+            answer = session.post(server.chat, json=BODY, stream=stream)
+            assert (type(answer), answer.status_code, answer.ok) == (requests.Response, 429, False)
+            assert answer.headers["x-should-retry"] == "false"
+            assert answer.json()["error"]["code"] == "queue_deadline"
+            with pytest.raises(requests.HTTPError, match="429"):
+                answer.raise_for_status()
+        assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "error"),
+    [
+        ("http://127.0.0.1:9/v1/chat/completions", {}, requests.ConnectionError),
+        ("nonsense://provider.test/v1/chat/completions", {}, requests.exceptions.InvalidSchema),
+    ],
+)
+def test_exceptions_come_through_unchanged_and_only_outages_count(
+    registry: tidegate.RateLimitRegistry,
+    session: requests.Session,
+    url: str,
+    options: dict[str, Any],
+    error: type[Exception],
+) -> None:
+    with pytest.raises(error):
+        session.post(url, json=BODY, **options)
+    seen = only(registry)
+    assert (seen.in_flight, seen.failed) == (0, int(error is requests.ConnectionError))
+
+
+def test_other_requests_of_a_wrapped_session_pass_through(
+    registry: tidegate.RateLimitRegistry, session: requests.Session
+) -> None:
+    with Server(fine) as server:
+        session.post(server.chat.replace("chat/completions", "files"), data=b"x")
+    assert registry.snapshot().keys == {}
+
+
+def test_install_governs_plain_functions_and_uninstall_restores_them(registry: tidegate.RateLimitRegistry) -> None:
+    original = requests.Session.send
+    with Server(fine) as server:
+        assert "requests" in tidegate.install(registry)
+        requests.post(server.chat, json=BODY)
+        tidegate.uninstall()
+        requests.post(server.chat, json=BODY)
+    assert only(registry).attempts == 1
+    assert requests.Session.send is original
+
+
+def test_install_governs_what_is_imported_later_and_imports_nothing() -> None:
+    code = """
+        import sys, tidegate
+        tidegate.install()
+        assert "requests" not in sys.modules
+        import requests
+        assert hasattr(requests.Session.send, "__wrapped__")
+    """
+    subprocess.run([sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines())], check=True)
