@@ -9,6 +9,7 @@ import typer
 import tidegate
 from tidegate.cli.complaints import in_one_line
 from tidegate.cli.demo import demo
+from tidegate.cli.explain import explain
 from tidegate.cli.simulate import simulate
 
 app = typer.Typer(
@@ -37,7 +38,7 @@ def _root(
     pass
 
 
-for _command in (demo, simulate):
+for _command in (demo, explain, simulate):
     app.command(_command.__name__)(in_one_line(_command))
 
 

@@ -1,0 +1,179 @@
+"""`tidegate explain`: what a provider's answer means, and what tidegate would do about it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from tidegate import providers
+from tidegate.core.admission import ABSURD_HINT
+from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome
+from tidegate.settings import Settings
+from tidegate.transports.govern import Sending, base_url
+
+MOST_BYTES = 1 << 24
+"""Of one line: more than any answer needs."""
+
+HANDED_BACK = {
+    Kind.OK: "go on",
+    Kind.DAILY_LIMIT: "hand it back: the quota of the day is spent, waiting does not help now",
+    Kind.QUOTA_EXHAUSTED: "hand it back: only money or an operator mends this",
+    Kind.TRANSIENT: "hand it back: the SDK, or `execute`, may try again",
+    Kind.PERMANENT: "hand it back: another attempt cannot mend this",
+}
+
+
+class BadLine(ValueError):
+    """A line that is no answer; its text says what is wrong with it."""
+
+
+def explain() -> None:
+    """What an answer means: JSON lines on stdin, one answer each; JSON lines on stdout, or a table on a terminal.
+
+    A line is {"provider": hint or null, "url": ..., "model": ..., "status": ..., "headers": {...}, "body": ..., "now":
+    RFC 3339 or null}. A line that is none gives an {"error": ...} line, and the next is read.
+    """
+    settings = Settings.from_environment()
+    console = Console() if sys.stdout.isatty() else None
+    for found in explained(sys.stdin.buffer, settings.max_pause):
+        if console is None:
+            print(json.dumps(found, ensure_ascii=False), flush=True)  # noqa: T201
+        else:
+            console.print(_table(found))
+
+
+def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
+    """The explanation of each line of a binary stream that is not blank; one that cannot be read says so."""
+    while line := lines.readline(MOST_BYTES):
+        if not line.strip():
+            continue
+        try:
+            yield explanation(line, max_pause)
+        except BadLine as error:
+            yield {"error": str(error)}
+
+
+def explanation(line: bytes, max_pause: float) -> dict[str, Any]:
+    """What the answer on `line` means; raises `BadLine`. `max_pause` (seconds) is the longest that is waited for it."""
+    answer = _object(line)
+    status = answer.get("status")
+    if type(status) is not int or not 100 <= status <= 599:
+        raise BadLine(f"status: {status!r} is no HTTP status (100 to 599)")
+    provider, key = _addressed(answer)
+    headers, now = _headers(answer), _instant(answer)
+    if now is not None:
+        headers = [(name, value) for name, value in headers if name.lower() != b"date"]
+    outcome = _judged(provider, status, headers, _body(answer), now or datetime.now(UTC))
+    return {
+        "provider": provider.name,
+        "key": str(key),
+        "kind": outcome.kind.value,
+        **providers.dimensions(outcome, provider),
+        "retry_after_s": outcome.retry_after,
+        "will": _will(outcome, max_pause),
+        "why": outcome.row or f"status {status}",
+    }
+
+
+def _judged(
+    provider: providers.Provider, status: int, headers: list[tuple[bytes, bytes]], body: bytes | None, now: datetime
+) -> Outcome:
+    outcome = providers.judge(provider, status, headers, body, now)
+    failure = providers.judge_event(provider, body) if status < 400 and body else None
+    return failure._replace(readings=outcome.readings, status=status) if failure is not None else outcome
+
+
+def _will(outcome: Outcome, max_pause: float) -> str:
+    if outcome.kind not in CAPACITY:
+        return HANDED_BACK[outcome.kind]
+    wait = outcome.retry_after
+    if wait is None or wait >= ABSURD_HINT:
+        return "wait as long as the key's own quotas say, or a growing pause; then retry"
+    if wait > max_pause:
+        return f"wait {max_pause:g} s, then retry with a single call"
+    return f"wait {math.ceil(wait * 100) / 100:g} s, then retry"
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"not JSON: {str(error)[:200]}") from None
+    if not isinstance(answer, dict):
+        raise BadLine("not a JSON object")
+    return answer
+
+
+def _text(answer: dict[str, Any], name: str) -> str:
+    value = answer.get(name)
+    if value is not None and not isinstance(value, str):
+        raise BadLine(f"{name}: a string or null is needed")
+    return value or ""
+
+
+def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
+    """Whose answer it is: by the hint, else by the address, else by what most servers speak."""
+    hint, model = _text(answer, "provider"), _text(answer, "model")
+    try:
+        url = urlsplit(_text(answer, "url"))
+        host, port = url.hostname or "", url.port
+    except ValueError as error:
+        raise BadLine(f"url: {error}") from None
+    known = providers.recognise(host, url.path) or providers.adopt(host, url.path, None)
+    provider = providers.named(hint) or known or providers.COMPATIBLE
+    place = provider.endpoint(url.path)
+    inquiry = Inquiry(place[1] if place is not None and place[1] else model)
+    sending = Sending(url.scheme or "https", host, port, url.path, [], None, True)
+    scope = providers.scope(provider, inquiry, host, url.path)
+    return provider, Key(provider.name, base_url(provider, sending), "", scope, providers.family_of(provider, url.path))
+
+
+def _headers(answer: dict[str, Any]) -> list[tuple[bytes, bytes]]:
+    given = answer.get("headers")
+    if given is None:
+        return []
+    if not isinstance(given, dict):
+        raise BadLine("headers: an object is needed")
+    pairs = [
+        (name, value)
+        for name, values in given.items()
+        for value in (values if isinstance(values, list) else [values])
+        if value is not None
+    ]
+    return [(name.encode("latin-1", "replace"), str(value).encode("latin-1", "replace")) for name, value in pairs]
+
+
+def _body(answer: dict[str, Any]) -> bytes | None:
+    body = answer.get("body")
+    if body is None:
+        return None
+    return (body if isinstance(body, str) else json.dumps(body)).encode("utf-8", "replace")
+
+
+def _instant(answer: dict[str, Any]) -> datetime | None:
+    text = _text(answer, "now")
+    if not text:
+        return None
+    try:
+        now = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadLine(f"now: {text[:40]!r} is no RFC 3339 instant") from None
+    return now if now.tzinfo is not None else now.replace(tzinfo=UTC)
+
+
+def _table(found: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE, show_header=False)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{what} {number:g}" for what, number in value.items())
+        table.add_row(name, "" if value is None else str(value))
+    return table

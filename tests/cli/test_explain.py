@@ -1,0 +1,169 @@
+"""`tidegate explain`: answers on stdin, what they mean on stdout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tidegate.cli.main import app
+
+CAPTURES = Path(__file__).parents[3] / "shared" / "reference" / "captures.jsonl"
+OPENAI = {
+    "provider": None,
+    "url": "https://api.openai.com/v1/chat/completions",
+    "model": "gpt-4.1",
+    "status": 200,
+    "headers": {
+        "date": "Sun, 04 Oct 2026 12:00:00 GMT",
+        "x-ratelimit-limit-requests": "500",
+        "x-ratelimit-remaining-requests": "499",
+        "x-ratelimit-reset-requests": "120ms",
+    },
+    "body": None,
+    "now": None,
+}
+REFUSED = {
+    **OPENAI,
+    "status": 429,
+    "headers": {"retry-after": "12"},
+    "body": {"error": {"code": "rate_limit_exceeded", "message": "Rate limit reached"}},
+}
+
+
+def explained(*lines: Any) -> list[dict[str, Any]]:
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    result = CliRunner().invoke(app, ["explain"], input=text)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_a_good_answer_says_what_is_left() -> None:
+    (found,) = explained(OPENAI)
+    assert found == {
+        "provider": "openai",
+        "key": "openai · api.openai.com · gpt-4.1",
+        "kind": "ok",
+        "limits": {"requests_per_minute": 500},
+        "remaining": {"requests_per_minute": 499},
+        "reset_after_s": {"requests_per_minute": 0.12},
+        "retry_after_s": None,
+        "will": "go on",
+        "why": "status 200",
+    }
+
+
+def test_a_refusal_says_how_long_it_is_waited_for_and_which_row_decided() -> None:
+    (found,) = explained(REFUSED)
+    assert (found["kind"], found["retry_after_s"], found["will"]) == ("rate_limit", 12, "wait 12 s, then retry")
+    assert found["why"].startswith("openai:")
+
+
+@pytest.mark.parametrize(
+    ("wait", "will"),
+    [
+        (None, "wait as long as the key's own quotas say, or a growing pause; then retry"),
+        ("600", "wait 120 s, then retry with a single call"),
+        ("90000", "wait as long as the key's own quotas say, or a growing pause; then retry"),
+    ],
+)
+def test_what_is_done_about_waits_that_are_missing_long_or_absurd(wait: str | None, will: str) -> None:
+    headers = {} if wait is None else {"retry-after": wait}
+    assert explained({**REFUSED, "headers": headers})[0]["will"] == will
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (429, {"error": {"code": "insufficient_quota", "message": "You exceeded your quota"}}, "quota_exhausted"),
+        (401, {"error": {"code": "invalid_api_key"}}, "permanent"),
+        (500, None, "transient"),
+    ],
+)
+def test_what_no_waiting_mends_is_handed_back(status: int, body: object, kind: str) -> None:
+    (found,) = explained({**OPENAI, "status": status, "headers": {}, "body": body})
+    assert found["kind"] == kind
+    assert found["will"].startswith("hand it back: ")
+
+
+def test_a_failure_inside_a_good_stream_is_found() -> None:
+    event = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
+    (found,) = explained({**OPENAI, "url": "https://api.anthropic.com/v1/messages", "headers": {}, "body": event})
+    assert (found["provider"], found["kind"]) == ("anthropic", "overloaded")
+
+
+@pytest.mark.parametrize(
+    ("now", "seconds"), [(None, 30.0), ("2026-10-04T12:00:10Z", 20.0), ("2026-10-04T14:00:10+02:00", 20.0)]
+)
+def test_instants_count_from_now_else_from_the_answers_own_date(now: str | None, seconds: float) -> None:
+    headers = {
+        "date": "Sun, 04 Oct 2026 12:00:00 GMT",
+        "anthropic-ratelimit-requests-limit": "50",
+        "anthropic-ratelimit-requests-remaining": "10",
+        "anthropic-ratelimit-requests-reset": "2026-10-04T12:00:30Z",
+    }
+    (found,) = explained({**OPENAI, "url": "https://api.anthropic.com/v1/messages", "headers": headers, "now": now})
+    assert found["reset_after_s"]["requests_per_minute"] == pytest.approx(seconds)
+
+
+def test_the_hint_names_the_provider_of_an_address_that_nobody_knows() -> None:
+    line = {**REFUSED, "url": "https://gateway.test/v1/chat/completions"}
+    unknown, hinted, odd = explained(line, {**line, "provider": "openai"}, {**line, "provider": "no such one"})
+    assert [each["provider"] for each in (unknown, hinted, odd)] == ["compatible", "openai", "compatible"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[" * 5000, "not JSON"),
+        ("[1]", "not a JSON object"),
+        ({**OPENAI, "status": "200"}, "status: '200' is no HTTP status"),
+        ({**OPENAI, "status": None}, "status: None is no HTTP status"),
+        ({**OPENAI, "status": True}, "status: True is no HTTP status"),
+        ({**OPENAI, "headers": ["a"]}, "headers: an object is needed"),
+        ({**OPENAI, "url": "https://host:port/v1"}, "url: "),
+        ({**OPENAI, "url": 3}, "url: a string or null is needed"),
+        ({**OPENAI, "now": "soon"}, "now: 'soon' is no RFC 3339 instant"),
+    ],
+)
+def test_a_bad_line_is_told_of_and_the_next_is_read(line: object, complaint: str) -> None:
+    bad, good = explained(line, "", OPENAI)
+    assert complaint in bad["error"]
+    assert good["kind"] == "ok"
+
+
+def test_garbage_in_headers_and_body_is_no_bad_line() -> None:
+    headers = {"x-ratelimit-limit-requests": "-1", "retry-after": "\u2603", "x-list": ["a", 3, None], "x-null": None}
+    (found,) = explained({**REFUSED, "headers": headers, "body": "<html>\u2603</html>"})
+    assert (found["limits"], found["retry_after_s"]) == ({}, None)
+
+
+def test_on_a_terminal_it_is_a_table() -> None:
+    ours, theirs = os.openpty()
+    try:
+        command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
+        line = json.dumps(OPENAI).encode() + b"\n"
+        subprocess.run(command, input=line, stdout=theirs, check=True, timeout=60, env={**os.environ, "TERM": "dumb"})
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "requests_per_minute 500" in shown
+    assert "{" not in shown
+
+
+@pytest.mark.skipif(not CAPTURES.exists(), reason="the captures are not in this checkout")
+def test_of_the_captures_at_least_95_percent_mean_what_was_established() -> None:
+    captures = [json.loads(line) for line in CAPTURES.read_text().splitlines()]
+    lines = [{**each, "model": each["request_model"], "now": None} for each in captures]
+    kinds = sum(
+        found.get("kind") == each["expect"]["kind"] for found, each in zip(explained(*lines), captures, strict=True)
+    )
+    assert kinds >= 0.95 * len(captures)
