@@ -2,6 +2,9 @@
 
 Nobody documents what such a server sends, so all dialects that were seen are read: OpenAI's and Anthropic's headers
 passed on, windows in the name, the IETF's fields, and the messages of the known servers.
+
+A server of one's own has no quota; what it bears is concurrency. SGLang and TGI refuse when their queue is full, SGLang
+also as the first event of a 200; vLLM queues without bound, so that only latency tells (PROVIDERS.md section 18).
 """
 
 from __future__ import annotations
