@@ -115,3 +115,12 @@ def test_one_slot_remains_however_scarce_the_quota_is() -> None:
     limit = ConcurrencyLimit(1, 100, 0.5)
     limit.scarce(0.0)
     assert limit.slots == 1
+
+
+@pytest.mark.parametrize("level", range(1, 41))
+def test_wherever_it_was_cut_it_grows_again_while_it_is_what_holds_calls_back(level: int) -> None:
+    limit = ConcurrencyLimit(40, 1000, 0.5)
+    limit.refused(level)
+    for _ in range(2000):
+        limit.succeeded(limit.slots)
+    assert limit.slots > level + 5

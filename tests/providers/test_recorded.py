@@ -51,13 +51,21 @@ def hit_errors():
     return hit
 
 
+def sent(provider, fact):
+    """The names of the headers of a fact, with those that its body quotes where the provider's bodies do."""
+    quoted = fact["body"]["error"]["metadata"].get("headers", {}) if provider.body_headers and fact["body"] else {}
+    return {*fact["headers"], *(name.lower() for name in quoted)}
+
+
 def hit_headers():
     hit = set()
     for provider, fact in (param.values for param in FACTS):
         names = {reading.name for reading in outcome_of(provider, fact).readings}
+        if provider.body_headers:
+            names |= {name.rpartition("-")[0] for name in names}  # the refusal named the window
         for row in provider.headers:
             if row.name in names or row.dialect == "ietf":
-                hit |= {(id(row), header) for header, _ in row.headers() if header in fact["headers"]}
+                hit |= {(id(row), header) for header, _ in row.headers() if header in sent(provider, fact)}
     return hit
 
 

@@ -74,3 +74,29 @@ def test_windows_in_names_and_key_scopes_are_data_that_a_later_table_can_give():
     assert (exact, parted) == ({}, (("runtime.", ".example.com", table),))
     assert table.endpoint("/model/m-1/stream") == (table.endpoints[0], "m-1")
     assert table.labels == {"day": "requests"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (lambda: Endpoint("/{region}/chat"), "Endpoint.path"),
+        (lambda: Endpoint("/{model}/{model}"), "Endpoint.path"),
+        (lambda: Endpoint("/{family}/chat", family="chat"), "Endpoint.family"),
+        (lambda: ErrorRow("x", Kind.DAILY_LIMIT, Cause.DAY, "s", status=frozenset({429}), window=0.0), "window"),
+        (lambda: replace(OPENAI, pooled=("",)), "pooled"),
+        (lambda: replace(OPENAI, pooled=(":free",), scope="account"), "pooled"),
+    ],
+)
+def test_a_wrong_path_window_or_pool_is_refused(wrong, field):
+    with pytest.raises(ConfigurationError) as refused:
+        wrong()
+    assert field in refused.value.field
+    assert refused.value.bound
+
+
+def test_a_segment_can_name_the_family_of_limits():
+    table = replace(OPENAI, name="router", endpoints=(Endpoint("/{family}/models/{}/{model}", streams=True),))
+    endpoint, model = table.endpoint("/together/models/org/m")
+    assert (endpoint.family, endpoint.streams, model) == ("together", True, "m")
+    assert table.endpoint("/{odd}/models/{}/{model}")[0].family == "{odd}"
+    assert table.endpoint("/models/org/m") is None

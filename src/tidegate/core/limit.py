@@ -46,7 +46,7 @@ class ConcurrencyLimit:
 
     def succeeded(self, in_flight: int) -> bool:
         """Counts a success with `in_flight` calls under way, itself included; returns whether a whole slot was won."""
-        if in_flight < SATURATED * self._value or self.scarcity < 1.0 or self._value >= self.highest:
+        if in_flight < SATURATED * self.slots or self.scarcity < 1.0 or self._value >= self.highest:
             return False
         before = int(self._value)
         step = 1.0 if self.growing_fast else max(1.0, GROWTH_SHARE * self._value) / self._value

@@ -10,17 +10,22 @@ from tidegate.providers import _parse
 _MAX_BODY = 1 << 18
 _MAX_TEXT = 4096
 _MAX_CODE = 128
+_MAX_QUOTED = 64
 _CODE_KEYS = ("code", "type", "status", "error_code", "error_type")
 _TEXT_KEYS = ("message", "detail", "title", "error_description", "error")
 
 
 class Refusal(NamedTuple):
-    """A refusal in words that rows compare with: lower case, white space collapsed. `wait` is in seconds."""
+    """A refusal in words that rows compare with: lower case, white space collapsed. `wait` is in seconds.
+
+    `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day).
+    """
 
     codes: frozenset[str] = frozenset()
     text: str = ""
     wait: float | None = None
     status: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 NOTHING = Refusal()
@@ -64,7 +69,7 @@ def refusal_in(document: object) -> Refusal:
         codes |= _codes(layer)
     waits = [wait for layer in layers if (wait := _wait(layer.get("retry_after"))) is not None]
     status = next((code for layer in layers for key in ("code", "status") if _is_status(code := layer.get(key))), None)
-    return Refusal(frozenset(codes), _text(layers), waits[0] if waits else None, status)
+    return Refusal(frozenset(codes), _text(layers), waits[0] if waits else None, status, _quoted(layers))
 
 
 def parsed(body: bytes | str) -> object:
@@ -98,11 +103,25 @@ def _codes(layer: dict[str, object]) -> set[str]:
     details = layer.get("details")
     if isinstance(details, dict):
         values += [details.get(key) for key in _CODE_KEYS]
+    metadata = layer.get("metadata")
+    if isinstance(metadata, dict):
+        values.append(metadata.get("limit_source"))
     return {
         str(value).lower()
         for value in values
         if (isinstance(value, str) and len(value) <= _MAX_CODE) or _is_status(value)
     }
+
+
+def _quoted(layers: list[dict[str, object]]) -> tuple[tuple[bytes, bytes], ...]:
+    for layer in layers:
+        metadata = layer.get("metadata")
+        headers = metadata.get("headers") if isinstance(metadata, dict) else None
+        if isinstance(headers, dict):
+            pairs = [(name, str(value)) for name, value in headers.items() if isinstance(value, str | int | float)]
+            quoted = [(name.encode("ascii", "replace"), value.encode("ascii", "replace")) for name, value in pairs]
+            return tuple(quoted[:_MAX_QUOTED])
+    return ()
 
 
 def _text(layers: list[dict[str, object]]) -> str:

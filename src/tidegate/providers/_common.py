@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
-from tidegate.providers._schema import ErrorRow, HeaderRow
+from typing import Literal
+
+from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
+from tidegate.providers._schema import Bare, Endpoint, ErrorRow, HeaderRow
 
 _RULES = "PROVIDERS.md section 0, rules 6, 7 and 10, read 2026-11-21"
 _RFC = "https://www.rfc-editor.org/rfc/rfc9110#section-15 read 2026-11-21"
 _DRAFT = "draft-ietf-httpapi-ratelimit-headers-03..10, read 2026-11-20 (PROVIDERS.md section 0)"
+
+MINUTE, HOUR, DAY, MONTH = 60.0, 3600.0, 86400.0, 2592000.0
+"""Windows in seconds; a month is 30 days."""
+
+Part = Literal["limit", "remaining", "reset"]
+PARTS: tuple[Part, ...] = ("limit", "remaining", "reset")
+
+
+def quota(
+    suffix: str,
+    unit: Unit,
+    source: str,
+    *,
+    name: str = "",
+    window: float | None = None,
+    refill: Refill = "continuous",
+    bare: Bare = "fit",
+    parts: tuple[Part, ...] = PARTS,
+) -> HeaderRow:
+    """The quota that `x-ratelimit-{limit,remaining,reset}-<suffix>` report, of which a provider may send some only."""
+    limit, remaining, reset = ((f"x-ratelimit-{part}-{suffix}",) if part in parts else () for part in PARTS)
+    return HeaderRow(
+        name=name or suffix,
+        unit=unit,
+        source=source,
+        limit=limit,
+        remaining=remaining,
+        reset=reset,
+        window=window,
+        refill=refill,
+        bare=bare,
+        label=unit if window is not None else "",
+    )
+
+
+def endpoints(base: str, *paths: str) -> tuple[Endpoint, ...]:
+    """The paths that generate below `base`."""
+    return tuple(Endpoint(f"{base}/{path}") for path in paths)
+
 
 OVERLOAD_WORDS = (
     "overload",

@@ -9,12 +9,48 @@ from tidegate.errors import ConfigurationError
 from tidegate.providers._schema import MAX_PATH, Provider
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
+from tidegate.providers.baseten import BASETEN
+from tidegate.providers.cerebras import CEREBRAS
 from tidegate.providers.compatible import COMPATIBLE
+from tidegate.providers.dashscope import DASHSCOPE, MODELSCOPE
+from tidegate.providers.deepseek import DEEPSEEK
+from tidegate.providers.fireworks import FIREWORKS
+from tidegate.providers.groq import GROQ
+from tidegate.providers.huggingface import HUGGING_FACE
+from tidegate.providers.lepton import LEPTON
+from tidegate.providers.mistral import MISTRAL
+from tidegate.providers.nvidia import NVIDIA
 from tidegate.providers.openai import OPENAI
+from tidegate.providers.openrouter import OPENROUTER
+from tidegate.providers.perplexity import PERPLEXITY
+from tidegate.providers.sambanova import SAMBANOVA
+from tidegate.providers.together import TOGETHER
+from tidegate.providers.xai import XAI
 
 Family = Literal["openai", "anthropic", "azure"]
 
-KNOWN = (OPENAI, AZURE, GITHUB_MODELS, ANTHROPIC)
+KNOWN = (
+    OPENAI,
+    AZURE,
+    GITHUB_MODELS,
+    ANTHROPIC,
+    XAI,
+    GROQ,
+    DEEPSEEK,
+    DASHSCOPE,
+    MODELSCOPE,
+    FIREWORKS,
+    MISTRAL,
+    TOGETHER,
+    LEPTON,
+    CEREBRAS,
+    BASETEN,
+    OPENROUTER,
+    NVIDIA,
+    PERPLEXITY,
+    SAMBANOVA,
+    HUGGING_FACE,
+)
 """Tables that claim hosts, so that a process-wide install governs them."""
 
 FALLBACK = (COMPATIBLE, ANTHROPIC_COMPATIBLE, AZURE_COMPATIBLE)

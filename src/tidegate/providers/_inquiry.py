@@ -34,7 +34,12 @@ _TEXT_KEYS = frozenset(
     }
 )
 _BOUND_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
-_NESTED_BOUNDS = (("options", "num_predict"), ("parameters", "max_new_tokens"), ("sampling_params", "max_new_tokens"))
+_NESTED_BOUNDS = (
+    ("options", "num_predict"),
+    ("parameters", "max_tokens"),
+    ("parameters", "max_new_tokens"),
+    ("sampling_params", "max_new_tokens"),
+)
 _TEXT, _SCHEMA, _BOUND = "text", "schema", "bound"
 _READ = {
     **dict.fromkeys(_TEXT_KEYS, _TEXT),
@@ -113,9 +118,12 @@ def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
 def scope(provider: Provider, inquiry: Inquiry, host: str, path: str) -> str:
     """What the quota is kept for within the account: the model or deployment, or `""` where it is account-wide.
 
-    Source: PROVIDERS.md section 19. `host` and `path` are there for providers whose scope is a region or a subdomain.
+    Models that share one quota have the ending that says so as their scope. Source: PROVIDERS.md section 19. `host`
+    and `path` are there for providers whose scope is a region or a subdomain.
     """
-    return inquiry.model if provider.scope == "model" else ""
+    if provider.scope != "model":
+        return ""
+    return next((ending for ending in provider.pooled if inquiry.model.endswith(ending)), inquiry.model)
 
 
 def family_of(provider: Provider, path: str) -> str:

@@ -34,6 +34,9 @@ def judge(
         usage = usage_of(provider, body) if body else None
         return Outcome(Kind.OK, Cause.NONE, None, tuple(readings), usage, "", status, ignored)
     refusal = refusal_of(body)
+    if provider.body_headers and refusal.headers:
+        found = gather(provider, refusal.headers, found)
+        readings, ignored = read_found(provider, found, now_on)
     wait, unusable = _header_wait(found, now_on)
     codes = refusal.codes | _header_codes(found)
     prose = read_prose(refusal.text, codes) if status in _PROSE_STATUSES else Prose()
@@ -112,9 +115,18 @@ def _outcome(
         readings = [*readings, extra]
     for label, row in provider.rows:
         if _matches(provider, row, refusal, prose, found):
+            if row.window is not None:
+                readings = [_over(reading, row.window) for reading in readings]
             return Outcome(row.kind, row.cause, refusal.wait, tuple(readings), None, label, status, ignored)
     kind, cause = (Kind.TRANSIENT, Cause.OUTAGE) if status is None else (Kind.PERMANENT, Cause.INVALID)
     return Outcome(kind, cause, refusal.wait, tuple(readings), None, "unknown", status, ignored)
+
+
+def _over(reading: Reading, window: float) -> Reading:
+    """The reading as one of a quota of `window` seconds, where its own header did not say."""
+    if reading.window is not None:
+        return reading
+    return reading._replace(name=f"{reading.name}-{window_name(window)}", window=window)
 
 
 def _matches(provider: Provider, row: ErrorRow, refusal: Refusal, prose: Prose, found: Found) -> bool:

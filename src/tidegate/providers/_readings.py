@@ -31,9 +31,12 @@ _ROUNDED_LIMIT = 10_000.0
 _MAX_WINDOW = 400 * 86400.0
 
 
-def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]]) -> Found:
-    """The raw values of the headers that the table names, by row and place. A header sent twice becomes a list."""
-    found: Found = {}
+def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Found | None = None) -> Found:
+    """The raw values of the headers that the table names, by row and place, added to `found`.
+
+    A header sent twice becomes a list.
+    """
+    found = {} if found is None else found
     places = provider.places
     for name, value in headers:
         place = places.get(name.lower())

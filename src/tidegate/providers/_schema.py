@@ -7,7 +7,7 @@ Each table and each row names its `source`. A wrong row raises `ConfigurationErr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -46,6 +46,7 @@ DATE, RETRY_AFTER, RETRY_AFTER_MS, WAIT, CODE = 0, 1, 2, 3, 4
 """Row number and places of the headers that belong to no quota; noted headers are numbered from -2 downwards."""
 
 _LOWER = re.compile(r"[!-@\[-~]+")
+_SEGMENT = re.compile(r"\{([^}]+)\}")
 MAX_PATH = 2048
 
 
@@ -53,14 +54,21 @@ MAX_PATH = 2048
 class Endpoint:
     """A path that generates. `{model}` is a segment naming the model, `{}` any segment, a leading `**` any prefix.
 
-    `family` is set where its limits are separate, `streams` where the answer streams unless asked not to, and `plain`
-    where the path is too common a word to claim it for a client of a known SDK.
+    `family` is set where its limits are separate, or is what the segment `{family}` holds; `streams` is set where the
+    answer streams unless asked not to, and `plain` where the path is too common a word to claim it for a client of a
+    known SDK.
     """
 
     path: str
     family: str = ""
     streams: bool = False
     plain: bool = False
+
+    def __post_init__(self) -> None:
+        named = _SEGMENT.findall(self.path)
+        known = len(named) == len(set(named)) and set(named) <= {"model", "family"}
+        _require(known, "Endpoint.path", self.path, "{model} and {family} at most once each, other segments {}")
+        _require("family" not in named or not self.family, "Endpoint.family", self.family, "empty: the path says it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,8 @@ class ErrorRow:
     `codes` are compared whole with the answer's code, type and status words; `text` is found as whole words in the
     message, or is the whole message where `whole`. `exceeds` asks that the message names a request above the limit,
     `waits` that the answer names a time, `wait_at_least` (seconds) how long. `headers` are (name, value) pairs, `""`
-    for any value; `without` must be absent.
+    for any value; `without` must be absent. `window` (seconds) is what the quota that refused counts over, where the
+    refusal says so and the headers that report it do not.
     """
 
     name: str
@@ -131,6 +140,7 @@ class ErrorRow:
     wait_at_least: float | None = None
     headers: tuple[tuple[str, str], ...] = ()
     without: tuple[str, ...] = ()
+    window: float | None = None
 
     def __post_init__(self) -> None:
         where = f"ErrorRow({self.name})"
@@ -140,6 +150,7 @@ class ErrorRow:
         _require(bool(criteria), f"{where}.status", self.status, "a row has a criterion")
         for word in (*self.codes, *self.text, *(name for name, _ in self.headers), *self.without):
             _require(word == word.lower() and bool(word), where, word, "lower case, as the answer is compared")
+        _require(self.window is None or self.window > 0, f"{where}.window", self.window, "above 0 s")
         for status in self.status:
             _require(100 <= status <= 599, f"{where}.status", status, "100 to 599")
 
@@ -180,7 +191,8 @@ class Provider:
     `hosts` are exact or hold one `*` for one or more characters. `credential` lists the request headers that say who
     pays, in order. `waits` are response headers that name seconds to wait, `code_headers` those that name an error.
     `default_window` (seconds) is what an undeclared quota of this provider counts over. `image_chars` stands for an
-    image, a sound or a file in `input_chars`.
+    image, a sound or a file in `input_chars`. `pooled` are endings of model names whose models share one quota.
+    `body_headers` says that the body of a refusal holds headers (`error.metadata.headers`), which then are read too.
     """
 
     name: str
@@ -198,6 +210,8 @@ class Provider:
     waits: tuple[str, ...] = ()
     code_headers: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
+    pooled: tuple[str, ...] = ()
+    body_headers: bool = False
     places: dict[bytes, tuple[int, int]] = field(init=False, repr=False)
     noted: dict[str, int] = field(init=False, repr=False)
     rows: tuple[tuple[str, ErrorRow], ...] = field(init=False, repr=False)
@@ -212,6 +226,10 @@ class Provider:
         for host in self.hosts:
             known = host == host.lower().rstrip(".") and host.count("*") <= 1 and host.strip("*.") != ""
             _require(known, f"Provider({self.name}).hosts", host, "lower case, no trailing dot, at most one *")
+        for ending in self.pooled:
+            _require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
+        pools = self.scope == "model" or not self.pooled
+        _require(pools, f"Provider({self.name}).pooled", self.pooled, "only where the scope is the model")
         names = [row.name for row in self.headers]
         for name in names:
             _require(names.count(name) == 1, f"Provider({self.name}).headers", name, "one row a quota")
@@ -242,7 +260,11 @@ class Provider:
             pattern = _pattern(endpoint.path)
             match = pattern.fullmatch(path)
             if match is not None:
-                return endpoint, match["model"] if "model" in pattern.groupindex else ""
+                segments = match.groupdict("")
+                if "family" in segments:
+                    anywhere = endpoint.path.replace("{family}", "{}")
+                    endpoint = replace(endpoint, path=anywhere, family=segments["family"])
+                return endpoint, segments.get("model", "")
         return None
 
     def _note(self) -> dict[str, int]:
@@ -282,8 +304,8 @@ def _phrases(text: tuple[str, ...], whole: bool) -> re.Pattern[str]:
 @lru_cache(maxsize=512)
 def _pattern(path: str) -> re.Pattern[str]:
     prefix, rest = (r"(?:/[^/]+){0,12}", path[2:]) if path.startswith("**") else ("", path)
-    parts = re.split(r"(\{model\}|\{\})", rest)
-    segment = {"{model}": r"(?P<model>[^/]+)", "{}": r"[^/]+"}
+    parts = re.split(r"(\{model\}|\{family\}|\{\})", rest)
+    segment = {"{model}": r"(?P<model>[^/]+)", "{family}": r"(?P<family>[^/]+)", "{}": r"[^/]+"}
     return re.compile(prefix + "".join(segment.get(part) or re.escape(part) for part in parts))
 
 

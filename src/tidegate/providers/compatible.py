@@ -2,35 +2,25 @@
 
 Nobody documents what such a server sends, so all dialects that were seen are read: OpenAI's and Anthropic's headers
 passed on, windows in the name, the IETF's fields, and the messages of the known servers.
+
+A server of one's own has no quota; what it bears is concurrency. SGLang and TGI refuse when their queue is full, SGLang
+also as the first event of a 200; vLLM queues without bound, so that only latency tells (PROVIDERS.md section 18).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
-from tidegate.providers._common import COMMON_ERRORS, IETF_ROW, NEVER_FITS
+from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, quota
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
 from tidegate.providers.openai import GENERATING
 from tidegate.providers.openai import HEADERS as OPENAI_HEADERS
 
-_MINUTE, _HOUR, _DAY, _MONTH = 60.0, 3600.0, 86400.0, 2592000.0
 
-
-def _row(suffix: str, name: str, unit: Unit, window: float, source: str, refill: Refill = "fixed") -> HeaderRow:
-    return HeaderRow(
-        name=name,
-        label=unit,
-        unit=unit,
-        source=source,
-        limit=(f"x-ratelimit-limit-{suffix}",),
-        remaining=(f"x-ratelimit-remaining-{suffix}",),
-        reset=(f"x-ratelimit-reset-{suffix}",),
-        window=window,
-        refill=refill,
-        bare="seconds",
-    )
+def _row(suffix: str, name: str, unit: Unit, window: float, source: str) -> HeaderRow:
+    return quota(suffix, unit, source, name=name, window=window, refill="fixed", bare="seconds")
 
 
 def _with_period(row: HeaderRow) -> HeaderRow:
@@ -52,21 +42,21 @@ _KONG = "PROVIDERS.md section 0 (Kong gateways: x-ratelimit-limit-minute), read 
 HEADERS = (
     *(_with_period(row) if row.name in ("requests", "tokens") else row for row in OPENAI_HEADERS),
     *(_without_other_route(row) for row in ANTHROPIC_HEADERS),
-    _row("requests-minute", "requests-minute", "requests", _MINUTE, _CEREBRAS),
-    _row("requests-hour", "requests-hour", "requests", _HOUR, _CEREBRAS),
-    _row("requests-day", "requests-day", "requests", _DAY, f"{_CEREBRAS}; capture sambanova-headers"),
-    _row("tokens-minute", "tokens-minute", "tokens", _MINUTE, f"{_CEREBRAS}; {_MISTRAL}"),
-    _row("tokens-hour", "tokens-hour", "tokens", _HOUR, _CEREBRAS),
-    _row("tokens-day", "tokens-day", "tokens", _DAY, _CEREBRAS),
-    _row("tokens-month", "tokens-month", "tokens", _MONTH, _MISTRAL),
+    _row("requests-minute", "requests-minute", "requests", MINUTE, _CEREBRAS),
+    _row("requests-hour", "requests-hour", "requests", HOUR, _CEREBRAS),
+    _row("requests-day", "requests-day", "requests", DAY, f"{_CEREBRAS}; capture sambanova-headers"),
+    _row("tokens-minute", "tokens-minute", "tokens", MINUTE, f"{_CEREBRAS}; {_MISTRAL}"),
+    _row("tokens-hour", "tokens-hour", "tokens", HOUR, _CEREBRAS),
+    _row("tokens-day", "tokens-day", "tokens", DAY, _CEREBRAS),
+    _row("tokens-month", "tokens-month", "tokens", MONTH, _MISTRAL),
     _row("req-10-second", "req-10-second", "requests", 10.0, _MISTRAL),
-    _row("req-minute", "req-minute", "requests", _MINUTE, _MISTRAL),
-    _row("input-characters-minute", "input-characters-minute", "input_characters", _MINUTE, "capture mistral-200-tts"),
-    _row("audio-seconds-minute", "audio-seconds-minute", "audio_seconds", _MINUTE, _MISTRAL),
+    _row("req-minute", "req-minute", "requests", MINUTE, _MISTRAL),
+    _row("input-characters-minute", "input-characters-minute", "input_characters", MINUTE, "capture mistral-200-tts"),
+    _row("audio-seconds-minute", "audio-seconds-minute", "audio_seconds", MINUTE, _MISTRAL),
     _row("second", "gateway-second", "requests", 1.0, _KONG),
-    _row("minute", "gateway-minute", "requests", _MINUTE, _KONG),
-    _row("hour", "gateway-hour", "requests", _HOUR, _KONG),
-    _row("day", "gateway-day", "requests", _DAY, _KONG),
+    _row("minute", "gateway-minute", "requests", MINUTE, _KONG),
+    _row("hour", "gateway-hour", "requests", HOUR, _KONG),
+    _row("day", "gateway-day", "requests", DAY, _KONG),
     IETF_ROW,
 )
 

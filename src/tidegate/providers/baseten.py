@@ -1,0 +1,44 @@
+"""Baseten: https://docs.baseten.co/inference/model-apis/rate-limits-and-budgets, Model APIs and dedicated models.
+
+A dedicated model has a host of its own, and so a key of its own.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS, endpoints
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+
+_DOCS = "https://docs.baseten.co/inference/model-apis/rate-limits-and-budgets read 2026-11-21 (PROVIDERS.md section 17)"
+_PATHS = ("chat/completions", "completions", "embeddings", "messages")
+
+BASETEN = Provider(
+    name="baseten",
+    source=_DOCS,
+    hosts=("inference.baseten.co", "model-*.api.baseten.co"),
+    endpoints=(
+        *endpoints("/v1", *_PATHS),
+        *endpoints("**/sync/v1", *_PATHS),
+        Endpoint("**/predict"),
+    ),
+    credential=("authorization",),
+    charging=Charging(
+        tokens="input",
+        input_tokens="input",
+        output_tokens="nothing",
+        produced="mean",
+        source=f"{_DOCS}: input and output together, what is cached at its full weight",
+    ),
+    headers=(),
+    errors=(
+        ErrorRow(
+            name="rate_limit",
+            kind=Kind.RATE_LIMIT,
+            cause=Cause.RATE,
+            source=f"{_DOCS}: 429 with nothing else; capture baseten-429-management (a wait in the body)",
+            status=frozenset({429}),
+        ),
+    ),
+    common_errors=COMMON_ERRORS,
+    scope="account",
+)

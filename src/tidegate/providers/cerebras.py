@@ -1,0 +1,72 @@
+"""Cerebras: https://inference-docs.cerebras.ai/support/rate-limits, and captured answers of 2024 to 2026.
+
+Windows end at the wall clock's boundary. A refusal has none of the headers, only a flat body and a `retry-after` of
+about a minute; the one for a full queue says `x-should-retry: false`, though a retry in seconds is what it needs.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, MINUTE, endpoints, quota
+from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+
+_DOCS = "https://inference-docs.cerebras.ai/support/rate-limits read 2026-11-20 (PROVIDERS.md section 15)"
+_429 = frozenset({429})
+
+
+def _row(suffix: str, unit: Unit, window: float) -> HeaderRow:
+    source = f"{_DOCS}; captures cerebras-200-docs, hf-router-cerebras-int64 (2025-12-31)"
+    return quota(suffix, unit, source, window=window, refill="fixed", bare="seconds")
+
+
+HEADERS = (
+    _row("requests-minute", "requests", MINUTE),
+    _row("requests-hour", "requests", HOUR),
+    _row("requests-day", "requests", DAY),
+    _row("tokens-minute", "tokens", MINUTE),
+    _row("tokens-hour", "tokens", HOUR),
+    _row("tokens-day", "tokens", DAY),
+)
+
+ERRORS = (
+    ErrorRow(
+        name="queue",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source="capture cerebras-429-queue (2026-07-26)",
+        codes=frozenset({"queue_exceeded"}),
+    ),
+    ErrorRow(
+        name="per_day",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source=f"{_DOCS}: RPD and TPD; the words as in capture cerebras-429-tokens [inf]",
+        status=_429,
+        text=("requests per day", "tokens per day"),
+    ),
+    ErrorRow(
+        name="quota",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source="capture cerebras-429-tokens (continue issue 9800); PROVIDERS.md section 15",
+        codes=frozenset({"request_quota_exceeded", "token_quota_exceeded"}),
+    ),
+)
+
+CEREBRAS = Provider(
+    name="cerebras",
+    source=_DOCS,
+    hosts=("api.cerebras.ai",),
+    endpoints=endpoints("/v1", "chat/completions", "completions"),
+    credential=("authorization",),
+    charging=Charging(
+        tokens="input+max",
+        input_tokens="input",
+        output_tokens="mean",
+        produced="nothing",
+        source=f"{_DOCS}: input and max_completion_tokens at admission (without it the longest sequence)",
+    ),
+    headers=HEADERS,
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+)

@@ -1,0 +1,98 @@
+"""Qwen on Alibaba's Model Studio (DashScope), in its OpenAI-compatible mode and its own; and ModelScope.
+
+Limits: https://www.alibabacloud.com/help/en/model-studio/rate-limit. They are the main account's, by model, are also
+enforced by the second, come with a guard against steep growth, and are in no header. `insufficient_quota` and "exceeded
+your current quota" are tokens per minute here, not money. A refusal may be the first event of a 200.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS, endpoints
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+
+_DOCS = "https://www.alibabacloud.com/help/en/model-studio/rate-limit (2026-04-17; PROVIDERS.md section 9)"
+_429 = frozenset({429})
+
+ERRORS = (
+    ErrorRow(
+        name="arrears",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="PROVIDERS.md section 9 (Arrearage, 400 [unv])",
+        codes=frozenset({"arrearage"}),
+    ),
+    ErrorRow(
+        name="slope_code",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.SLOPE,
+        source=f"{_DOCS}; capture modelscope-200-error",
+        codes=frozenset({"throttling.burstrate", "limit_burst_rate"}),
+    ),
+    ErrorRow(
+        name="slope",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.SLOPE,
+        source=f"{_DOCS}; capture openrouter-alibaba-burst (the words)",
+        status=_429,
+        text=("request rate increased too quickly",),
+    ),
+    ErrorRow(
+        name="concurrency",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.CONCURRENCY,
+        source="capture dashscope-429-concurrency",
+        codes=frozenset({"throttling.concurrency"}),
+    ),
+    ErrorRow(
+        name="rate_code",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source=f"{_DOCS}; capture dashscope-429-rate; PROVIDERS.md section 9 (insufficient_quota: tokens per minute)",
+        codes=frozenset({"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}),
+    ),
+    ErrorRow(
+        name="rate",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source="capture dashscope-allocated-quota (Qwen issue 2254); PROVIDERS.md section 9",
+        status=_429,
+        text=(
+            "allocated quota exceeded",
+            "exceeded your current quota",
+            "exceeded your current requests list",
+            "requests rate limit exceeded",
+        ),
+    ),
+)
+
+DASHSCOPE = Provider(
+    name="dashscope",
+    source=_DOCS,
+    hosts=("dashscope.aliyuncs.com", "dashscope-intl.aliyuncs.com", "dashscope-us.aliyuncs.com"),
+    endpoints=(
+        *endpoints("/compatible-mode/v1", "chat/completions", "completions", "responses", "embeddings"),
+        Endpoint("/api/v1/services/{}/{}/{}"),
+    ),
+    credential=("authorization",),
+    charging=Charging(
+        tokens="input",
+        input_tokens="input",
+        output_tokens="nothing",
+        produced="mean",
+        source=f"{_DOCS}: TPM of input and output; no answer says when they are charged",
+    ),
+    headers=(),
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+)
+
+MODELSCOPE = replace(
+    DASHSCOPE,
+    name="modelscope",
+    source="capture modelscope-200-error (errors come as a 200); PROVIDERS.md section 9",
+    hosts=("api-inference.modelscope.cn",),
+    endpoints=endpoints("/v1", "chat/completions", "embeddings", "images/generations"),
+)

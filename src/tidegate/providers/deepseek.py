@@ -1,0 +1,57 @@
+"""DeepSeek: https://api-docs.deepseek.com/quick_start/error_codes. It limits concurrency, and sends no limit headers.
+
+While a call is queued there, it sends blank lines or comments: a long read is no failure.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS, endpoints
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+
+_DOCS = "https://api-docs.deepseek.com/quick_start/error_codes read 2026-11-20 (PROVIDERS.md section 8)"
+
+ERRORS = (
+    ErrorRow(
+        name="insufficient_balance",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="capture deepseek-402 (its code says invalid_request_error)",
+        status=frozenset({402}),
+    ),
+    ErrorRow(
+        name="concurrency",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.CONCURRENCY,
+        source="capture deepseek-429-concurrency (2026: calls at once by account and model, no limit of a minute)",
+        status=frozenset({429}),
+    ),
+    ErrorRow(
+        name="overloaded",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source=f"{_DOCS}: 503, retry after a brief wait; capture deepseek-503",
+        status=frozenset({503}),
+    ),
+)
+
+DEEPSEEK = Provider(
+    name="deepseek",
+    source=_DOCS,
+    hosts=("api.deepseek.com",),
+    endpoints=(
+        *(e for base in ("", "/v1", "/beta") for e in endpoints(base, "chat/completions", "completions")),
+        Endpoint("/anthropic/v1/messages"),
+    ),
+    credential=("authorization", "x-api-key"),
+    charging=Charging(
+        tokens="input",
+        input_tokens="input",
+        output_tokens="mean",
+        produced="nothing",
+        source=f"{_DOCS}: tokens are not limited, so nothing is paced by this",
+    ),
+    headers=(),
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+)

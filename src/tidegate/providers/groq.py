@@ -1,0 +1,74 @@
+"""Groq: https://console.groq.com/docs/rate-limits, and captured answers of 2024 to 2026.
+
+The `requests` headers always count a day and the `tokens` headers a minute; the limits of requests a minute and of
+tokens a day are in no header, and are only named by the message of a refusal.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, NEVER_FITS, endpoints, quota
+from tidegate.providers._schema import Charging, ErrorRow, Provider
+
+_DOCS = "https://console.groq.com/docs/rate-limits read 2026-11-20 (PROVIDERS.md section 7)"
+_RATE = frozenset({"rate_limit_exceeded"})
+
+HEADERS = (
+    quota("requests", "requests", f"{_DOCS}: RPD; capture groq-200-1h23m31s (58 used, 86.4 s each)", window=DAY),
+    quota("tokens", "tokens", f"{_DOCS}: TPM; capture groq-200-17.399999999s", window=MINUTE),
+)
+
+ERRORS = (
+    NEVER_FITS,
+    ErrorRow(
+        name="per_day",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source="capture groq-429-rpd; audio seconds: PROVIDERS.md section 7 (ASD)",
+        status=frozenset({429}),
+        text=("requests per day", "tokens per day", "audio seconds per day", "seconds of audio per day"),
+    ),
+    ErrorRow(
+        name="rate_limit_exceeded",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source="capture groq-429-rpm (2026-07-26)",
+        status=frozenset({429}),
+        codes=_RATE,
+    ),
+    ErrorRow(
+        name="flex_capacity",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source="PROVIDERS.md section 7 (498 capacity_exceeded, flex [unv])",
+        status=frozenset({498}),
+    ),
+)
+
+GROQ = Provider(
+    name="groq",
+    source=_DOCS,
+    hosts=("api.groq.com",),
+    endpoints=endpoints(
+        "/openai/v1",
+        "chat/completions",
+        "completions",
+        "responses",
+        "embeddings",
+        "audio/transcriptions",
+        "audio/translations",
+        "audio/speech",
+    ),
+    credential=("authorization",),
+    charging=Charging(
+        tokens="input+max",
+        input_tokens="input",
+        output_tokens="mean",
+        produced="nothing",
+        source="PROVIDERS.md section 7: prompt and max_completion_tokens at admission [inf: Requested]; cached free",
+        cache_reads_free=True,
+    ),
+    headers=HEADERS,
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+)

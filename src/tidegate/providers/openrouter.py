@@ -1,0 +1,104 @@
+"""OpenRouter: https://openrouter.ai/docs/api-reference/limits, and the refusals that its users report.
+
+Good answers carry no limits. A refusal quotes headers in its body, and what an upstream provider refuses is passed on:
+that is not the caller's quota. All models whose name ends in `:free` share the account's quota of free requests.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints
+from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+
+_SURVEY = "PROVIDERS.md section 18 (OpenRouter), read 2026-11-21"
+_429 = frozenset({429})
+
+HEADERS = (
+    HeaderRow(
+        name="requests",
+        unit="requests",
+        source=f"capture openrouter-429-free-day; {_SURVEY}: the reset in milliseconds since 1970",
+        limit=("x-ratelimit-limit",),
+        remaining=("x-ratelimit-remaining",),
+        reset=("x-ratelimit-reset",),
+        refill="fixed",
+    ),
+)
+
+ERRORS = (
+    ErrorRow(
+        name="slope",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.SLOPE,
+        source="capture openrouter-alibaba-burst (paperclip issue 2885)",
+        text=("request rate increased too quickly",),
+    ),
+    ErrorRow(
+        name="credits",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source=f"{_SURVEY}: limit_source openrouter_credits",
+        codes=frozenset({"openrouter_credits"}),
+    ),
+    ErrorRow(
+        name="free_per_day_code",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source=f"{_SURVEY}: limit_source openrouter_free_tier_daily",
+        codes=frozenset({"openrouter_free_tier_daily"}),
+        window=DAY,
+    ),
+    ErrorRow(
+        name="free_per_day",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source="capture openrouter-429-free-day (openclaude issue 936)",
+        status=_429,
+        text=("free-models-per-day",),
+        window=DAY,
+    ),
+    ErrorRow(
+        name="free_per_minute",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source=f"{_SURVEY}: 20 a minute; the words as in capture openrouter-429-free-day [inf]",
+        status=_429,
+        text=("free-models-per-min",),
+        window=MINUTE,
+    ),
+    ErrorRow(
+        name="upstream_code",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source=f"{_SURVEY}: limit_source upstream_provider_shared_pool",
+        codes=frozenset({"upstream_provider_shared_pool"}),
+    ),
+    ErrorRow(
+        name="upstream",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source=f"{_SURVEY}: an upstream's 429, with its name; capture openrouter-alibaba-burst (Upstream error)",
+        status=_429,
+        text=("provider returned error", "upstream error", "rate-limited upstream"),
+    ),
+)
+
+OPENROUTER = Provider(
+    name="openrouter",
+    source=_SURVEY,
+    hosts=("openrouter.ai",),
+    endpoints=endpoints("/api/v1", "chat/completions", "completions", "responses", "embeddings", "messages"),
+    credential=("authorization", "x-api-key"),
+    charging=Charging(
+        tokens="input",
+        input_tokens="input",
+        output_tokens="mean",
+        produced="nothing",
+        source=f"{_SURVEY}: requests and credits are limited, tokens are not, so nothing is paced by this",
+    ),
+    headers=HEADERS,
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+    pooled=(":free",),
+    body_headers=True,
+)

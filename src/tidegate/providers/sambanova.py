@@ -1,0 +1,55 @@
+"""SambaNova: https://docs.sambanova.ai/docs/en/models/rate-limits. Its plain `requests` headers count a minute."""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints, quota
+from tidegate.providers._schema import Charging, ErrorRow, Provider
+
+_DOCS = "https://docs.sambanova.ai/docs/en/models/rate-limits read 2026-11-20 (PROVIDERS.md section 18, SambaNova)"
+_ROWS = f"{_DOCS}; capture sambanova-headers (names; how a reset is written is not known)"
+
+SAMBANOVA = Provider(
+    name="sambanova",
+    source=_DOCS,
+    hosts=("api.sambanova.ai",),
+    endpoints=endpoints(
+        "/v1",
+        "chat/completions",
+        "completions",
+        "responses",
+        "embeddings",
+        "audio/transcriptions",
+        "audio/translations",
+    ),
+    credential=("authorization",),
+    charging=Charging(
+        tokens="input",
+        input_tokens="input",
+        output_tokens="mean",
+        produced="nothing",
+        source=f"{_DOCS}: tokens are limited by the day only, and no header tells of them",
+    ),
+    headers=(
+        quota("requests", "requests", _ROWS, window=MINUTE, refill="fixed"),
+        quota("requests-day", "requests", _ROWS, window=DAY, refill="fixed"),
+    ),
+    errors=(
+        ErrorRow(
+            name="per_day",
+            kind=Kind.DAILY_LIMIT,
+            cause=Cause.DAY,
+            source=f"{_DOCS}: RPD and TPD; the words [unv]",
+            status=frozenset({429}),
+            text=("requests per day", "tokens per day"),
+        ),
+        ErrorRow(
+            name="rate_limit",
+            kind=Kind.RATE_LIMIT,
+            cause=Cause.RATE,
+            source=f"{_DOCS}: 429",
+            status=frozenset({429}),
+        ),
+    ),
+    common_errors=COMMON_ERRORS,
+)
