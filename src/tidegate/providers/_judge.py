@@ -38,7 +38,7 @@ def judge(
     codes = refusal.codes | _header_codes(found)
     prose = read_prose(refusal.text, codes) if status in _PROSE_STATUSES else Prose()
     if wait is None:
-        wait = refusal.wait if refusal.wait is not None else prose.wait
+        wait = _body_wait(refusal.wait, prose.wait)
     if wait is None:
         wait = _reset_wait(provider, found, readings)
     refusal = refusal._replace(codes=codes, wait=wait, status=status)
@@ -58,8 +58,7 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
         refusal = _event_refusal(line, failing)
         if refusal is not None:
             prose = read_prose(refusal.text, refusal.codes)
-            if refusal.wait is None:
-                refusal = refusal._replace(wait=prose.wait)
+            refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
             return _outcome(provider, refusal, prose, {}, [], 0, None)
     return None
 
@@ -110,6 +109,10 @@ def _outcome(
     extra = _prose_reading(provider, prose, readings)
     if extra is not None:
         readings = [*readings, extra]
+    for quota in refusal.exceeded:
+        reading = quota.reading()
+        if reading is not None and all(reading.name != other.name for other in readings):
+            readings = [*readings, reading]
     for label, row in provider.rows:
         if _matches(provider, row, refusal, prose, found):
             return Outcome(row.kind, row.cause, refusal.wait, tuple(readings), None, label, status, ignored)
@@ -130,6 +133,11 @@ def _matches(provider: Provider, row: ErrorRow, refusal: Refusal, prose: Prose, 
     if row.waits and refusal.wait is None:
         return False
     if row.wait_at_least is not None and (refusal.wait is None or refusal.wait < row.wait_at_least):
+        return False
+    long = row.window_at_least
+    if long is not None and not any(quota.window is not None and quota.window >= long for quota in refusal.exceeded):
+        return False
+    if row.zero and all(quota.limit != 0 for quota in refusal.exceeded):
         return False
     if any(provider.noted[name] in found for name in row.without):
         return False
@@ -160,6 +168,16 @@ def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
     if exact and whole == ceil(exact):
         return exact, sent - len(usable)
     return (max(usable) if usable else None), sent - len(usable)
+
+
+def _body_wait(written: float | None, said: float | None) -> float | None:
+    """The wait in a field of the body, else in the message; the message's where the field is that cut to a second.
+
+    Capture gemini-429-paid-per-minute: `retryDelay` 48s, "Please retry in 48.939935699s".
+    """
+    if written is None or (said is not None and written < said < written + 1.0):
+        return said
+    return written
 
 
 def _header_codes(found: Found) -> frozenset[str]:
