@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil
@@ -17,6 +18,11 @@ from tidegate.providers._windows import window_name
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
 _MAX_EVENT = 1 << 18
+_THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
+"""A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
+
+_PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
+
 _NULL_ERRORS = (b'"error":null', b'"error": null')
 
 
@@ -48,9 +54,13 @@ def judge(
 def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     """The failure that a chunk of a good stream carries, or None. Quick where there is none; never raises.
 
-    `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines. Text that a model wrote cannot be
+    `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines, or whole messages of Amazon's event
+    stream, whose exceptions name their type in a header. Text that a model wrote cannot be
     taken for a failure: inside JSON its quotes are escaped, and only a top-level `error` of a parsed event counts.
     """
+    thrown = _thrown(chunk) if b":exception-type" in chunk else None
+    if thrown is not None:
+        return _outcome(provider, thrown, read_prose(thrown.text, thrown.codes), {}, [], 0, None)
     named = b"event: error" in chunk or b"event:error" in chunk
     if not named and b'"error"' not in chunk:
         return None
@@ -61,6 +71,16 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
             refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
             return _outcome(provider, refusal, prose, {}, [], 0, None)
     return None
+
+
+def _thrown(chunk: bytes) -> Refusal | None:
+    """The exception that a message of Amazon's event stream carries; its JSON stands between headers and checksum."""
+    name = _THROWN.search(chunk)
+    if name is None:
+        return None
+    payload = _PAYLOAD.search(chunk, name.end())
+    refusal = refusal_in(parsed(payload[0])) if payload is not None else NOTHING
+    return refusal._replace(codes=frozenset({name[1].lower().decode("ascii")}))
 
 
 def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:

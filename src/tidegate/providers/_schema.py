@@ -192,7 +192,8 @@ class Charging:
         for amount in charged:
             _require(amount in AMOUNTS, "Charging", amount, f"one of {', '.join(AMOUNTS)}")
         for part, weight in self.burndown:
-            _require(bool(part) and weight > 0, "Charging.burndown", (part, weight), "a name's part and a weight above 0")
+            known = part != "" and weight > 0
+            _require(known, "Charging.burndown", (part, weight), "a part of a name and a weight above 0")
         first, second, third, fourth = (AMOUNTS.index(amount) for amount in charged)
         object.__setattr__(self, "places", (first, second, third, fourth))
 
