@@ -26,11 +26,15 @@ def provider_tables() -> str:
     rows = ["| provider | hosts | counted per | announced quotas | told apart |", "|---|---|---|---|---|"]
     for table in providers.TABLES:
         hosts = "<br>".join(f"`{host}`" for host in table.hosts) or "any, by base URL"
-        scope = " + ".join(filter(None, ["base URL", "credential" if table.credential else "", table.scope]))
+        scope = " + ".join(filter(None, ["base URL", "credential" if table.credential else "", _scope(table)]))
         quotas = ", ".join(f"`{row.name}`" for row in table.headers)
         errors = ", ".join(dict.fromkeys(f"{row.cause.value.replace('_', ' ')}" for _, row in table.rows))
         rows.append(f"| {table.name} | {hosts} | {scope} | {quotas} | {errors} |")
     return "\n".join(rows)
+
+
+def _scope(table: providers.Provider) -> str:
+    return f"path's scope + {table.scope}" if any("{scope}" in each.path for each in table.endpoints) else table.scope
 
 
 def provider_sources() -> str:

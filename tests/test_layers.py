@@ -13,7 +13,7 @@ IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "
 CORE = {"errors", "core"}
 REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "turn", "calls"}
 TRANSPORTS = {*REGISTRY, "transports"}
-SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "auto", ""}
+SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -26,6 +26,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "drive": (CORE, True, set()),
     "nesting": (set(), False, set()),
     "registries": ({*CORE, "settings", "line", "slots", "drive"}, True, set()),
+    "registering": ({"errors", "providers"}, True, set()),
     "turn": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),

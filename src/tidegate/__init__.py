@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tidegate.installing import install as install
     from tidegate.installing import uninstall as uninstall
     from tidegate.nesting import disabled as disabled
+    from tidegate.registering import register_provider as register_provider
     from tidegate.registries import NotReady as NotReady
     from tidegate.registries import RateLimitRegistry as RateLimitRegistry
     from tidegate.settings import Settings as Settings
@@ -45,6 +46,7 @@ _HOMES = {
     "Settings": "tidegate.settings",
     "disabled": "tidegate.nesting",
     "install": "tidegate.installing",
+    "register_provider": "tidegate.registering",
     "registry": "tidegate.default",
     "uninstall": "tidegate.installing",
     "wrap": "tidegate.wrapping",

@@ -12,11 +12,19 @@ from tidegate.providers import (
     ANTHROPIC,
     AZURE,
     AZURE_COMPATIBLE,
+    BEDROCK,
+    COHERE,
     COMPATIBLE,
+    GEMINI,
     GITHUB_MODELS,
+    OLLAMA,
+    OLLAMA_LOCAL,
     OPENAI,
+    REPLICATE,
+    VERTEX,
     credential_of,
     estimate,
+    payer,
     read_inquiry,
     scope,
 )
@@ -50,6 +58,12 @@ def test_a_chat_request_says_its_model_length_bound_and_stream():
         ({"query": "a", "documents": ["bc", {"text": "d"}]}, 4),
         ({"messages": "äöü€"}, 4),
         ({"tools": [{"name": "f", "parameters": {"properties": {"city": {"type": "string"}}}}]}, 39),
+        ({"contents": [{"role": "user", "parts": [{"text": "abc"}]}]}, 7),
+        ({"systemInstruction": {"parts": [{"text": "abc"}]}, "generationConfig": {"temperature": 0}}, 3),
+        ({"content": {"parts": [{"text": "abc"}]}}, 3),
+        ({"messages": [{"role": "user", "content": [{"text": "abc"}]}], "system": [{"text": "de"}]}, 9),
+        ({"inputText": "abc"}, 3),
+        ({"message": "abc", "chat_history": [{"role": "USER", "message": "de"}]}, 9),
         ({"temperature": 0.5, "user": "somebody"}, 0),
     ],
 )
@@ -67,6 +81,9 @@ def test_the_length_is_of_the_text_that_counts_as_input(body, chars):
         {"type": "file", "file": {"file_data": PICTURE}},
         {"url": PICTURE},
         {"images": ["A" * 100_000]},
+        {"inlineData": {"mimeType": "image/png", "data": "A" * 100_000}},
+        {"inline_data": {"mime_type": "image/png", "data": "A" * 100_000}},
+        {"image": {"source": {"bytes": "A" * 100_000}}},
     ],
 )
 def test_a_picture_a_sound_or_a_file_counts_a_fixed_length(part):
@@ -112,9 +129,10 @@ def test_the_deployment_in_the_path_wins_over_the_model_in_the_body():
 
 
 def test_ollama_streams_unless_told_not_to():
-    assert read({"model": "m"}, "/api/chat", COMPATIBLE).stream
-    assert not read({"model": "m", "stream": False}, "/api/chat", COMPATIBLE).stream
-    assert not read({"model": "m"}, CHAT, COMPATIBLE).stream
+    for provider in (OLLAMA, OLLAMA_LOCAL):
+        assert read({"model": "m"}, "/api/chat", provider).stream
+        assert not read({"model": "m", "stream": False}, "/api/chat", provider).stream
+        assert not read({"model": "m"}, "/api/embed", provider).stream
 
 
 @pytest.mark.parametrize("newline", ["\r\n", "\n"])
@@ -193,6 +211,75 @@ def test_the_credential_is_all_that_says_who_pays():
     assert credential_of(AZURE, headers.get) == ""
     assert credential_of(AZURE_COMPATIBLE, headers.get) == "api-key=a\nauthorization=Bearer s"
     assert credential_of(COMPATIBLE, {}.get) == ""
+
+
+SIGNED = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20261121/us-east-1/bedrock/aws4_request, Signature="
+
+
+def test_of_a_signed_request_the_access_key_pays_whatever_the_signature():
+    one, other = ({"authorization": SIGNED + signature} for signature in ("abc", "def"))
+    assert credential_of(BEDROCK, one.get) == credential_of(BEDROCK, other.get) == "authorization=AKIDEXAMPLE"
+    assert credential_of(BEDROCK, {"authorization": "Bearer k"}.get) == "authorization=Bearer k"
+    assert payer(OPENAI, SIGNED) == SIGNED
+
+
+ARN = "arn:aws:bedrock:us-east-1:1:inference-profile/us.anthropic.claude-sonnet-4-20250514-v1:0"
+PROJECT = "/v1/projects/p-1/locations/us-central1"
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "expected"),
+    [
+        (BEDROCK, "/model/anthropic.claude-3-haiku-20240307-v1%3A0/invoke", "anthropic.claude-3-haiku-20240307-v1:0"),
+        (BEDROCK, "/model/us.amazon.nova-lite-v1:0/converse", "us.amazon.nova-lite-v1:0"),
+        (BEDROCK, f"/model/{ARN}/converse", ARN),
+        (BEDROCK, f"/model/{ARN.replace('/', '%2F')}/converse-stream", ARN),
+        (BEDROCK, "/openai/v1/chat/completions", "body"),
+        (GEMINI, "/v1beta/models/gemini-2.5-flash:generateContent", "gemini-2.5-flash"),
+        (GEMINI, "/v1beta/openai/chat/completions", "body"),
+        (VERTEX, f"{PROJECT}/publishers/google/models/g:predict", "p-1/us-central1/g"),
+        (VERTEX, f"{PROJECT}/endpoints/openapi/chat/completions", "p-1/us-central1/body"),
+        (VERTEX, "/v1/publishers/google/models/g:generateContent", "g"),
+        (COHERE, "/v2/chat", "body"),
+        (REPLICATE, "/v1/models/meta/llama/predictions", ""),
+        (OLLAMA, "/api/chat", ""),
+        (OLLAMA_LOCAL, "/api/chat", ""),
+    ],
+)
+def test_the_scope_is_what_the_provider_keeps_its_quota_for(provider, path, expected):
+    assert scope(provider, read({"model": "body"}, path, provider), "host", path) == expected
+
+
+@pytest.mark.parametrize(
+    ("provider", "path", "body"),
+    [
+        (BEDROCK, "/model/m/converse", {"inferenceConfig": {"maxTokens": 7}}),
+        (BEDROCK, "/model/m/invoke", {"inferenceConfig": {"max_new_tokens": 7}}),
+        (BEDROCK, "/model/m/invoke", {"textGenerationConfig": {"maxTokenCount": 7}}),
+        (BEDROCK, "/model/m/invoke", {"max_gen_len": 7}),
+        (GEMINI, "/v1beta/models/m:generateContent", {"generationConfig": {"maxOutputTokens": 7}}),
+        (GEMINI, "/v1beta/models/m:generateContent", {"generation_config": {"max_output_tokens": 7}}),
+        (VERTEX, f"{PROJECT}/publishers/google/models/m:predict", {"parameters": {"maxOutputTokens": 7}}),
+        (OLLAMA, "/api/chat", {"options": {"num_predict": 7}}),
+    ],
+)
+def test_the_bound_is_found_where_each_dialect_has_it(provider, path, body):
+    assert read(body, path, provider).max_output_tokens == 7
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("us.anthropic.claude-3-7-sonnet-20250219-v1:0", 200),
+        ("anthropic.claude-sonnet-4-20250514-v1:0", 200),
+        ("global.anthropic.claude-opus-5-v1:0", 200),
+        ("anthropic.claude-3-5-sonnet-20241022-v2:0", 150),
+        ("anthropic.claude-v2:1", 150),
+        ("amazon.nova-lite-v1:0", 150),
+    ],
+)
+def test_bedrock_counts_an_output_token_of_the_later_claudes_five_times(model, tokens):
+    assert estimate(BEDROCK, Inquiry(model, 400, 50), 4.0, 20.0).tokens == tokens
 
 
 INQUIRY = Inquiry("m", 400, 50, False)

@@ -48,6 +48,45 @@ def name(provider):
         ("models.github.ai", "/orgs/acme/inference/chat/completions", "github-models"),
         ("models.github.ai", "/catalog/models", None),
         ("models.inference.ai.azure.com", "/chat/completions", "github-models"),
+        (
+            "bedrock-runtime.us-east-1.amazonaws.com",
+            "/model/anthropic.claude-3-haiku-20240307-v1%3A0/invoke",
+            "bedrock",
+        ),
+        ("bedrock-runtime.eu-west-1.amazonaws.com", "/model/eu.amazon.nova-lite-v1:0/converse-stream", "bedrock"),
+        ("bedrock-runtime-fips.us-east-1.amazonaws.com", "/model/m/converse", "bedrock"),
+        ("bedrock-runtime.us-east-1.amazonaws.com", "/openai/v1/chat/completions", "bedrock"),
+        ("bedrock-mantle.us-east-1.api.aws", "/v1/responses", "bedrock"),
+        ("bedrock-runtime.us-east-1.amazonaws.com", "/model/m/count-tokens", None),
+        ("bedrock-runtime.us-east-1.amazonaws.com", "/async-invoke", None),
+        ("bedrock.us-east-1.amazonaws.com", "/model/m/converse", None),
+        ("generativelanguage.googleapis.com", "/v1beta/models/gemini-2.5-flash:generateContent", "gemini"),
+        ("generativelanguage.googleapis.com", "/v1beta/models/g:streamGenerateContent?alt=sse&key=x", "gemini"),
+        ("generativelanguage.googleapis.com", "/v1beta/openai/chat/completions", "gemini"),
+        ("generativelanguage.googleapis.com", "/v1beta/models/g:countTokens", None),
+        ("generativelanguage.googleapis.com", "/v1beta/models/g:batchGenerateContent", None),
+        ("generativelanguage.googleapis.com", "/v1beta/cachedContents", None),
+        ("aiplatform.googleapis.com", "/v1/publishers/google/models/gemini-2.0-flash-exp:generateContent", "vertex"),
+        (
+            "us-central1-aiplatform.googleapis.com",
+            "/v1/projects/p/locations/us-central1/publishers/anthropic/models/claude-opus-5:streamRawPredict",
+            "vertex",
+        ),
+        ("aiplatform.googleapis.com", "/v1/projects/p/locations/global/endpoints/openapi/chat/completions", "vertex"),
+        ("aiplatform.googleapis.com", "/v1/projects/p/locations/global/batchPredictionJobs", None),
+        ("storage.googleapis.com", "/v1/projects/p/locations/l/publishers/google/models/m:generateContent", None),
+        ("ollama.com", "/api/chat", "ollama"),
+        ("ollama.com", "/v1/chat/completions", "ollama"),
+        ("ollama.com", "/api/tags", None),
+        ("api.replicate.com", "/v1/predictions", "replicate"),
+        ("api.replicate.com", "/v1/models/meta/llama/predictions", "replicate"),
+        ("api.replicate.com", "/v1/deployments/acme/mine/predictions", "replicate"),
+        ("api.replicate.com", "/v1/predictions/abc/cancel", None),
+        ("api.replicate.com", "/v1/trainings", None),
+        ("api.cohere.com", "/v2/chat", "cohere"),
+        ("api.cohere.ai", "/v1/rerank", "cohere"),
+        ("api.cohere.com", "/compatibility/v1/chat/completions", "cohere"),
+        ("api.cohere.com", "/v1/datasets", None),
         ("example.com", "/v1/chat/completions", None),
         ("localhost", "/v1/chat/completions", None),
         ("", "", None),
@@ -83,10 +122,13 @@ def test_a_process_wide_install_governs_known_inference_endpoints_only(host, pat
         ("gateway", "/openai/models", "azure", None),
         ("127.0.0.1", "/generate", None, "compatible"),
         ("127.0.0.1", "/generate", "openai", None),
-        ("127.0.0.1", "/api/chat", None, "compatible"),
-        ("127.0.0.1", "/api/generate", None, "compatible"),
+        ("127.0.0.1", "/api/chat", None, "ollama-local"),
+        ("127.0.0.1", "/api/generate", None, "ollama-local"),
         ("127.0.0.1", "/v1/rerank", None, "compatible"),
+        ("127.0.0.1", "/api/chat", "openai", None),
+        ("127.0.0.1", "/api/embed", None, "ollama-local"),
         ("127.0.0.1", "/api/tags", None, None),
+        ("ollama.com", "/api/chat", "openai", "ollama"),
         ("127.0.0.1", "/", None, None),
     ],
 )
@@ -94,6 +136,12 @@ def test_a_wrapped_client_is_governed_whatever_its_base_url(host, path, family, 
     assert name(adopt(host, path, family)) == expected
 
 
-def test_no_endpoint_family_of_these_providers_has_limits_of_its_own():
+def test_coheres_endpoints_have_limits_of_their_own():
+    cohere = recognise("api.cohere.com", "/v2/chat")
+    paths = ("/v1/chat", "/v2/chat", "/v2/embed", "/v2/rerank")
+    assert [family_of(cohere, path) for path in paths] == ["chat", "chat", "embed", "rerank"]
+
+
+def test_no_endpoint_family_of_openai_has_limits_of_its_own():
     assert family_of(recognise("api.openai.com", "/v1/responses"), "/v1/responses") == ""
     assert family_of(recognise("api.openai.com", "/v1/responses"), "/nowhere") == ""

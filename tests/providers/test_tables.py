@@ -57,6 +57,18 @@ def test_every_table_and_row_names_a_source_that_says_where_or_when(table):
         (lambda: replace(OPENAI, headers=OPENAI.headers + OPENAI.headers[:1]), "headers"),
         (lambda: replace(OPENAI, headers=(*OPENAI.headers, replace(OPENAI.headers[0], name="again"))), "headers"),
         (lambda: replace(OPENAI.charging, source=""), "source"),
+        (lambda: replace(OPENAI.charging, burndown=(("m", 0.0),)), "burndown"),
+        (lambda: replace(OPENAI.charging, burndown=(("", 5.0),)), "burndown"),
+        (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), ceiling=0.0), "ceiling"),
+        (lambda: ErrorRow("x", Kind.DAILY_LIMIT, Cause.DAY, "s", window_at_least=-1.0), "window_at_least"),
+        (lambda: Endpoint("v1/chat"), "path"),
+        (lambda: Endpoint("/v1/{name}/chat"), "path"),
+        (lambda: Endpoint("/v1/{model/chat"), "path"),
+        (lambda: Endpoint("/v1/{model}/{+model}"), "path"),
+        (lambda: replace(OPENAI, credential=("Authorization",)), "credential"),
+        (lambda: replace(OPENAI, query_credential=(("key", "x-api-key"),)), "query_credential"),
+        (lambda: replace(OPENAI, query_credential=(("", "authorization"),)), "query_credential"),
+        (lambda: replace(OPENAI, credential_part=("", "/")), "credential_part"),
     ],
 )
 def test_a_wrong_row_is_refused_with_field_value_and_bound(wrong, field):

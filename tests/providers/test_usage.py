@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.vocabulary import Usage
-from tidegate.providers import ANTHROPIC, COMPATIBLE, OPENAI, merged, usage_of
+from tidegate.providers import ANTHROPIC, COHERE, COMPATIBLE, GEMINI, OPENAI, merged, usage_of
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,9 @@ from tidegate.providers import ANTHROPIC, COMPATIBLE, OPENAI, merged, usage_of
         ({"prompt_tokens": 8, "total_tokens": 8}, Usage(8, 0, 0)),
         ({"total_tokens": 12}, Usage(12, 0, 0)),
         ({"output_tokens": 7}, Usage(0, 7, 0)),
+        ({"inputTokens": 10, "outputTokens": 5, "totalTokens": 47, "cacheReadInputTokens": 30,
+          "cacheWriteInputTokens": 2}, Usage(42, 5, 30)),
+        ({"billed_units": {"input_tokens": 5, "output_tokens": 4}, "tokens": {"input_tokens": 71}}, Usage(5, 4, 0)),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
@@ -29,6 +32,16 @@ def test_usage_is_read_in_every_dialect(usage, expected, separators):
     body = json.dumps({"id": "x", "usage": usage, "user": None}, separators=separators).encode()
     assert usage_of(OPENAI, body) == expected
     assert usage_of(OPENAI, json.dumps({"usage": usage}, indent=2).encode()) == expected
+
+
+def test_googles_usage_counts_its_thoughts_as_output():
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}
+    assert usage_of(GEMINI, json.dumps({"candidates": [], "usageMetadata": usage}).encode()) == Usage(10, 8, 4)
+
+
+def test_coheres_first_version_says_it_below_meta():
+    body = {"text": "x", "meta": {"billed_units": {"input_tokens": 5, "output_tokens": 4}}}
+    assert usage_of(COHERE, json.dumps(body).encode()) == Usage(5, 4, 0)
 
 
 def test_the_usage_of_a_megabyte_is_found_at_its_end_or_its_beginning():

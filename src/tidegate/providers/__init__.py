@@ -6,36 +6,57 @@ scope, family_of, credential_of   whose quota it counts against
 judge, judge_event          what the answer came to
 usage_of, merged            what the answer says was used
 dimensions, window_name     readings by window, for display
+
+A table of one's own is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`, usually ending with
+`COMMON_ERRORS`; `tidegate.register_provider` makes it hold.
 """
 
 from __future__ import annotations
 
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, named, recognise
-from tidegate.providers._inquiry import credential_of, estimate, family_of, read_inquiry, scope
+from tidegate.providers._inquiry import credential_of, estimate, family_of, payer, read_inquiry, scope
 from tidegate.providers._judge import judge, judge_event
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import merged, usage_of
 from tidegate.providers._windows import dimensions, window_name, window_of
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
+from tidegate.providers.bedrock import BEDROCK
+from tidegate.providers.cohere import COHERE
 from tidegate.providers.compatible import COMPATIBLE
+from tidegate.providers.google import GEMINI, VERTEX
+from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL
 from tidegate.providers.openai import OPENAI
+from tidegate.providers.replicate import REPLICATE
 
 __all__ = [
     "ANTHROPIC",
     "ANTHROPIC_COMPATIBLE",
     "AZURE",
     "AZURE_COMPATIBLE",
+    "BEDROCK",
+    "COHERE",
+    "COMMON_ERRORS",
     "COMPATIBLE",
     "FALLBACK",
+    "GEMINI",
     "GITHUB_MODELS",
+    "IETF_ROW",
     "KNOWN",
+    "OLLAMA",
+    "OLLAMA_LOCAL",
     "OPENAI",
+    "REPLICATE",
     "TABLES",
+    "VERTEX",
+    "Cause",
     "Charging",
     "Endpoint",
     "ErrorRow",
     "HeaderRow",
+    "Kind",
     "Provider",
     "adopt",
     "credential_of",
@@ -46,6 +67,7 @@ __all__ = [
     "judge_event",
     "merged",
     "named",
+    "payer",
     "read_inquiry",
     "recognise",
     "scope",

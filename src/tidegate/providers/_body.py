@@ -6,6 +6,7 @@ import json
 from typing import NamedTuple
 
 from tidegate.providers import _parse
+from tidegate.providers._quota_failure import Exceeded, read_details
 
 _MAX_BODY = 1 << 18
 _MAX_TEXT = 4096
@@ -19,6 +20,7 @@ class Refusal(NamedTuple):
     """A refusal in words that rows compare with: lower case, white space collapsed. `wait` is in seconds.
 
     `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day).
+    `exceeded` are the quotas that the body lists as exceeded.
     """
 
     codes: frozenset[str] = frozenset()
@@ -26,6 +28,7 @@ class Refusal(NamedTuple):
     wait: float | None = None
     status: int | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    exceeded: tuple[Exceeded, ...] = ()
 
 
 NOTHING = Refusal()
@@ -68,8 +71,15 @@ def refusal_in(document: object) -> Refusal:
     for layer in layers:
         codes |= _codes(layer)
     waits = [wait for layer in layers if (wait := _wait(layer.get("retry_after"))) is not None]
+    listed: tuple[Exceeded, ...] = ()
+    for layer in layers:
+        if isinstance(layer.get("details"), list):
+            wait, exceeded, reasons = read_details(layer["details"])
+            codes |= reasons
+            listed += exceeded
+            waits += [wait] if wait is not None else []
     status = next((code for layer in layers for key in ("code", "status") if _is_status(code := layer.get(key))), None)
-    return Refusal(frozenset(codes), _text(layers), waits[0] if waits else None, status, _quoted(layers))
+    return Refusal(frozenset(codes), _text(layers), waits[0] if waits else None, status, _quoted(layers), listed)
 
 
 def parsed(body: bytes | str) -> object:

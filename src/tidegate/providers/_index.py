@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -10,19 +11,24 @@ from tidegate.providers._schema import MAX_PATH, Provider
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.baseten import BASETEN
+from tidegate.providers.bedrock import BEDROCK
 from tidegate.providers.cerebras import CEREBRAS
+from tidegate.providers.cohere import COHERE
 from tidegate.providers.compatible import COMPATIBLE
 from tidegate.providers.dashscope import DASHSCOPE, MODELSCOPE
 from tidegate.providers.deepseek import DEEPSEEK
 from tidegate.providers.fireworks import FIREWORKS
+from tidegate.providers.google import GEMINI, VERTEX
 from tidegate.providers.groq import GROQ
 from tidegate.providers.huggingface import HUGGING_FACE
 from tidegate.providers.lepton import LEPTON
 from tidegate.providers.mistral import MISTRAL
 from tidegate.providers.nvidia import NVIDIA
+from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL
 from tidegate.providers.openai import OPENAI
 from tidegate.providers.openrouter import OPENROUTER
 from tidegate.providers.perplexity import PERPLEXITY
+from tidegate.providers.replicate import REPLICATE
 from tidegate.providers.sambanova import SAMBANOVA
 from tidegate.providers.together import TOGETHER
 from tidegate.providers.xai import XAI
@@ -34,18 +40,24 @@ KNOWN = (
     AZURE,
     GITHUB_MODELS,
     ANTHROPIC,
+    BEDROCK,
+    GEMINI,
+    VERTEX,
     XAI,
     GROQ,
     DEEPSEEK,
     DASHSCOPE,
     MODELSCOPE,
+    OLLAMA,
     FIREWORKS,
     MISTRAL,
     TOGETHER,
     LEPTON,
     CEREBRAS,
+    REPLICATE,
     BASETEN,
     OPENROUTER,
+    COHERE,
     NVIDIA,
     PERPLEXITY,
     SAMBANOVA,
@@ -53,7 +65,7 @@ KNOWN = (
 )
 """Tables that claim hosts, so that a process-wide install governs them."""
 
-FALLBACK = (COMPATIBLE, ANTHROPIC_COMPATIBLE, AZURE_COMPATIBLE)
+FALLBACK = (COMPATIBLE, ANTHROPIC_COMPATIBLE, AZURE_COMPATIBLE, OLLAMA_LOCAL)
 """Tables for clients that were wrapped by hand, whatever their base URL."""
 
 TABLES = (*KNOWN, *FALLBACK)
@@ -62,7 +74,10 @@ _MAX_HOST = 254
 
 
 def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tuple[str, str, Provider], ...]]:
-    """Exact hosts, and (prefix, suffix, provider) of those with a `*`; `ConfigurationError` if two tables claim one."""
+    """Exact hosts, and (prefix, suffix, provider) of those with a `*`, the most specific first.
+
+    Raises `ConfigurationError` if two tables claim one host.
+    """
     exact: dict[str, Provider] = {}
     parted: list[tuple[str, str, Provider]] = []
     for table in tables:
@@ -75,17 +90,47 @@ def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tupl
                 parted.append((prefix, suffix, table))
             else:
                 exact[host] = table
-    return exact, tuple(parted)
+    return exact, tuple(sorted(parted, key=lambda part: -len(part[0]) - len(part[1])))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tables:
+    """The tables that hold at one time, by name and by host; replaced as a whole, never changed."""
+
+    names: dict[str, Provider]
+    exact: dict[str, Provider]
+    parted: tuple[tuple[str, str, Provider], ...]
+    suffixes: tuple[str, ...]
+
+
+class Current:
+    """The tables that hold now: read once a request, so that no answer mixes two versions of them."""
+
+    tables: Tables
+
+
+def _tables(names: dict[str, Provider]) -> Tables:
+    exact, parted = index(tuple(names.values()))
+    return Tables(names, exact, parted, tuple({suffix for _, suffix, _ in parted}))
+
+
+Current.tables = _tables({table.name: table for table in TABLES})
+
+
+def add(provider: Provider) -> None:
+    """Makes `provider` hold from the next request on; the caller sees to it that this is done by one at a time.
+
+    Raises `ConfigurationError` for a name or a host that a table has already, and leaves the tables as they were.
+    """
+    before = Current.tables
+    if provider.name in before.names:
+        raise ConfigurationError("Provider.name", provider.name, "a name that no other table has")
+    Current.tables = _tables({**before.names, provider.name: provider})
 
 
 def named(name: str) -> Provider | None:
     """The table called `name`, else None."""
-    return _NAMES.get(name)
-
-
-_NAMES = {table.name: table for table in TABLES}
-_EXACT, _PARTED = index(KNOWN)
-_SUFFIXES = tuple({suffix for _, suffix, _ in _PARTED})
+    return Current.tables.names.get(name)
 
 
 def recognise(host: str, path: str) -> Provider | None:
@@ -93,7 +138,7 @@ def recognise(host: str, path: str) -> Provider | None:
 
     `host` may be of any case and end in a dot. The caller leaves out what is no POST: some paths also list things.
     """
-    provider = _known(host) if len(host) <= _MAX_HOST else None
+    provider = _known(Current.tables, host) if len(host) <= _MAX_HOST else None
     return provider if provider is not None and provider.endpoint(path) is not None else None
 
 
@@ -103,23 +148,26 @@ def adopt(host: str, path: str, family: str | None) -> Provider | None:
     `family` is the SDK's: `openai`, `anthropic`, `azure`, or None for a bare HTTP client, for which plain generation
     paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family and path.
     """
-    return _adopt(host, path, family) if len(host) <= _MAX_HOST and len(path) <= MAX_PATH else None
+    if len(host) > _MAX_HOST or len(path) > MAX_PATH:
+        return None
+    return _adopt(Current.tables, host, path, family)
 
 
+# The tables are part of each question: an answer that an earlier version of them gave is never found again.
 @lru_cache(maxsize=1024)
-def _adopt(host: str, path: str, family: str | None) -> Provider | None:
-    provider = _known(host)
+def _adopt(tables: Tables, host: str, path: str, family: str | None) -> Provider | None:
+    provider = _known(tables, host)
     if provider is not None:
         return provider if provider.endpoint(path) is not None else None
     return _spoken(path, family)
 
 
 @lru_cache(maxsize=1024)
-def _known(host: str) -> Provider | None:
+def _known(tables: Tables, host: str) -> Provider | None:
     host = host.lower().removesuffix(".")
-    provider = _EXACT.get(host)
-    if provider is None and host.endswith(_SUFFIXES):
-        for prefix, suffix, table in _PARTED:
+    provider = tables.exact.get(host)
+    if provider is None and host.endswith(tables.suffixes):
+        for prefix, suffix, table in tables.parted:
             if host.startswith(prefix) and host.endswith(suffix) and len(host) > len(prefix) + len(suffix):
                 return table
     return provider
@@ -130,6 +178,8 @@ def _spoken(path: str, family: str | None) -> Provider | None:
         return ANTHROPIC_COMPATIBLE if ANTHROPIC_COMPATIBLE.endpoint(path) is not None else None
     if family == "azure" or "/openai/deployments/" in path:
         return AZURE_COMPATIBLE if AZURE_COMPATIBLE.endpoint(path) is not None else None
+    if family is None and OLLAMA_LOCAL.endpoint(path) is not None:
+        return OLLAMA_LOCAL
     place = COMPATIBLE.endpoint(path)
     if place is not None:
         return COMPATIBLE if family is None or not place[0].plain else None

@@ -17,7 +17,7 @@ _MAX_MODEL = 256
 _TOKEN_CHARS = 4
 """Characters that a ready token in an embeddings input stands for (platform.openai.com/tokenizer, read 2026-11-20)."""
 
-_SCHEMA_KEYS = frozenset({"tools", "functions", "response_format", "text"})
+_SCHEMA_KEYS = frozenset({"tools", "functions", "response_format", "text", "toolConfig"})
 _TEXT_KEYS = frozenset(
     {
         "messages",
@@ -31,14 +31,29 @@ _TEXT_KEYS = frozenset(
         "documents",
         "message",
         "texts",
+        "contents",
+        "content",
+        "systemInstruction",
+        "system_instruction",
+        "instances",
+        "requests",
+        "inputText",
+        "chat_history",
+        "preamble",
     }
 )
-_BOUND_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample")
+_BOUND_KEYS = ("max_completion_tokens", "max_output_tokens", "max_tokens", "max_tokens_to_sample", "max_gen_len")
 _NESTED_BOUNDS = (
     ("options", "num_predict"),
     ("parameters", "max_tokens"),
     ("parameters", "max_new_tokens"),
+    ("parameters", "maxOutputTokens"),
     ("sampling_params", "max_new_tokens"),
+    ("inferenceConfig", "maxTokens"),
+    ("inferenceConfig", "max_new_tokens"),
+    ("textGenerationConfig", "maxTokenCount"),
+    ("generationConfig", "maxOutputTokens"),
+    ("generation_config", "max_output_tokens"),
 )
 _TEXT, _SCHEMA, _BOUND = "text", "schema", "bound"
 _READ = {
@@ -118,12 +133,14 @@ def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
 def scope(provider: Provider, inquiry: Inquiry, host: str, path: str) -> str:
     """What the quota is kept for within the account: the model or deployment, or `""` where it is account-wide.
 
-    Models that share one quota have the ending that says so as their scope. Source: PROVIDERS.md section 19. `host`
-    and `path` are there for providers whose scope is a region or a subdomain.
+    Segments of the path that the endpoint marks as scope (a project, a location) stand before the model; models that
+    share one quota have the ending that says so as their scope. Source: PROVIDERS.md section 19. `host` is there for
+    providers whose scope is a region or a subdomain.
     """
-    if provider.scope != "model":
-        return ""
-    return next((ending for ending in provider.pooled if inquiry.model.endswith(ending)), inquiry.model)
+    model = ""
+    if provider.scope == "model":
+        model = next((ending for ending in provider.pooled if inquiry.model.endswith(ending)), inquiry.model)
+    return "/".join([*provider.segments(path), model] if model else provider.segments(path))
 
 
 def family_of(provider: Provider, path: str) -> str:
@@ -138,7 +155,17 @@ def credential_of(provider: Provider, get: Callable[[str], str | None]) -> str:
     `get` returns a request header by lower-case name. Empty where the provider's quota is not kept by credential.
     """
     values = [(name, get(name)) for name in provider.credential]
-    return "\n".join(f"{name}={value}" for name, value in values if value)
+    return "\n".join(f"{name}={payer(provider, value)}" for name, value in values if value)
+
+
+def payer(provider: Provider, value: str) -> str:
+    """The part of a credential header that says who pays: all of it, or of a signed one the name of its key."""
+    if provider.credential_part is not None:
+        before, after = provider.credential_part
+        _, signed, rest = value.partition(before)
+        if signed:
+            return rest.partition(after)[0]
+    return value
 
 
 def estimate(provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_output: float) -> Cost:
@@ -152,8 +179,12 @@ def estimate(provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_
     bound = inquiry.max_output_tokens
     most = mean if bound is None else float(bound)
     mean = min(mean, most)
+    charging = provider.charging
+    if charging.burndown:
+        mean *= charging.weight(inquiry.model)
+        most = max(most, mean)
     amounts = (0.0, given, given + most, given + mean, mean)
-    tokens, input_tokens, output_tokens, produced = provider.charging.places
+    tokens, input_tokens, output_tokens, produced = charging.places
     return Cost(1.0, amounts[tokens], amounts[input_tokens], amounts[output_tokens], amounts[produced])
 
 
@@ -195,6 +226,9 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
                 if isinstance(pictures, list):
                     total += opaque_chars * len(pictures)
                     node = {key: value for key, value in node.items() if key != "images"}
+            elif "bytes" in node or ("data" in node and ("mimeType" in node or "mime_type" in node)):
+                total += opaque_chars
+                continue
             left.extend(node.values())
             if names:
                 total += sum(map(len, node))

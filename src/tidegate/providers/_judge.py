@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil
@@ -17,6 +18,11 @@ from tidegate.providers._windows import window_name
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
 _MAX_EVENT = 1 << 18
+_THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
+"""A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
+
+_PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
+
 _NULL_ERRORS = (b'"error":null', b'"error": null')
 
 
@@ -41,7 +47,7 @@ def judge(
     codes = refusal.codes | _header_codes(found)
     prose = read_prose(refusal.text, codes) if status in _PROSE_STATUSES else Prose()
     if wait is None:
-        wait = refusal.wait if refusal.wait is not None else prose.wait
+        wait = _body_wait(refusal.wait, prose.wait)
     if wait is None:
         wait = _reset_wait(provider, found, readings)
     refusal = refusal._replace(codes=codes, wait=wait, status=status)
@@ -51,9 +57,13 @@ def judge(
 def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     """The failure that a chunk of a good stream carries, or None. Quick where there is none; never raises.
 
-    `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines. Text that a model wrote cannot be
+    `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines, or whole messages of Amazon's event
+    stream, whose exceptions name their type in a header. Text that a model wrote cannot be
     taken for a failure: inside JSON its quotes are escaped, and only a top-level `error` of a parsed event counts.
     """
+    thrown = _thrown(chunk) if b":exception-type" in chunk else None
+    if thrown is not None:
+        return _outcome(provider, thrown, read_prose(thrown.text, thrown.codes), {}, [], 0, None)
     named = b"event: error" in chunk or b"event:error" in chunk
     if not named and b'"error"' not in chunk:
         return None
@@ -61,10 +71,19 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
         refusal = _event_refusal(line, failing)
         if refusal is not None:
             prose = read_prose(refusal.text, refusal.codes)
-            if refusal.wait is None:
-                refusal = refusal._replace(wait=prose.wait)
+            refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
             return _outcome(provider, refusal, prose, {}, [], 0, None)
     return None
+
+
+def _thrown(chunk: bytes) -> Refusal | None:
+    """The exception that a message of Amazon's event stream carries; its JSON stands between headers and checksum."""
+    name = _THROWN.search(chunk)
+    if name is None:
+        return None
+    payload = _PAYLOAD.search(chunk, name.end())
+    refusal = refusal_in(parsed(payload[0])) if payload is not None else NOTHING
+    return refusal._replace(codes=frozenset({name[1].lower().decode("ascii")}))
 
 
 def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
@@ -113,6 +132,10 @@ def _outcome(
     extra = _prose_reading(provider, prose, readings)
     if extra is not None:
         readings = [*readings, extra]
+    for quota in refusal.exceeded:
+        reading = quota.reading()
+        if reading is not None and all(reading.name != other.name for other in readings):
+            readings = [*readings, reading]
     for label, row in provider.rows:
         if _matches(provider, row, refusal, prose, found):
             if row.window is not None:
@@ -143,6 +166,11 @@ def _matches(provider: Provider, row: ErrorRow, refusal: Refusal, prose: Prose, 
         return False
     if row.wait_at_least is not None and (refusal.wait is None or refusal.wait < row.wait_at_least):
         return False
+    long = row.window_at_least
+    if long is not None and not any(quota.window is not None and quota.window >= long for quota in refusal.exceeded):
+        return False
+    if row.zero and all(quota.limit != 0 for quota in refusal.exceeded):
+        return False
     if any(provider.noted[name] in found for name in row.without):
         return False
     return all(_noted(provider, found, name, value) for name, value in row.headers)
@@ -172,6 +200,16 @@ def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
     if exact and whole == ceil(exact):
         return exact, sent - len(usable)
     return (max(usable) if usable else None), sent - len(usable)
+
+
+def _body_wait(written: float | None, said: float | None) -> float | None:
+    """The wait in a field of the body, else in the message; the message's where the field is that cut to a second.
+
+    Capture gemini-429-paid-per-minute: `retryDelay` 48s, "Please retry in 48.939935699s".
+    """
+    if written is None or (said is not None and written < said < written + 1.0):
+        return said
+    return written
 
 
 def _header_codes(found: Found) -> frozenset[str]:

@@ -119,8 +119,11 @@ def _read_row(
             reset, resolution = time
     if limit is None and remaining is None and reset is None:
         return None, bad
+    name = row.name
+    if row.ceiling is not None and remaining is not None and remaining > row.ceiling:
+        name, window = row.unit, None
     quantum = row.quantum if row.quantum == 1.0 or _is_rounded(limit, remaining, row.quantum) else 1.0
-    return Reading(row.name, row.unit, refill, limit, remaining, reset, window, resolution, quantum), bad
+    return Reading(name, row.unit, refill, limit, remaining, reset, window, resolution, quantum), bad
 
 
 def _read_reset(

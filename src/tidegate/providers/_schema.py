@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal
+from urllib.parse import unquote
 
 from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
 from tidegate.errors import ConfigurationError
@@ -46,13 +47,18 @@ DATE, RETRY_AFTER, RETRY_AFTER_MS, WAIT, CODE = 0, 1, 2, 3, 4
 """Row number and places of the headers that belong to no quota; noted headers are numbered from -2 downwards."""
 
 _LOWER = re.compile(r"[!-@\[-~]+")
-_SEGMENT = re.compile(r"\{([^}]+)\}")
 MAX_PATH = 2048
+_MAX_MODEL = 256
+_SEGMENT = re.compile(r"\{[^}]*\}?")
+_PLACEHOLDERS = frozenset({"{}", "{model}", "{+model}", "{scope}", "{family}"})
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A path that generates. `{model}` is a segment naming the model, `{}` any segment, a leading `**` any prefix.
+
+    `{+model}` is a model whose name may hold slashes; `{scope}` is a segment that the quota is kept by besides the
+    model (a project, a location). Names are percent-decoded.
 
     `family` is set where its limits are separate, or is what the segment `{family}` holds; `streams` is set where the
     answer streams unless asked not to, and `plain` where the path is too common a word to claim it for a client of a
@@ -65,10 +71,14 @@ class Endpoint:
     plain: bool = False
 
     def __post_init__(self) -> None:
+        _require(self.path.startswith(("/", "**/")), "Endpoint.path", self.path, "starts with / or **/")
         named = _SEGMENT.findall(self.path)
-        known = len(named) == len(set(named)) and set(named) <= {"model", "family"}
-        _require(known, "Endpoint.path", self.path, "{model} and {family} at most once each, other segments {}")
-        _require("family" not in named or not self.family, "Endpoint.family", self.family, "empty: the path says it")
+        known = ", ".join(sorted(_PLACEHOLDERS))
+        _require(_PLACEHOLDERS.issuperset(named), "Endpoint.path", self.path, f"its placeholders are {known}")
+        once = named.count("{model}") + named.count("{+model}") <= 1 and named.count("{family}") <= 1
+        _require(once, "Endpoint.path", self.path, "names the model and the family once each")
+        twice = "{family}" in named and self.family
+        _require(not twice, "Endpoint.family", self.family, "empty: the path says it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,7 @@ class HeaderRow:
     `window` is in seconds and only set where the name or the provider's documents say it; `period` names a header that
     says it. `period_refill` replaces `refill` where that header is present. `quantum` is the rounding of `remaining`.
     `reset_waits` marks a reset that, on a refusal, is the time to wait. `overfull` lets `remaining` exceed `limit`.
+    A `remaining` above `ceiling` is of another quota in the same headers, whose window nobody says.
     `dialect` `ietf` reads the row as structured fields: `policy` is RateLimit-Policy, `combined` RateLimit.
     """
 
@@ -98,6 +109,7 @@ class HeaderRow:
     label: str = ""
     reset_waits: bool = False
     overfull: bool = False
+    ceiling: float | None = None
     dialect: Literal["plain", "ietf"] = "plain"
 
     def __post_init__(self) -> None:
@@ -109,6 +121,7 @@ class HeaderRow:
             _require(_LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "lower-case header name")
         _require(self.window is None or self.window > 0, f"HeaderRow({self.name}).window", self.window, "above 0 s")
         _require(self.quantum >= 1, f"HeaderRow({self.name}).quantum", self.quantum, "1 or more")
+        _require(self.ceiling is None or self.ceiling > 0, f"HeaderRow({self.name}).ceiling", self.ceiling, "above 0")
 
     def headers(self) -> list[tuple[str, int]]:
         """Every header of the row with the place of its value."""
@@ -122,8 +135,9 @@ class ErrorRow:
 
     `codes` are compared whole with the answer's code, type and status words; `text` is found as whole words in the
     message, or is the whole message where `whole`. `exceeds` asks that the message names a request above the limit,
-    `waits` that the answer names a time, `wait_at_least` (seconds) how long. `headers` are (name, value) pairs, `""`
-    for any value; `without` must be absent. `window` (seconds) is what the quota that refused counts over, where the
+    `waits` that the answer names a time, `wait_at_least` (seconds) how long. `window_at_least` (seconds) asks that the
+    body lists an exceeded quota of such a window, `zero` one of nothing. `headers` are (name, value) pairs, `""` for
+    any value; `without` must be absent. `window` (seconds) is what the quota that refused counts over, where the
     refusal says so and the headers that report it do not.
     """
 
@@ -138,6 +152,8 @@ class ErrorRow:
     exceeds: bool = False
     waits: bool = False
     wait_at_least: float | None = None
+    window_at_least: float | None = None
+    zero: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     without: tuple[str, ...] = ()
     window: float | None = None
@@ -146,8 +162,10 @@ class ErrorRow:
         where = f"ErrorRow({self.name})"
         _require(bool(self.name), "ErrorRow.name", self.name, "a name is needed")
         _require(bool(self.source), f"{where}.source", self.source, "every row names its source")
-        criteria = self.status or self.codes or self.text or self.headers or self.exceeds
-        _require(bool(criteria), f"{where}.status", self.status, "a row has a criterion")
+        criteria = self.status or self.codes or self.text or self.headers or self.exceeds or self.zero
+        long = self.window_at_least
+        _require(long is None or long > 0, f"{where}.window_at_least", long, "above 0 s")
+        _require(bool(criteria or long), f"{where}.status", self.status, "a row has a criterion")
         for word in (*self.codes, *self.text, *(name for name, _ in self.headers), *self.without):
             _require(word == word.lower() and bool(word), where, word, "lower case, as the answer is compared")
         _require(self.window is None or self.window > 0, f"{where}.window", self.window, "above 0 s")
@@ -163,7 +181,8 @@ class ErrorRow:
 class Charging:
     """What a call is charged, by unit, as the provider's headers show it or its documents say.
 
-    `produced` is output that is charged as it is written, on top of what is charged at admission.
+    `produced` is output that is charged as it is written, on top of what is charged at admission. `burndown` lists
+    (part of a model's name, what each of its output tokens counts); the first that is found holds, else 1.
     """
 
     tokens: Amount
@@ -172,6 +191,7 @@ class Charging:
     produced: Amount
     source: str
     cache_reads_free: bool = False
+    burndown: tuple[tuple[str, float], ...] = ()
     places: tuple[int, int, int, int] = field(init=False, repr=False)
     """Of tokens, input, output and what is produced: which of `AMOUNTS`."""
 
@@ -180,8 +200,15 @@ class Charging:
         charged = (self.tokens, self.input_tokens, self.output_tokens, self.produced)
         for amount in charged:
             _require(amount in AMOUNTS, "Charging", amount, f"one of {', '.join(AMOUNTS)}")
+        for part, weight in self.burndown:
+            known = part != "" and weight > 0
+            _require(known, "Charging.burndown", (part, weight), "a part of a name and a weight above 0")
         first, second, third, fourth = (AMOUNTS.index(amount) for amount in charged)
         object.__setattr__(self, "places", (first, second, third, fourth))
+
+    def weight(self, model: str) -> float:
+        """What an output token of `model` counts."""
+        return next((weight for part, weight in self.burndown if part in model), 1.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -189,7 +216,9 @@ class Provider:
     """One provider. Compared by identity; `name` is what users see.
 
     `hosts` are exact or hold one `*` for one or more characters. `credential` lists the request headers that say who
-    pays, in order. `waits` are response headers that name seconds to wait, `code_headers` those that name an error.
+    pays, in order. `query_credential` pairs a query parameter with the header that it stands for, and of a header that
+    holds the first of `credential_part` only what follows, up to the second, says who pays (a signature changes with
+    each request). `waits` are response headers that name seconds to wait, `code_headers` those that name an error.
     `default_window` (seconds) is what an undeclared quota of this provider counts over. `image_chars` stands for an
     image, a sound or a file in `input_chars`. `pooled` are endings of model names whose models share one quota.
     `body_headers` says that the body of a refusal holds headers (`error.metadata.headers`), which then are read too.
@@ -212,6 +241,8 @@ class Provider:
     closed: tuple[str, ...] = ()
     pooled: tuple[str, ...] = ()
     body_headers: bool = False
+    query_credential: tuple[tuple[str, str], ...] = ()
+    credential_part: tuple[str, str] | None = None
     places: dict[bytes, tuple[int, int]] = field(init=False, repr=False)
     noted: dict[str, int] = field(init=False, repr=False)
     rows: tuple[tuple[str, ErrorRow], ...] = field(init=False, repr=False)
@@ -230,6 +261,13 @@ class Provider:
             _require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
         pools = self.scope == "model" or not self.pooled
         _require(pools, f"Provider({self.name}).pooled", self.pooled, "only where the scope is the model")
+        for header in self.credential:
+            _require(_LOWER.fullmatch(header) is not None, f"Provider({self.name}).credential", header, "lower case")
+        for pair in self.query_credential:
+            known = pair[0] != "" and pair[1] in self.credential
+            _require(known, f"Provider({self.name}).query_credential", pair, "a parameter and a header of credential")
+        part = self.credential_part
+        _require(part is None or all(part), f"Provider({self.name}).credential_part", part, "two texts")
         names = [row.name for row in self.headers]
         for name in names:
             _require(names.count(name) == 1, f"Provider({self.name}).headers", name, "one row a quota")
@@ -245,26 +283,31 @@ class Provider:
 
     def endpoint(self, path: str) -> tuple[Endpoint, str] | None:
         """The endpoint that `path` is, with the model that the path names or `""`; None if it generates nothing."""
-        return _endpoint(self, path) if len(path) <= MAX_PATH else None
+        place = _endpoint(self, path) if len(path) <= MAX_PATH else None
+        return place[:2] if place is not None else None
 
-    def _match(self, path: str) -> tuple[Endpoint, str] | None:
+    def segments(self, path: str) -> tuple[str, ...]:
+        """The segments of `path` that the quota is kept by besides the model."""
+        place = _endpoint(self, path) if len(path) <= MAX_PATH else None
+        return place[2] if place is not None else ()
+
+    def _match(self, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
         path = path.partition("?")[0]
         if len(path) > 1 and path.endswith("/"):
             path = path[:-1]
         literal = self._literals.get(path)
         if literal is not None:
-            return literal, ""
+            return literal, "", ()
         if self.closed and not set(self.closed).isdisjoint(path.split("/")):
             return None
         for endpoint in self._patterns:
-            pattern = _pattern(endpoint.path)
-            match = pattern.fullmatch(path)
+            match = _pattern(endpoint.path).fullmatch(path)
             if match is not None:
-                segments = match.groupdict("")
-                if "family" in segments:
-                    anywhere = endpoint.path.replace("{family}", "{}")
-                    endpoint = replace(endpoint, path=anywhere, family=segments["family"])
-                return endpoint, segments.get("model", "")
+                named = {name: unquote(text, errors="replace") for name, text in match.groupdict().items()}
+                family = named.pop("family", None)
+                if family is not None:
+                    endpoint = replace(endpoint, path=endpoint.path.replace("{family}", "{}"), family=family)
+                return endpoint, named.pop("model", "")[:_MAX_MODEL], tuple(named.values())
         return None
 
     def _note(self) -> dict[str, int]:
@@ -290,7 +333,7 @@ class Provider:
 
 
 @lru_cache(maxsize=2048)
-def _endpoint(provider: Provider, path: str) -> tuple[Endpoint, str] | None:
+def _endpoint(provider: Provider, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
     return provider._match(path)
 
 
@@ -304,9 +347,19 @@ def _phrases(text: tuple[str, ...], whole: bool) -> re.Pattern[str]:
 @lru_cache(maxsize=512)
 def _pattern(path: str) -> re.Pattern[str]:
     prefix, rest = (r"(?:/[^/]+){0,12}", path[2:]) if path.startswith("**") else ("", path)
-    parts = re.split(r"(\{model\}|\{family\}|\{\})", rest)
-    segment = {"{model}": r"(?P<model>[^/]+)", "{family}": r"(?P<family>[^/]+)", "{}": r"[^/]+"}
-    return re.compile(prefix + "".join(segment.get(part) or re.escape(part) for part in parts))
+    pattern = prefix
+    for number, part in enumerate(re.split(r"(\{[^}]*\})", rest)):
+        pattern += _SEGMENTS[part].format(number) if part in _SEGMENTS else re.escape(part)
+    return re.compile(pattern)
+
+
+_SEGMENTS = {
+    "{model}": "(?P<model>[^/]+)",
+    "{+model}": "(?P<model>.+)",
+    "{family}": "(?P<family>[^/]+)",
+    "{scope}": "(?P<scope{}>[^/]+)",
+    "{}": "[^/]+",
+}
 
 
 def _set(provider: Provider, name: str, value: object) -> None:

@@ -10,10 +10,15 @@ from tidegate.providers._schema import Provider
 _TAIL = 1 << 14
 _HEAD = 1 << 12
 _WINDOW = 2048
-_OBJECT = re.compile(rb'"usage"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{')
+_OBJECT = re.compile(rb'"usage(?:Metadata)?"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{')
+_NAMES = (b'"usage"', b'"usageMetadata"')
+_ANONYMOUS = (b'"eval_count"', b'"billed_units"')
+"""Names that say that counts are near, where no `usage` holds them: Ollama's, and those of Cohere's first version."""
 _FIELD = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens'
-    rb"|cache_creation_input_tokens|total_tokens|prompt_eval_count|eval_count)"
+    rb"|cache_creation_input_tokens|total_tokens|prompt_eval_count|eval_count"
+    rb"|promptTokenCount|candidatesTokenCount|thoughtsTokenCount|cachedContentTokenCount"
+    rb"|inputTokens|outputTokens|cacheReadInputTokens|cacheWriteInputTokens)"
     rb'"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}([0-9]{1,12})(?![0-9.eE])'
 )
 _MAX_TRIES = 4
@@ -31,7 +36,7 @@ def usage_of(provider: Provider, body: bytes) -> Usage | None:
     usage = _last(tail)
     if usage is None and len(body) > _TAIL:
         usage = _last(head)
-    if usage is None and b'"eval_count"' in tail[-_WINDOW:]:
+    if usage is None and any(name in tail[-_WINDOW:] for name in _ANONYMOUS):
         usage = _read(tail[-_WINDOW:])
     if usage is not None and b'"message_start"' in head:
         first = head.find(b'"usage"')
@@ -51,16 +56,17 @@ def merged(one: Usage | None, other: Usage | None) -> Usage | None:
 
 
 def _last(text: bytes) -> Usage | None:
-    end = len(text)
-    for _ in range(_MAX_TRIES):
-        at = text.rfind(b'"usage"', 0, end)
-        if at < 0:
-            return None
-        if _OBJECT.match(text, at) is not None:
-            usage = _read(text[at : at + _WINDOW])
-            if usage is not None:
-                return usage
-        end = at
+    for name in _NAMES:
+        end = len(text)
+        for _ in range(_MAX_TRIES):
+            at = text.rfind(name, 0, end)
+            if at < 0:
+                break
+            if _OBJECT.match(text, at) is not None:
+                usage = _read(text[at : at + _WINDOW])
+                if usage is not None:
+                    return usage
+            end = at
     return None
 
 
@@ -72,14 +78,20 @@ def _read(text: bytes) -> Usage | None:
             found[name] = int(number)
     if not found:
         return None
-    cached = found.get(b"cached_tokens", 0)
-    prompt = found.get(b"prompt_tokens", found.get(b"prompt_eval_count"))
-    output = found.get(b"completion_tokens", found.get(b"output_tokens", found.get(b"eval_count", 0)))
+    cached = _first(found, b"cached_tokens", b"cachedContentTokenCount") or 0
+    prompt = _first(found, b"prompt_tokens", b"prompt_eval_count", b"promptTokenCount")
+    output = _first(found, b"completion_tokens", b"output_tokens", b"eval_count", b"outputTokens")
+    if output is None:
+        output = found.get(b"candidatesTokenCount", 0) + found.get(b"thoughtsTokenCount", 0)
     if prompt is None:
-        reads = found.get(b"cache_read_input_tokens", 0)
-        prompt = found.get(b"input_tokens")
+        reads = _first(found, b"cache_read_input_tokens", b"cacheReadInputTokens") or 0
+        prompt = _first(found, b"input_tokens", b"inputTokens")
         if prompt is None:
             prompt = max(0, found.get(b"total_tokens", 0) - output)
-        prompt += reads + found.get(b"cache_creation_input_tokens", 0)
+        prompt += reads + (_first(found, b"cache_creation_input_tokens", b"cacheWriteInputTokens") or 0)
         cached = cached or reads
     return Usage(prompt, output, cached)
+
+
+def _first(found: dict[bytes, int], *names: bytes) -> int | None:
+    return next((found[name] for name in names if name in found), None)

@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's protocol, or a plain generation path: gateways, vLLM, SGLang, TGI, Ollama.
+"""Any server that speaks OpenAI's protocol, or a plain generation path: gateways, vLLM, SGLang, TGI.
 
 Nobody documents what such a server sends, so all dialects that were seen are read: OpenAI's and Anthropic's headers
 passed on, windows in the name, the IETF's fields, and the messages of the known servers.
@@ -172,7 +172,7 @@ ERRORS = (
     ),
 )
 
-_PLAIN = ("generate", "generate_stream", "rerank", "v1/rerank", "v2/rerank", "embed", "api/embed", "api/embeddings")
+_PLAIN = ("generate", "generate_stream", "rerank", "v1/rerank", "v2/rerank", "embed")
 
 COMPATIBLE = Provider(
     name="compatible",
@@ -181,7 +181,6 @@ COMPATIBLE = Provider(
     endpoints=(
         *(Endpoint(f"**/{path}") for path in GENERATING),
         *(Endpoint(f"**/{path}", plain=True) for path in _PLAIN),
-        *(Endpoint(f"**/api/{path}", streams=True, plain=True) for path in ("chat", "generate")),
     ),
     credential=("authorization", "api-key", "x-api-key", "x-goog-api-key"),
     charging=Charging(

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 from tidegate import providers
 from tidegate.core.admission import Permit
@@ -66,7 +67,7 @@ class Installation:
 class Sending(NamedTuple):
     """A request as its HTTP stack sees it, before it is queued.
 
-    `headers` are its raw pairs, in any case; `body` is None where it cannot be read twice.
+    `headers` are its raw pairs, in any case; `body` is None where it cannot be read twice. `query` is the raw one.
     """
 
     scheme: str
@@ -77,6 +78,7 @@ class Sending(NamedTuple):
     body: bytes | None
     replayable: bool
     model: str = ""
+    query: bytes = b""
 
 
 def marked(client: Any) -> Mark | None:
@@ -194,6 +196,10 @@ def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: S
     secrets = tuple([pair for pair in sending.headers if pair[0] in names])
     if not secrets:
         secrets = tuple([(name.lower(), value) for name, value in sending.headers if name.lower() in names])
+    if provider.query_credential and sending.query:
+        secrets += _asked(provider, sending.query)
+    if provider.credential_part is not None:
+        secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
     facts = (provider.name, sending.scheme, sending.host, sending.port, sending.path, hash(secrets), inquiry.model)
     key = registry.interned.get(facts)
     if key is None:
@@ -215,6 +221,17 @@ def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
     spelt = {name for plain in provider.credential for name in (plain, plain.title())}
     spelt |= {name.replace("Openai", "OpenAI").replace("Api-Key", "API-Key") for name in spelt}
     return frozenset(name.encode("ascii") for name in spelt)
+
+
+def _asked(provider: providers.Provider, query: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """The credentials in the query, as the headers that they stand for."""
+    given = parse_qs(query[:4096].decode("latin-1"))
+    pairs = [(header, given[name][0]) for name, header in provider.query_credential if name in given]
+    return tuple((header.encode("ascii"), value.encode("latin-1", "replace")) for header, value in pairs)
+
+
+def _payer(provider: providers.Provider, value: bytes) -> bytes:
+    return providers.payer(provider, value.decode("latin-1")).encode("latin-1")
 
 
 def base_url(provider: providers.Provider, sending: Sending) -> str:

@@ -129,7 +129,7 @@ class Stack:
                 body = request.content
             else:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
-            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model)
+            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, url.query)
             call = HttpxCall(mark, provider, sending)
         except Exception:
             # Nothing of ours is ever raised below an SDK: what we cannot read passes through.

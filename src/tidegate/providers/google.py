@@ -1,0 +1,157 @@
+"""Google's Gemini API and Vertex AI: no headers; everything stands in the error's details.
+
+Source: https://ai.google.dev/gemini-api/docs/rate-limits and captures of 2025 and 2026 (PROVIDERS.md section 4).
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+
+_LIMITS = "https://ai.google.dev/gemini-api/docs/rate-limits (PROVIDERS.md section 4, read 2026-11-21)"
+_429 = frozenset({429})
+_DAY = 86400.0
+
+_SHARED = ErrorRow(
+    name="shared_capacity",
+    kind=Kind.OVERLOADED,
+    cause=Cause.OTHERS_CAPACITY,
+    source="capture gemini-429-shared-capacity; PROVIDERS.md section 4 (no details, a link to error-code-429)",
+    status=_429,
+    text=("error-code-429",),
+)
+
+ERRORS = (
+    ErrorRow(
+        name="quota_of_zero",
+        kind=Kind.PERMANENT,
+        cause=Cause.NEVER_FITS,
+        source="PROVIDERS.md section 4 (no free tier for the model, whatever the retryDelay says)",
+        status=_429,
+        zero=True,
+    ),
+    ErrorRow(
+        name="limit_0",
+        kind=Kind.PERMANENT,
+        cause=Cause.NEVER_FITS,
+        source="capture gemini-429-limit-0 (continuedev/continue issue 10062)",
+        status=_429,
+        text=("limit: 0",),
+    ),
+    ErrorRow(
+        name="per_day",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source=f"capture gemini-429-multi-violation; {_LIMITS}: until midnight Pacific, though retryDelay is short",
+        status=_429,
+        window_at_least=_DAY,
+    ),
+    ErrorRow(
+        name="per_day_in_words",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source="capture gemini-429-codeassist-per-day (ErrorInfo, no QuotaFailure)",
+        status=_429,
+        text=("requests per day", "tokens per day"),
+    ),
+    _SHARED,
+    ErrorRow(
+        name="rate_limit",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.RATE,
+        source="captures gemini-429-paid-per-minute, gemini-429-free-tpm, vertex-429-partner-model",
+        status=_429,
+        codes=frozenset({"resource_exhausted"}),
+    ),
+    ErrorRow(
+        name="unavailable",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source="PROVIDERS.md section 4 (503 UNAVAILABLE: the model is overloaded), read 2026-11-21",
+        status=frozenset({503}),
+        codes=frozenset({"unavailable"}),
+    ),
+)
+
+VERTEX_ERRORS = (
+    *ERRORS[:-2],
+    ErrorRow(
+        name="dynamic_shared_quota",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OTHERS_CAPACITY,
+        source="PROVIDERS.md section 4 (Gemini 2 and later have no limit of one's own on Vertex), read 2026-11-21",
+        status=_429,
+        text=("resource exhausted",),
+    ),
+    *ERRORS[-2:],
+)
+
+_METHODS = ("generateContent", "streamGenerateContent", "embedContent", "batchEmbedContents", "predict")
+_PARTNER_METHODS = ("rawPredict", "streamRawPredict")
+_OPENAI_ROUTES = ("chat/completions", "embeddings", "images/generations")
+_VERSIONS = ("v1", "v1beta", "v1alpha", "v1beta1")
+
+
+def _method(model: str, method: str) -> Endpoint:
+    return Endpoint(f"{model}:{method}", streams=method.startswith("stream"))
+
+
+_CHARGING = Charging(
+    tokens="input",
+    input_tokens="input",
+    output_tokens="mean",
+    produced="nothing",
+    source=f"{_LIMITS}: the tokens of a minute are input tokens, as quotaId says in gemini-429-paid-per-minute",
+)
+
+GEMINI = Provider(
+    name="gemini",
+    source=f"{_LIMITS}; captures gemini-200-no-headers and five refusals",
+    hosts=("generativelanguage.googleapis.com",),
+    endpoints=(
+        *(
+            _method(f"/{version}/{kind}/{{model}}", method)
+            for version in _VERSIONS[:3]
+            for kind in ("models", "tunedModels")
+            for method in _METHODS
+        ),
+        *(Endpoint(f"/v1beta/openai/{path}") for path in _OPENAI_ROUTES),
+    ),
+    credential=("x-goog-api-key", "authorization"),
+    query_credential=(("key", "x-goog-api-key"),),
+    charging=_CHARGING,
+    headers=(),
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+    image_chars=1032,  # 258 tokens: ai.google.dev/gemini-api/docs/tokens [unv], at 4 characters
+)
+
+_PROJECT = "/projects/{scope}/locations/{scope}"
+
+VERTEX = Provider(
+    name="vertex",
+    source="PROVIDERS.md sections 4 and 19, read 2026-11-21; captures vertex-200-no-headers, vertex-429-partner-model",
+    hosts=("aiplatform.googleapis.com", "*-aiplatform.googleapis.com"),
+    endpoints=(
+        *(
+            _method(f"/{version}{project}/publishers/{{}}/models/{{model}}", method)
+            for version in _VERSIONS
+            for project in (_PROJECT, "")
+            for method in (*_METHODS, *_PARTNER_METHODS)
+        ),
+        *(
+            Endpoint(f"/{version}{_PROJECT}/endpoints/openapi/{path}")
+            for version in _VERSIONS
+            for path in _OPENAI_ROUTES
+        ),
+    ),
+    # Without a project in the path (express mode) the key says which. OAuth tokens change by the hour and say nothing.
+    credential=("x-goog-api-key",),
+    query_credential=(("key", "x-goog-api-key"),),
+    charging=_CHARGING,
+    headers=(),
+    errors=VERTEX_ERRORS,
+    common_errors=COMMON_ERRORS,
+    image_chars=1032,  # as above
+)

@@ -1,0 +1,77 @@
+"""Ollama: a server of one's own, whose only limit is what it runs at once, and the cloud of the same dialect.
+
+Source: ollama/ollama server/sched.go and captures ollama-* (PROVIDERS.md section 10, read 2026-11-21).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._common import COMMON_ERRORS
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+
+_FACTS = "PROVIDERS.md section 10, read 2026-11-21"
+
+ERRORS = (
+    ErrorRow(
+        name="plan_window",
+        kind=Kind.QUOTA_EXHAUSTED,
+        cause=Cause.MONEY,
+        source="capture ollama-cloud-429 (a plan's hourly, session or weekly window; no time is named)",
+        status=frozenset({429}),
+        text=("hourly usage limit", "session usage limit", "weekly usage limit"),
+    ),
+    ErrorRow(
+        name="concurrency",
+        kind=Kind.RATE_LIMIT,
+        cause=Cause.CONCURRENCY,
+        source=f"{_FACTS} (a plan bounds concurrency too); wording as other servers have it [inf]",
+        status=frozenset({429}),
+        text=("concurrent requests", "concurrency limit"),
+    ),
+    ErrorRow(
+        name="queue_full",
+        kind=Kind.OVERLOADED,
+        cause=Cause.OVERLOAD,
+        source="capture ollama-local-503 (ErrMaxQueue: OLLAMA_MAX_QUEUE, 512 by default)",
+        status=frozenset({503}),
+        text=("maximum pending requests exceeded",),
+    ),
+)
+
+_NATIVE = (
+    Endpoint("/api/chat", streams=True, plain=True),
+    Endpoint("/api/generate", streams=True, plain=True),
+    Endpoint("/api/embed", plain=True),
+    Endpoint("/api/embeddings", plain=True),
+)
+_ROUTES = ("chat/completions", "completions", "responses", "embeddings")
+
+OLLAMA = Provider(
+    name="ollama",
+    source=f"{_FACTS}; captures ollama-cloud-429, ollama-404",
+    hosts=("ollama.com",),
+    endpoints=(*_NATIVE, *(Endpoint(f"/v1/{path}") for path in _ROUTES)),
+    credential=("authorization",),
+    charging=Charging(
+        tokens="nothing",
+        input_tokens="nothing",
+        output_tokens="nothing",
+        produced="nothing",
+        source=f"{_FACTS}: a plan's windows are not counted in tokens, and nothing announces what is left",
+    ),
+    headers=(),
+    errors=ERRORS,
+    common_errors=COMMON_ERRORS,
+    scope="account",
+)
+
+OLLAMA_LOCAL = replace(
+    OLLAMA,
+    name="ollama-local",
+    source=f"{_FACTS} and section 19 (self-hosted: the host's concurrency only); capture ollama-local-503",
+    hosts=(),
+    endpoints=tuple(replace(endpoint, path=f"**{endpoint.path}") for endpoint in _NATIVE),
+    credential=(),
+)
