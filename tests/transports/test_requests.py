@@ -60,6 +60,16 @@ class Server:
         self._server.server_close()
 
 
+class Refusing(requests.adapters.BaseAdapter):
+    """Reaches nobody."""
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        raise requests.ConnectionError(request=request)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 @pytest.fixture
 def session(registry: tidegate.RateLimitRegistry) -> Iterator[requests.Session]:
     with requests.Session() as session:
@@ -91,6 +101,17 @@ def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: ti
         assert {answer.status_code for answer in answers} == {200}
         assert provider.truth().total.refusals == 0
     assert (only(registry).answered, only(registry).quotas[0].limit) == (40, 1200)
+
+
+def test_a_credential_in_the_query_is_part_of_its_key(registry: tidegate.RateLimitRegistry) -> None:
+    session = registry.wrap(requests.Session())
+    session.mount("https://", Refusing())
+    for credential in ("a", "a", "b"):
+        with pytest.raises(requests.ConnectionError):
+            session.post(
+                f"https://generativelanguage.googleapis.com/v1beta/models/g:generateContent?key={credential}", json={}
+            )
+    assert [key.attempts for key in registry.snapshot().keys.values()] == [2, 1]
 
 
 def test_its_key_is_that_of_every_other_stack(registry: tidegate.RateLimitRegistry, session: requests.Session) -> None:

@@ -181,7 +181,9 @@ class Stack:
             replayable = body is None or whole is not None
             headers = _pairs(request.headers)
             call = RequestsCall(
-                mark, provider, Sending(url.scheme, host, url.port, url.path, headers, whole, replayable)
+                mark,
+                provider,
+                Sending(url.scheme, host, url.port, url.path, headers, whole, replayable, query=url.query.encode()),
             )
         except Exception:
             # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
