@@ -278,6 +278,7 @@ def test_install_governs_what_is_imported_later_and_imports_nothing() -> None:
         tidegate.install()
         assert "requests" not in sys.modules
         import requests
-        assert hasattr(requests.Session.send, "__wrapped__")
+        print(hasattr(requests.Session.send, "__wrapped__"))
     """
-    subprocess.run([sys.executable, "-c", "\n".join(line.strip() for line in code.splitlines())], check=True)
+    lines = "\n".join(line.strip() for line in code.splitlines())
+    assert subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True).stdout == b"True\n"
