@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
@@ -114,9 +114,12 @@ def is_local(host: str) -> bool:
 
 
 class GovernedCall(Turn, ABC):
-    """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity."""
+    """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity.
 
-    __slots__ = ("inquiry", "provider")
+    It carries what the SDK called: `wrapped(*args, **kwargs)`, whose answer is to be streamed or not.
+    """
+
+    __slots__ = ("args", "inquiry", "kwargs", "provider", "stream", "wrapped")
 
     def __init__(self, mark: Mark, provider: providers.Provider, sending: Sending) -> None:
         registry = mark.registry
@@ -128,6 +131,33 @@ class GovernedCall(Turn, ABC):
         policy = mark.policy if sending.replayable else mark.policy._replace(replayable=False)
         key = key_of(registry, provider, sending, inquiry)
         super().__init__(registry, key, policy, provider.default_window, mark.priority)
+
+    def carry(self, wrapped: Callable[..., Any], args: Any, kwargs: Any, stream: bool) -> None:
+        """Takes up what the SDK called."""
+        self.wrapped = wrapped
+        self.args = args
+        self.kwargs = kwargs
+        self.stream = stream
+
+    @property
+    def request(self) -> Any:
+        """The stack's request."""
+        return self.args[0] if self.args else self.kwargs["request"]
+
+    def finish(self, ended: Ended) -> Any:
+        """The response or the exception that was received last; a 429 of our own where there is none."""
+        sent = ended.sent
+        if sent is None:
+            return self.refused(*self.refusal(ended))
+        if sent.error is not None:
+            raise sent.error
+        if ended.ending is Ending.GIVEN_UP and sent.response.status_code in RETRYABLE:
+            sent.response.headers["x-should-retry"] = "false"
+        return sent.response
+
+    @abstractmethod
+    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
+        """A 429 of the stack's own kind with these headers and this JSON body."""
 
     def price(self, estimate: Estimate) -> Cost:
         """What the call is expected to be charged, by what its key has learned so far."""
@@ -174,10 +204,6 @@ class GovernedCall(Turn, ABC):
             return outcome
         self.registry.learn_usage(permit, self.inquiry, usage)
         return outcome._replace(usage=usage)
-
-    def stop_sdk(self, ended: Ended, status: int) -> bool:
-        """Whether the SDK must be told not to repeat this final response."""
-        return ended.ending is Ending.GIVEN_UP and status in RETRYABLE
 
     def refusal(self, ended: Ended) -> tuple[dict[str, str], dict[str, Any]]:
         """Headers and JSON body of the 429 that stands for "nothing was received before the deadline"."""

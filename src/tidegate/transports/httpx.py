@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Ended, Sent
+from tidegate.core.exchange import Sent
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
@@ -32,13 +32,9 @@ _wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 class HttpxCall(GovernedCall):
     """One `send` of a client."""
 
-    __slots__ = ("args", "kwargs", "stack", "stream", "wrapped")
+    __slots__ = ("stack",)
 
     stack: Stack
-    wrapped: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    stream: bool
 
     def send(self, permit: Permit) -> Sent:
         """Sends the request, and reads the answer's body where it is not to be streamed."""
@@ -60,19 +56,9 @@ class HttpxCall(GovernedCall):
             return Sent(self.judge_error(error), error=error)
         return self._received(permit, response, body, self.stack.async_stream)
 
-    def finish(self, ended: Ended) -> Any:
-        """The response or the exception that was received last; a 429 of our own where there is none."""
-        sent = ended.sent
-        if sent is None:
-            headers, body = self.refusal(ended)
-            request = self.args[0] if self.args else self.kwargs["request"]
-            return self.stack.module.Response(429, headers=headers, json=body, request=request)
-        if sent.error is not None:
-            raise sent.error
-        response = sent.response
-        if self.stop_sdk(ended, response.status_code):
-            response.headers["x-should-retry"] = "false"
-        return response
+    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
+        """A 429 of the client's own module."""
+        return self.stack.module.Response(429, headers=headers, json=body, request=self.request)
 
     def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
         outcome = self.outcome(permit, response.status_code, response, body)
@@ -135,8 +121,8 @@ class Stack:
             # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
             logger.exception("a request could not be read; it is not governed")
             return None
-        call.stack, call.wrapped, call.args, call.kwargs = self, wrapped, args, kwargs
-        call.stream = bool(kwargs.get("stream"))
+        call.stack = self
+        call.carry(wrapped, args, kwargs, bool(kwargs.get("stream")))
         return call
 
 

@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 import wrapt
 
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Ended, Sent
+from tidegate.core.exchange import Sent
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
@@ -86,13 +86,9 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
 class RequestsCall(GovernedCall):
     """One `send` of a session."""
 
-    __slots__ = ("args", "kwargs", "module", "stream", "wrapped")
+    __slots__ = ("module",)
 
     module: ModuleType
-    wrapped: Callable[..., Any]
-    args: Any
-    kwargs: Any
-    stream: bool
 
     def send(self, permit: Permit) -> Sent:
         """Sends the request, and reads the answer's body where it is not to be streamed."""
@@ -109,17 +105,6 @@ class RequestsCall(GovernedCall):
         response.raw = WatchedRaw(response.raw, StreamWatch(self, permit, outcome))
         return Sent(outcome, response=response, streaming=True)
 
-    def finish(self, ended: Ended) -> Any:
-        """The response or the exception that was received last; a 429 of our own where there is none."""
-        sent = ended.sent
-        if sent is None:
-            return self._refused(ended)
-        if sent.error is not None:
-            raise sent.error
-        if self.stop_sdk(ended, sent.response.status_code):
-            sent.response.headers["x-should-retry"] = "false"
-        return sent.response
-
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         """The answer's headers."""
         return _pairs(response.headers)
@@ -133,13 +118,13 @@ class RequestsCall(GovernedCall):
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def _refused(self, ended: Ended) -> Any:
-        headers, body = self.refusal(ended)
+    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
+        """A 429 as a session would have returned it."""
         response = self.module.Response()
         response.status_code, response.reason = 429, "Too Many Requests"
         response.headers.update({**headers, "content-type": "application/json"})
         response.raw = io.BytesIO(json.dumps(body).encode())
-        response.request = self.args[0] if self.args else self.kwargs["request"]
+        response.request = self.request
         response.url = response.request.url
         if not self.stream:
             # As every response that was not asked to stream, it is read by now.
@@ -189,8 +174,8 @@ class Stack:
             # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
             logger.exception("a request could not be read; it is not governed")
             return None
-        call.module, call.wrapped, call.args, call.kwargs = self.module, wrapped, args, kwargs
-        call.stream = bool(kwargs.get("stream", session.stream))
+        call.module = self.module
+        call.carry(wrapped, args, kwargs, bool(kwargs.get("stream", session.stream)))
         return call
 
 
