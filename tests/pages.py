@@ -46,7 +46,9 @@ def provider_sources() -> str:
 
 def event_tables() -> str:
     rows = ["| event | when | facts |", "|---|---|---|"]
-    for event in events.Event.__subclasses__():
+    # Not `__subclasses__()`: with slots a dataclass is made twice, and the first class may still be there.
+    told = [each for each in vars(events).values() if isinstance(each, type) and issubclass(each, events.Event)]
+    for event in told[1:]:
         facts = ", ".join(f"`{field.name}`" for field in dataclasses.fields(event)[2:])
         rows.append(f"| `{event.__name__}` | {(event.__doc__ or '').strip()} | {facts} |")
     return "\n".join(rows)

@@ -151,9 +151,14 @@ class GovernedCall(Turn, ABC):
             return self.refused(*self.refusal(ended))
         if sent.error is not None:
             raise sent.error
-        if ended.ending is Ending.GIVEN_UP and sent.response.status_code in RETRYABLE:
-            sent.response.headers["x-should-retry"] = "false"
+        if ended.ending is Ending.GIVEN_UP:
+            self.stop_retries(sent.response)
         return sent.response
+
+    def stop_retries(self, response: Any) -> None:
+        """Tells the SDK above not to repeat a call that has been given up (openai 3.52 `_should_retry`)."""
+        if response.status_code in RETRYABLE:
+            response.headers["x-should-retry"] = "false"
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
