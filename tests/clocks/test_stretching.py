@@ -209,8 +209,8 @@ def test_each_is_told_of_once_in_one_line(loaded: Any, caplog: pytest.LogCapture
     (said,) = caplog.records
     assert (said.name, said.levelno) == ("tidegate", logging.WARNING)
     assert said.getMessage() == (
-        "tidegate: ragas has a clock of 180 s (one metric of one row, in `evaluate`) that runs while calls stand in the "
-        "queue: it is 780 s now (TIDEGATE_FRAMEWORK_CLOCKS=keep leaves it)"
+        "tidegate: ragas has a clock of 180 s (one metric of one row, in `evaluate`) that runs while calls stand in the"
+        " queue: it is 780 s now (TIDEGATE_FRAMEWORK_CLOCKS=keep leaves it)"
     )
 
 
