@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tidegate import providers
+from tidegate.checkup.habits import HABITS
 from tidegate.clocks.clock import shown
 from tidegate.clocks.table import CLOCKS
 from tidegate.core import events
@@ -146,12 +147,19 @@ def clock_table() -> str:
     return "\n".join(rows)
 
 
+def habit_table() -> str:
+    rows = ["| found | verdict | what it says | read in |", "|---|---|---|---|"]
+    rows += [f"| {each.name} | {each.verdict} | {each.text} | {each.source} |" for each in HABITS]
+    return "\n".join(rows)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("README.md", settings),
     "providers": ("docs/providers.md", provider_tables),
     "refusals": ("docs/providers.md", common_refusals),
     "events": ("docs/events.md", event_tables),
     "clocks": ("docs/clocks.md", clock_table),
+    "habits": ("docs/doctor.md", habit_table),
     **{
         f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
         for table in providers.TABLES

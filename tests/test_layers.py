@@ -36,9 +36,10 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "installing": ({*TRANSPORTS, "clocks", "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
     "": (SURFACE, False, set()),
+    "checkup": ({*SURFACE, "checkup"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
-    "cli": ({*SURFACE, "testing", "demo", "cli"}, True, {"typer", "rich"}),
+    "cli": ({*SURFACE, "checkup", "testing", "demo", "cli"}, True, {"typer", "rich"}),
 }
 
 LAZY_UPWARDS = {

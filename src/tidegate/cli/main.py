@@ -9,6 +9,7 @@ import typer
 import tidegate
 from tidegate.cli.complaints import in_one_line
 from tidegate.cli.demo import demo
+from tidegate.cli.doctor import doctor
 from tidegate.cli.explain import explain
 from tidegate.cli.simulate import simulate
 
@@ -38,7 +39,7 @@ def _root(
     pass
 
 
-for _command in (demo, explain, simulate):
+for _command in (demo, doctor, explain, simulate):
     app.command(_command.__name__)(in_one_line(_command))
 
 
