@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
+from tidegate import opening
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.bucket import DEFAULT_WINDOW
@@ -314,6 +315,8 @@ class RateLimitRegistry:
         if slots is None:
             self._evict(now)
             slots = self._slots[key] = Slots(Admission(key, self.settings, window, now))
+            if opening.told is not None:
+                opening.told(slots)
         else:
             self._slots.move_to_end(key)
         return slots
