@@ -73,7 +73,7 @@ class Settings(BaseModel):
     )
     log: bool = Field(
         True,
-        description="Show the status line and the exit line of `tidegate run`, on or off (pip, uv: shown unless quiet).",
+        description="Show the status line and exit line of `tidegate run`: on or off (pip, uv: shown unless quiet).",
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 

@@ -7,7 +7,10 @@ interpreter has loaded anyway, and a finder of our own (`import wrapt` alone tak
 from __future__ import annotations
 
 import _thread
+import os
 import sys
+
+from tidegate import opening
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,6 +60,33 @@ class Arrivals:
             self._say(f"{sys.executable} runs ungoverned: {type(error).__name__}: {error}")
 
 
-def begin(say: Callable[[str], None]) -> None:
-    """Waits for the first import of something governed; `say` gets what goes wrong then, in one line."""
+def begin(say: Callable[[str], None], run_dir: str | None) -> None:
+    """Waits for the first import of something governed; `say` gets what goes wrong then, in one line.
+
+    What the process does with each key it opens is kept in `run_dir`, where there is one.
+    """
     sys.meta_path.insert(0, Arrivals(say))
+    if run_dir:
+        opening.told = Openings(run_dir).told
+
+
+class Openings:
+    """Hears of each key that is opened, and has what happens there kept in a sheet, made for the first of them."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run_dir = run_dir
+        self._sheets: Any = None
+        # Now, before the registries' own: what they clear in a forked child must not be the parent's any more.
+        os.register_at_fork(after_in_child=self._forked)
+
+    def told(self, slots: Any) -> None:
+        """Keeps what happens at `slots`."""
+        if self._sheets is None:
+            from tidegate.launch.sheets import Sheets
+
+            self._sheets = Sheets(self._run_dir)
+        self._sheets.keep(slots)
+
+    def _forked(self) -> None:
+        if self._sheets is not None:
+            self._sheets.forked()

@@ -32,7 +32,7 @@ def _begin() -> None:
     try:
         from tidegate.launch.arrivals import begin
 
-        begin(_say)
+        begin(_say, os.environ.get("TIDEGATE_RUN_DIR"))
         _first("started")
     except Exception as error:
         missing = isinstance(error, ImportError) and getattr(error, "name", None) == "tidegate"
