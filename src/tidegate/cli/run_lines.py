@@ -29,14 +29,15 @@ class Status:
         key = totals.busiest
         if key is None or not (key.calls or key.waiting):
             return ""
-        parts = [f"tidegate  {key.key}", self._rate(key, now), f"{key.in_flight} in flight", f"{key.waiting} waiting"]
+        parts = [self._rate(key, now), f"{key.in_flight} in flight", f"{key.waiting} waiting"]
         eta = self._eta(key, now)
         if eta is not None:
             parts.append(f"ETA {clock(eta)}")
         others = sum(1 for each in totals.keys.values() if each is not key and each.in_flight + each.waiting)
         if others:
             parts.append(f"{others} more {'key' if others == 1 else 'keys'}")
-        return " · ".join(parts)
+        # The key comes last: a narrow terminal cuts the line there.
+        return "tidegate  " + " · ".join([*parts, key.key])
 
     def _rate(self, key: KeyTotal, now: float) -> str:
         quota = key.binding
