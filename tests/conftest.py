@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import tidegate
+from tidegate.sdks.table import SDKS
 from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
@@ -26,3 +27,5 @@ def unpatched() -> Iterator[None]:
     gc.collect()
     for transport in TRANSPORTS:
         transport.patches.remove()
+    for sdk in SDKS:
+        sdk.hooks.remove()

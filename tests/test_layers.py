@@ -13,7 +13,8 @@ IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "
 CORE = {"errors", "core"}
 REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "turn", "calls"}
 TRANSPORTS = {*REGISTRY, "transports"}
-SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "registering", "auto", ""}
+SDKS = {*TRANSPORTS, "sdks"}
+SURFACE = {*SDKS, "default", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -30,9 +31,10 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "turn": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
+    "sdks": (SDKS, True, set()),
     "default": ({"registries"}, True, set()),
-    "wrapping": ({*TRANSPORTS, "default"}, False, set()),
-    "installing": ({*TRANSPORTS, "default"}, True, set()),
+    "wrapping": ({*SDKS, "default"}, False, set()),
+    "installing": ({*SDKS, "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
     "": (SURFACE, False, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
