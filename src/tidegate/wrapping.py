@@ -14,7 +14,7 @@ from tidegate.transports.stacks import TRANSPORTS, transport_of
 
 T = TypeVar("T")
 
-HTTP_CLIENTS = "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session"
+HTTP_CLIENTS = "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session; aiohttp.ClientSession"
 WRAPPABLE = "; ".join([*(f"{sdk.package}.{', '.join(sdk.clients)}" for sdk in SDKS), HTTP_CLIENTS])
 
 
@@ -35,7 +35,8 @@ def wrap(
     mark = Mark(registry, policy_of(registry, max_wait), priority, family, any_host=True)
     for sender in senders:
         _put(sender)
-        setattr(sender, MARK, mark)
+        # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.
+        object.__setattr__(sender, MARK, mark)
     if sdk is not None:
         sdk.hooks.put()
     return client
