@@ -7,6 +7,7 @@ it makes a `GovernedCall`, runs it through `tidegate.drive` and tells it what ca
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -39,12 +40,6 @@ aiohttp's responses carry it; whoever stops the retries of an SDK above aiohttp 
 
 NO_RETRY = "x-should-retry"
 """The header that, being `false`, tells the openai and anthropic SDKs not to repeat (openai 3.52 `_should_retry`)."""
-
-GAVE_UP = "_tidegate_gave_up"
-"""The attribute, True, of a response that is not to be asked for again, where its headers cannot be changed to say so.
-
-aiohttp's responses carry it; whoever stops the retries of an SDK above aiohttp reads it.
-"""
 
 USAGE_ALWAYS = 64
 USAGE_EVERY = 32
@@ -300,6 +295,10 @@ def base_url(provider: providers.Provider, sending: Sending) -> str:
     origin = f"{sending.scheme}://{host}{port}"
     if provider.hosts:
         return origin
-    path = sending.path.removesuffix("/")
-    cut = path.removesuffix("/chat/completions")
-    return origin + (cut if cut != path else path.rpartition("/")[0])
+    return origin + _ENDPOINT.sub("", sending.path.removesuffix("/"), count=1)
+
+
+_ENDPOINT = re.compile(
+    r"/(?:chat/completions|v1(?:alpha|beta1?)?/(?:interactions|(?:models|tunedModels|publishers|projects)/.+)|[^/]*)$"
+)
+"""The end of a path that no base URL has: Google's SDK adds the version itself."""
