@@ -9,6 +9,7 @@ import pytest
 
 import tidegate
 from tidegate.clocks import winding
+from tidegate.sdks.table import SDKS
 from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
@@ -28,3 +29,5 @@ def unpatched() -> Iterator[None]:
     gc.collect()
     for transport in TRANSPORTS:
         transport.patches.remove()
+    for sdk in SDKS:
+        sdk.hooks.remove()

@@ -25,7 +25,8 @@ REGISTRY = {
     "calls",
 }
 TRANSPORTS = {*REGISTRY, "transports"}
-SURFACE = {*TRANSPORTS, "clocks", "default", "wrapping", "installing", "registering", "auto", ""}
+SDKS = {*TRANSPORTS, "sdks"}
+SURFACE = {*SDKS, "clocks", "default", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -44,9 +45,10 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
     "clocks": ({"settings", "transports", "clocks"}, True, set()),
+    "sdks": (SDKS, True, set()),
     "default": ({"registries"}, True, set()),
-    "wrapping": ({*TRANSPORTS, "default"}, False, set()),
-    "installing": ({*TRANSPORTS, "clocks", "default"}, True, set()),
+    "wrapping": ({*SDKS, "default"}, False, set()),
+    "installing": ({*SDKS, "clocks", "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
     "": (SURFACE, False, set()),
     "checkup": ({*SURFACE, "checkup"}, True, set()),
