@@ -13,7 +13,7 @@ IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "
 CORE = {"errors", "core"}
 REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "turn", "calls"}
 TRANSPORTS = {*REGISTRY, "transports"}
-SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "registering", "auto", ""}
+SURFACE = {*TRANSPORTS, "default", "telemetry", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -31,6 +31,11 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
     "default": ({"registries"}, True, set()),
+    "telemetry": (
+        {*CORE, "providers", "registries", "default", "transports", "telemetry", ""},
+        True,
+        {"opentelemetry"},
+    ),
     "wrapping": ({*TRANSPORTS, "default"}, False, set()),
     "installing": ({*TRANSPORTS, "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
@@ -42,6 +47,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
 
 LAZY_UPWARDS = {
     ("registries", "wrapping"): "`registry.wrap(client)` is public surface; the wrapper is loaded when it is called",
+    ("registries", "telemetry"): "every registry is told of where an SDK is; the rest of telemetry is loaded only then",
     ("registries", "calls"): "`registry.execute` is public surface; its provider tables are loaded when it is called",
 }
 

@@ -83,6 +83,10 @@ class RateLimitRegistry:
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
         self._untold: deque[events.Event] = deque()
         _registries.add(self)
+        if self.settings.telemetry:
+            from tidegate.telemetry.activation import attend
+
+            attend(self)
 
     @property
     def settings(self) -> Settings:

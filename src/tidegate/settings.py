@@ -71,6 +71,9 @@ class Settings(BaseModel):
         None,
         description="Secret for credential digests that stay the same across processes; by default one per process.",
     )
+    telemetry: bool = Field(
+        True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
+    )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
     def __init__(self, **values: Any) -> None:
