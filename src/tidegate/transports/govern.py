@@ -29,6 +29,12 @@ logger = logging.getLogger("tidegate")
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client."""
 
+GAVE_UP = "_tidegate_gave_up"
+"""The attribute, True, of a response that is not to be asked for again, where its headers cannot be changed to say so.
+
+aiohttp's responses carry it; whoever stops the retries of an SDK above aiohttp reads it.
+"""
+
 USAGE_ALWAYS = 64
 USAGE_EVERY = 32
 """Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
