@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
@@ -21,6 +22,7 @@ from tests.transports.answering import ANSWER, BODY, EVENTS, Reply, Server, fine
 from tidegate.core.events import RequestFailed
 from tidegate.core.vocabulary import Cause
 from tidegate.testing import Limit, Scenario, Simulator
+from tidegate.transports.aiohttp import patches
 from tidegate.transports.govern import GAVE_UP
 
 Test = Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]
@@ -560,6 +562,36 @@ def test_what_the_callers_check_raises_of_a_good_answer_is_no_failure_of_the_pro
 
         run(registry, test)
     assert (only(registry).answered, only(registry).in_flight) == (1, 0)
+
+
+class StandIn:
+    """A response as a mock might give it: its content is its own."""
+
+    raw_headers = ((b"Content-Type", b"application/json"),)
+    content = property(lambda self: io.BytesIO(ANSWER))
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    async def read(self) -> bytes:
+        return ANSWER
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_the_responses_of_a_mock_pass_as_they_are(registry: tidegate.RateLimitRegistry, status: int) -> None:
+    given = StandIn(status)
+
+    async def answer(self: object, method: str, url: str, **options: object) -> StandIn:
+        return given
+
+    async def test() -> None:
+        async with aiohttp.ClientSession() as session:
+            assert await registry.wrap(session).post("http://provider.test/v1/chat/completions", json=BODY) is given
+
+    with mock.patch.object(aiohttp.ClientSession, "_request", answer):
+        asyncio.run(test())
+        patches.remove()
+    assert (only(registry).attempts, only(registry).in_flight) == (1, 0)
 
 
 def test_redirects_are_followed_under_one_slot(registry: tidegate.RateLimitRegistry) -> None:

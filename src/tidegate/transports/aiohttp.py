@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import sys
 import weakref
@@ -72,9 +73,10 @@ class AiohttpCall(GovernedCall):
     async def receive(self, response: Any) -> tuple[Any, bytes | None]:
         """Takes in a response, with its body where that is complete or an error's; the caller can still read it."""
         content, body = response.content, None
+        fed = self.stack.readers.holds(content)
         if response.status >= 400:
             try:
-                body = await content.read()
+                body = await (content if fed else response).read()
             except Exception:
                 # The status is known; who reads the body is told of the failure then.
                 response.close()
@@ -82,9 +84,9 @@ class AiohttpCall(GovernedCall):
             except BaseException:
                 response.close()
                 raise
-            if body:
+            if body and fed:
                 response.content = self.stack.readers.whole(body)
-        elif content.is_eof():
+        elif fed and content.is_eof():
             body = arrived(content)
         self.received = response, body
         return self.received
@@ -172,7 +174,7 @@ class Stack:
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any) -> Any:
         """A 429 as `session` would have received it."""
         multidict = sys.modules["multidict"]
-        raw = session.json_serialize(body).encode()
+        raw = json.dumps(body).encode()
         sent = multidict.CIMultiDictProxy(session._prepare_headers(options.get("headers")))
         facts = {
             "writer": None,
