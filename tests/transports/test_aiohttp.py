@@ -22,7 +22,7 @@ from tests.transports.answering import ANSWER, BODY, EVENTS, Reply, Server, fine
 from tidegate.core.events import RequestFailed
 from tidegate.core.vocabulary import Cause
 from tidegate.testing import Limit, Scenario, Simulator
-from tidegate.transports.aiohttp import patches
+from tidegate.transports.aiohttp import TRANSPORT
 from tidegate.transports.govern import GAVE_UP
 
 Test = Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]
@@ -590,7 +590,7 @@ def test_the_responses_of_a_mock_pass_as_they_are(registry: tidegate.RateLimitRe
 
     with mock.patch.object(aiohttp.ClientSession, "_request", answer):
         asyncio.run(test())
-        patches.remove()
+        TRANSPORT.patches.remove()
     assert (only(registry).attempts, only(registry).in_flight) == (1, 0)
 
 
