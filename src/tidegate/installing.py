@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from functools import partial
@@ -18,6 +19,7 @@ from tidegate.transports.stacks import TRANSPORTS, Transport
 BASE_URLS = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "AZURE_OPENAI_ENDPOINT")
 """Variables by which the SDKs themselves are pointed elsewhere (openai 3.52 and anthropic 2.11 `_client.py`)."""
 
+logger = logging.getLogger("tidegate")
 _lock = threading.Lock()
 _hooked = False
 
@@ -58,8 +60,13 @@ def uninstall() -> None:
 
 
 def _put(transport: Transport, module: ModuleType) -> None:
-    if Installation.mark is not None:
+    if Installation.mark is None:
+        return
+    try:
         transport.put(module)
+    except Exception as error:
+        # Another version than any we know, or another module of the same name: the program's import must not fail.
+        logger.warning("%s cannot be governed: %s: %s", module.__name__, type(error).__name__, error)
 
 
 def _hosts(registry: RateLimitRegistry) -> frozenset[str]:

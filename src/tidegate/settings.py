@@ -75,6 +75,10 @@ class Settings(BaseModel):
         "stretch",
         description="Whether install() stretches eval frameworks' own timeouts by max_wait (Phoenix: 60 s a task).",
     )
+    log: bool = Field(
+        True,
+        description="Show the status line and exit line of `tidegate run`: on or off (pip, uv: shown unless quiet).",
+    )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
     def __init__(self, **values: Any) -> None:

@@ -27,11 +27,12 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
         "demo",
         "doctor",
         "explain",
+        "run",
         "simulate",
     ]
 
 
-@pytest.mark.parametrize("command", ["demo", "doctor", "explain", "simulate"])
+@pytest.mark.parametrize("command", ["demo", "doctor", "explain", "run", "simulate"])
 def test_each_command_explains_itself(command: str) -> None:
     code, said = invoke(command, "--help")
     assert code == 0
