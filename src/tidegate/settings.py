@@ -77,7 +77,7 @@ class Settings(BaseModel):
     )
     log: bool = Field(
         True,
-        description="Show the status line and exit line of `tidegate run`: on or off (pip, uv: shown unless quiet).",
+        description="Show what `tidegate run` and stretched clocks have to say: on or off (pip, uv: shown unless quiet).",
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 

@@ -18,7 +18,24 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-WATCHED = frozenset({"httpx", "httpx2", "requests", "requests.sessions"})
+STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests", "requests.sessions"})
+CLOCKS = frozenset(
+    {
+        "deepeval",
+        "dspy.predict.parallel",
+        "dspy.primitives.module",
+        "dspy.utils.parallelizer",
+        "mlflow",
+        "phoenix.client.experiments",
+        "phoenix.client.resources.experiments",
+        "phoenix.evals.executors",
+        "ragas.run_config",
+        "workflows.workflow",
+    }
+)
+"""Where `tidegate.clocks.table` has its dials, written out: no table is read in a process that makes no calls."""
+
+WATCHED = STACKS | CLOCKS
 """Every module that `install` waits for; it must be told before one of them is half loaded."""
 
 PATIENCE = 10.0
