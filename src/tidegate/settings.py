@@ -77,7 +77,10 @@ class Settings(BaseModel):
     )
     log: bool = Field(
         True,
-        description="Show what `tidegate run` and stretched clocks have to say: on or off (pip, uv: shown unless quiet).",
+        description="Show what `tidegate run` and stretched clocks have to say: on or off (pip, uv: unless quiet).",
+    )
+    telemetry: bool = Field(
+        True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 

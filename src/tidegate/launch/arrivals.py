@@ -19,6 +19,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests", "requests.sessions"})
+SDKS = frozenset(
+    {
+        "cohere.core.http_client",
+        "google.genai._api_client",
+        "google.genai._gaos.utils.retries",
+        "huggingface_hub.inference._client",
+        "huggingface_hub.inference._generated._async_client",
+        "mistralai.azure.client.utils.retries",
+        "mistralai.client.utils.retries",
+        "mistralai.gcp.client.utils.retries",
+        "mistralai.utils.retries",
+        "mistralai_azure.utils.retries",
+        "mistralai_gcp.utils.retries",
+        "opentelemetry.sdk.metrics",
+        "opentelemetry.sdk.trace",
+    }
+)
 CLOCKS = frozenset(
     {
         "deepeval",
@@ -35,7 +52,7 @@ CLOCKS = frozenset(
 )
 """Where `tidegate.clocks.table` has its dials, written out: no table is read in a process that makes no calls."""
 
-WATCHED = STACKS | CLOCKS
+WATCHED = STACKS | SDKS | CLOCKS
 """Every module that `install` waits for; it must be told before one of them is half loaded."""
 
 PATIENCE = 10.0
