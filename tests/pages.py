@@ -18,7 +18,7 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
     "openai": ("openai",),
     "azure": ("azure", "github-models", "azure-compatible"),
     "anthropic": ("anthropic", "anthropic-compatible"),
-    "google": ("gemini", "vertex"),
+    "google": ("gemini", "vertex", "gemini-compatible", "vertex-compatible"),
     "bedrock": ("bedrock",),
     "alibaba": ("dashscope", "modelscope"),
     "fast-inference": ("groq", "cerebras", "sambanova"),
