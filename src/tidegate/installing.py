@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from functools import partial
 from types import ModuleType
 from urllib.parse import urlsplit
 
+from tidegate.clocks import winding
 from tidegate.default import registry as default_registry
 from tidegate.registries import RateLimitRegistry
 from tidegate.sdks.table import SDKS
@@ -33,6 +35,7 @@ Source: openai 3.52, anthropic 2.11, groq 1.7.0 and together 2.36.0 `_client.py`
 cohere 7.3.1 `client.py`, ollama 0.6.3 `_client.py`, replicate 1.0.7 `client.py`.
 """
 
+logger = logging.getLogger("tidegate")
 _lock = threading.Lock()
 _hooked = False
 
@@ -41,8 +44,9 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     """Governs inference requests of the whole process; returns the modules patched so far, later ones follow.
 
     Known providers, servers on this machine or a private network, and the hosts of `Settings.hosts` and of the SDKs'
-    own base-URL variables are governed; everything else passes through untouched. Repeating it changes nothing but the
-    registry, where one is given.
+    own base-URL variables are governed; everything else passes through untouched. Timeouts of eval frameworks that a
+    wait would run into are stretched (docs/clocks.md). Repeating it changes nothing but the registry, where one is
+    given.
     """
     global _hooked
     with _lock:
@@ -59,6 +63,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
         loaded = [(transport, module) for transport in TRANSPORTS for module in transport.loaded()]
         for transport, module in loaded:
             _put(transport, module)
+        winding.stretch(registry.settings)
         return tuple(module.__name__ for _, module in loaded)
 
 
@@ -66,6 +71,7 @@ def uninstall() -> None:
     """Undoes `install`: clients that were wrapped stay governed, without any the patches come off."""
     with _lock:
         Installation.mark = None
+        winding.restore()
         for transport in TRANSPORTS:
             if not transport.remembered():
                 transport.patches.remove()
@@ -75,8 +81,13 @@ def uninstall() -> None:
 
 
 def _put(transport: Transport, module: ModuleType) -> None:
-    if Installation.mark is not None:
+    if Installation.mark is None:
+        return
+    try:
         transport.put(module)
+    except Exception as error:
+        # Another version than any we know, or another module of the same name: the program's import must not fail.
+        logger.warning("%s cannot be governed: %s: %s", module.__name__, type(error).__name__, error)
 
 
 def _hosts(registry: RateLimitRegistry) -> dict[str, str]:
