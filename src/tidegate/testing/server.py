@@ -14,6 +14,7 @@ from tidegate.testing.accounts import Accounts, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
 from tidegate.testing.gate import Call, Refusal
+from tidegate.testing.instances import fitted
 from tidegate.testing.live import JSON, LiveCall, error_body
 from tidegate.testing.openai_shapes import CHAT, EMBEDDINGS, RESPONSES
 from tidegate.testing.replies import Body, Endpoint, Question, Reply, dumps, tokens_in
@@ -117,6 +118,9 @@ class Provider:
 
     def _reply(self, endpoint: Endpoint, question: Question, model: str, scenario: Scenario) -> Reply:
         text = self._text(question.prompt, scenario)
+        form = question.form
+        if form is not None:
+            text = fitted(text, form.schema)
         natural = self.accounts.output_tokens(tokens_in(len(text)))
         bound = natural if question.max_tokens is None else max(0, question.max_tokens)
         if natural > bound and scenario.output_tokens is None:
@@ -129,6 +133,7 @@ class Provider:
             output_tokens=min(natural, bound),
             cut_short=natural > bound,
             created=int(time.time()),
+            tool=form.tool if form is not None else "",
         )
 
     def _text(self, prompt: str, scenario: Scenario) -> str:
