@@ -203,8 +203,8 @@ def test_a_level_far_below_nothing_costs_two_windows_at_most() -> None:
 def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> None:
     mirror = Bucket(reading(60.0), 0.0)
     first = mirror.debit(1.0, 0.0, 1, 0.0)
-    mirror.debit(1.0, 0.0, 2, 0.05)
-    first.answered = True
+    second = mirror.debit(1.0, 0.0, 2, 0.05)
+    first.answered = second.answered = True
     observe(mirror, reading(60.0, 40.0), 2, 0.05)
     mirror.observe(reading(60.0, 30.0), 1, 0.0, 0.1, first)
     assert mirror.level(0.1) == pytest.approx(30.1 - 1.0)
@@ -213,8 +213,8 @@ def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> Non
 def test_an_overtaken_answer_that_agrees_changes_nothing() -> None:
     mirror = Bucket(reading(60.0), 0.0)
     first = mirror.debit(1.0, 0.0, 1, 0.0)
-    mirror.debit(1.0, 0.0, 2, 0.05)
-    first.answered = True
+    second = mirror.debit(1.0, 0.0, 2, 0.05)
+    first.answered = second.answered = True
     observe(mirror, reading(60.0, 40.0), 2, 0.05)
     mirror.observe(reading(60.0, 41.0), 1, 0.0, 0.1, first)
     assert mirror.level(0.1) == pytest.approx(40.05)

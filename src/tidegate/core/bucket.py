@@ -126,7 +126,7 @@ class Ledger:
         estimates = 0.0
         while entries and entries[0].order <= order:
             debit = entries.popleft()
-            if debit.charged_at >= doubtful_from and not debit.answered and debit.order != order:
+            if debit.charged_at >= doubtful_from and not debit.answered:
                 kept.append(debit)
             else:
                 self._forget(debit)
