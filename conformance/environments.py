@@ -1,0 +1,41 @@
+"""An installation of its own for each framework, below .venv, made anew only when what it is made from has changed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PINS = Path(__file__).parent / "pins"
+
+
+class Environment:
+    """A virtual environment with tidegate, editable, and `requirements` in the versions of `pins/<name>.txt`."""
+
+    def __init__(self, name: str, requirements: tuple[str, ...], root: Path = ROOT / ".venv") -> None:
+        self.folder = root / f"frameworks-{name}"
+        self.pins = PINS / f"{name}.txt"
+        self._requirements = requirements
+
+    @property
+    def bin(self) -> Path:
+        """Where its commands are."""
+        return self.folder / "bin"
+
+    @property
+    def _made_from(self) -> str:
+        made_from = (sys.version, *self._requirements, self.pins.read_text(), (ROOT / "pyproject.toml").read_text())
+        return "\n".join(made_from)
+
+    def make(self) -> None:
+        """Install; nothing if it stands already. Raises CalledProcessError."""
+        ready = self.folder / "ready"
+        if ready.exists() and ready.read_text() == self._made_from:
+            return
+        print(f"installing {self.folder.name} ...", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.folder)], check=True)
+        pip = [str(self.bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        constraint = ["--no-cache-dir", "--constraint", str(self.pins)]
+        subprocess.run([*pip, *constraint, "--editable", str(ROOT), *self._requirements], check=True)
+        ready.write_text(self._made_from)
