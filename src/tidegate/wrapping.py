@@ -22,7 +22,7 @@ AZURE_CLIENTS = frozenset({"AzureOpenAI", "AsyncAzureOpenAI"})
 
 WRAPPABLE = (
     "openai.OpenAI, AsyncOpenAI, AzureOpenAI, AsyncAzureOpenAI; anthropic.Anthropic, AsyncAnthropic; "
-    "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session"
+    "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session; aiohttp.ClientSession"
 )
 
 
@@ -41,7 +41,8 @@ def wrap(
     transport.put(transport.module_of(http_client))
     registry = registry or default_registry()
     mark = Mark(registry, policy_of(registry, max_wait), priority, family, any_host=True)
-    setattr(http_client, MARK, mark)
+    # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.
+    object.__setattr__(http_client, MARK, mark)
     transport.remember(http_client)
     return client
 

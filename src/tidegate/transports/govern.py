@@ -29,11 +29,20 @@ logger = logging.getLogger("tidegate")
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client."""
 
+GAVE_UP = "_tidegate_gave_up"
+"""The attribute, True, of a response that is not to be asked for again, where its headers cannot be changed to say so.
+
+aiohttp's responses carry it; whoever stops the retries of an SDK above aiohttp reads it.
+"""
+
 USAGE_ALWAYS = 64
 USAGE_EVERY = 32
 """Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
 
 GOOD = Outcome(Kind.OK)
+
+SHORT = 4096
+"""Bytes of a complete body, at most, that may be an error under a 200 (ModelScope, OpenRouter; PROVIDERS.md rule 7)."""
 
 RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 """Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
@@ -173,6 +182,10 @@ class GovernedCall(Turn, ABC):
         try:
             if status >= 400:
                 return self.judge(status, self.pairs(response), body)
+            if body is not None and len(body) <= SHORT and b'"error"' in body:
+                failure = providers.judge_event(self.provider, body)
+                if failure is not None:
+                    return failure._replace(status=status)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else GOOD
             if body is not None and self.reads_usage(permit):
                 return self.answered(permit, outcome, body)
