@@ -11,7 +11,19 @@ SRC = Path(__file__).parents[1] / "src" / "tidegate"
 IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "subprocess", "sqlite3", "secrets"}
 
 CORE = {"errors", "core"}
-REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "turn", "calls"}
+REGISTRY = {
+    *CORE,
+    "providers",
+    "settings",
+    "line",
+    "slots",
+    "drive",
+    "nesting",
+    "opening",
+    "registries",
+    "turn",
+    "calls",
+}
 TRANSPORTS = {*REGISTRY, "transports"}
 SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "registering", "auto", ""}
 
@@ -25,7 +37,8 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "slots": ({*CORE, "line"}, False, set()),
     "drive": (CORE, True, set()),
     "nesting": (set(), False, set()),
-    "registries": ({*CORE, "settings", "line", "slots", "drive"}, True, set()),
+    "opening": (set(), False, set()),
+    "registries": ({*CORE, "settings", "line", "slots", "drive", "opening"}, True, set()),
     "registering": ({"errors", "providers"}, True, set()),
     "turn": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
@@ -37,7 +50,8 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "": (SURFACE, False, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
-    "cli": ({*SURFACE, "testing", "demo", "cli"}, True, {"typer", "rich"}),
+    "launch": ({*SURFACE, "launch"}, True, set()),
+    "cli": ({*SURFACE, "testing", "demo", "launch", "cli"}, True, {"typer", "rich"}),
 }
 
 LAZY_UPWARDS = {

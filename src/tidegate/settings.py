@@ -71,6 +71,10 @@ class Settings(BaseModel):
         None,
         description="Secret for credential digests that stay the same across processes; by default one per process.",
     )
+    log: bool = Field(
+        True,
+        description="Show the status line and exit line of `tidegate run`: on or off (pip, uv: shown unless quiet).",
+    )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
     def __init__(self, **values: Any) -> None:

@@ -151,6 +151,14 @@ class Seat(Protocol):
         """Gives the slot back of an attempt that was cut short (cancelled, interrupted): nothing is learned."""
         ...
 
+    def resent(self, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        ...
+
+    def gave_up(self, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity, sent before or never."""
+        ...
+
     def tell(self, event: type[events.Event], *facts: object) -> None:
         """Reports an event of this call."""
         ...
@@ -176,6 +184,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                 permit = seat.look(now) if standing else seat.stand(now, deadline)
             while permit is None:
                 if now >= deadline:
+                    seat.gave_up(last is None)
                     seat.tell(events.QueueDeadline, now - began, seat.gate)
                     ending = Ending.EXPIRED if last is None else Ending.GIVEN_UP
                     return Ended(ending, last, waited + now - stood, seat.gate)
@@ -187,8 +196,10 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                 sent: Sent | None = begun.sent
                 begun = None
             else:
-                if attempts == 0:
+                if last is None:
                     seat.tell(events.RequestStarted, waited)
+                else:
+                    seat.resent(last.outcome.kind)
                 here = yield Send(permit)
                 now, sent = here.now, here.sent
             assert sent is not None, "a Send is resumed with what became of it"
@@ -205,6 +216,8 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
             seat.settle(permit, outcome, now, standing)
             if again is Again.NO:
                 given_up = outcome.kind in CAPACITY and policy.replayable
+                if given_up:
+                    seat.gave_up(False)
                 seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, given_up)
                 final = given_up or outcome.kind in TERMINAL
                 return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, waited)
@@ -217,6 +230,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                 while now < until:
                     now = (yield Wait(until, seat.alarm())).now
                 if now >= deadline:
+                    seat.gave_up(False)
                     seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, True)
                     return Ended(Ending.GIVEN_UP, last, waited)
     finally:
