@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from tidegate import providers
+from tidegate.clocks.clock import shown
+from tidegate.clocks.table import CLOCKS
 from tidegate.core import events
 from tidegate.settings import Settings
 
@@ -132,11 +134,24 @@ def event_tables() -> str:
     return "\n".join(rows)
 
 
+def clock_table() -> str:
+    rows = ["| framework | its clock | by default | when it runs out | stretched to | set by | read in |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    wait = Settings().max_wait
+    for clock in CLOCKS:
+        dials = "<br>".join(str(dial) for dial in clock.dials)
+        new = shown(clock.stretched(clock.seconds, wait))
+        cells = (clock.framework, clock.measures, f"{clock.seconds:g} s", clock.then, new, dials, clock.source)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("README.md", settings),
     "providers": ("docs/providers.md", provider_tables),
     "refusals": ("docs/providers.md", common_refusals),
     "events": ("docs/events.md", event_tables),
+    "clocks": ("docs/clocks.md", clock_table),
     **{
         f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
         for table in providers.TABLES

@@ -25,7 +25,7 @@ REGISTRY = {
     "calls",
 }
 TRANSPORTS = {*REGISTRY, "transports"}
-SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "registering", "auto", ""}
+SURFACE = {*TRANSPORTS, "clocks", "default", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -43,9 +43,10 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "turn": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
+    "clocks": ({"settings", "transports", "clocks"}, True, set()),
     "default": ({"registries"}, True, set()),
     "wrapping": ({*TRANSPORTS, "default"}, False, set()),
-    "installing": ({*TRANSPORTS, "default"}, True, set()),
+    "installing": ({*TRANSPORTS, "clocks", "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
     "": (SURFACE, False, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),

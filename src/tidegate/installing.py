@@ -8,6 +8,7 @@ from functools import partial
 from types import ModuleType
 from urllib.parse import urlsplit
 
+from tidegate.clocks import winding
 from tidegate.default import registry as default_registry
 from tidegate.registries import RateLimitRegistry
 from tidegate.transports.govern import Installation, Mark, policy_of
@@ -25,8 +26,9 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     """Governs inference requests of the whole process; returns the modules patched so far, later ones follow.
 
     Known providers, servers on this machine or a private network, and the hosts of `Settings.hosts` and of the SDKs'
-    own base-URL variables are governed; everything else passes through untouched. Repeating it changes nothing but the
-    registry, where one is given.
+    own base-URL variables are governed; everything else passes through untouched. Timeouts of eval frameworks that a
+    wait would run into are stretched (docs/clocks.md). Repeating it changes nothing but the registry, where one is
+    given.
     """
     global _hooked
     with _lock:
@@ -41,6 +43,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
         loaded = [(transport, module) for transport in TRANSPORTS for module in transport.loaded()]
         for transport, module in loaded:
             _put(transport, module)
+        winding.stretch(registry.settings)
         return tuple(module.__name__ for _, module in loaded)
 
 
@@ -48,6 +51,7 @@ def uninstall() -> None:
     """Undoes `install`: clients that were wrapped stay governed, without any the patches come off."""
     with _lock:
         Installation.mark = None
+        winding.restore()
         for transport in TRANSPORTS:
             if not transport.remembered():
                 transport.patches.remove()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -74,6 +74,10 @@ class Settings(BaseModel):
     log: bool = Field(
         True,
         description="Show the status line and exit line of `tidegate run`: on or off (pip, uv: shown unless quiet).",
+    )
+    framework_clocks: Literal["stretch", "keep"] = Field(
+        "stretch",
+        description="Whether install() stretches eval frameworks' own timeouts by max_wait (Phoenix: 60 s a task).",
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
