@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conformance.environments import Environment
 from conformance.outcomes import Outcome, inspect_log, last_line, lm_eval_results
 
 ROOT = Path(__file__).parents[1]
@@ -21,7 +22,7 @@ class Framework:
     """One run of a framework.
 
     name          on the command line and in the table
-    environment   the installation below .venv, and its exact versions in `pins/<environment>.txt`
+    installation  below .venv, and its exact versions in `pins/<installation>.txt`
     requirements  what is installed: the framework, and what it needs beside it
     example       in examples/frameworks
     page          in docs/frameworks, without its ending
@@ -33,7 +34,7 @@ class Framework:
     """
 
     name: str
-    environment: str
+    installation: str
     requirements: tuple[str, ...]
     example: str
     page: str
@@ -42,6 +43,16 @@ class Framework:
     answer: Answer = str
     per_row: int = 1
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """The framework's own."""
+        return self.requirements[0].partition("==")[2]
+
+    @property
+    def environment(self) -> Environment:
+        """Where it is installed."""
+        return Environment(self.installation, self.requirements)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,13 @@ class Environment:
         return self.folder / "bin"
 
     @property
+    def versions(self) -> dict[str, str]:
+        """The exact version of everything in it, by package."""
+        lines = (line for line in self.pins.read_text().splitlines() if not line.startswith("#"))
+        pinned = (line.partition(";")[0].strip().partition("==") for line in lines)
+        return {normal(name): version for name, _, version in pinned}
+
+    @property
     def _made_from(self) -> str:
         made_from = (sys.version, *self._requirements, self.pins.read_text(), (ROOT / "pyproject.toml").read_text())
         return "\n".join(made_from)
@@ -39,3 +47,8 @@ class Environment:
         constraint = ["--no-cache-dir", "--constraint", str(self.pins)]
         subprocess.run([*pip, *constraint, "--editable", str(ROOT), *self._requirements], check=True)
         ready.write_text(self._made_from)
+
+
+def normal(package: str) -> str:
+    """A package's name as indexes compare it, without its extras."""
+    return re.sub(r"[-_.]+", "-", package.partition("[")[0].strip()).lower()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from bench.common import table
 from conformance.catalogue import EXAMPLES, FRAMEWORKS, MODEL, Framework, rows
@@ -36,16 +38,30 @@ DEADLINE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """How a command ended, and what it printed."""
+
+    exit_code: int
+    output: str
+    complaints: str
+
+    @property
+    def governed(self) -> int:
+        """The calls that `tidegate run` counted; 0 without it."""
+        told = re.search(r"^tidegate: ([\d,]+) calls? ", self.complaints, re.MULTILINE)
+        return int(told[1].replace(",", "")) if told else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One framework's run: what it says of itself, what the provider counted, and what it printed."""
 
     framework: Framework
     wanted: int
     outcome: Outcome | None
-    exit_code: int
     truth: Truth
     ideal: float
-    output: str
+    said: Said
 
     @property
     def refused_share(self) -> float:
@@ -65,7 +81,8 @@ class Run:
         total, told = self.truth.total, self.outcome or Outcome(0, 0, 0.0)
         needed = self.wanted * self.framework.per_row
         bounds = {
-            f"exit code {self.exit_code}": self.exit_code == 0,
+            f"exit code {self.said.exit_code}": self.said.exit_code == 0,
+            f"{self.said.governed} calls governed, {needed} needed": self.said.governed == needed,
             f"{told.answered} of {self.wanted} rows answered": told.answered == self.wanted,
             f"{told.right} of {self.wanted} rows right": told.right == self.wanted,
             f"score {told.score:g}": told.score == 100.0,
@@ -83,7 +100,7 @@ class Run:
         whole = total.answered == self.wanted * self.framework.per_row and self.ideal > 0
         return [
             self.framework.name,
-            self.framework.requirements[0].partition("==")[2],
+            self.framework.version,
             answered,
             failed,
             f"{told.score:g}" if told else "-",
@@ -111,23 +128,22 @@ def scenario(framework: Framework) -> Scenario:
 
 def run(framework: Framework, *, plain: bool) -> Run:
     """Installs the framework if need be, and runs its example in a copy of the folder."""
-    environment = Environment(framework.environment, framework.requirements)
+    environment = framework.environment
     environment.make()
     wanted = len(rows())
     played = scenario(framework)
     with tempfile.TemporaryDirectory() as home, SimulatorProcess(played) as provider:
         folder = Path(home) / "examples"
         shutil.copytree(EXAMPLES, folder)
-        arguments = [part.format(url=provider.openai_url, model=MODEL) for part in framework.arguments]
-        command = [str(environment.bin / arguments[0]), *arguments[1:]]
+        command = [part.format(url=provider.openai_url, model=MODEL) for part in framework.arguments]
         if not plain:
-            command = [str(environment.bin / "tidegate"), "run", "--", *command]
-        surroundings = _surroundings(environment, home, provider.openai_url) | dict(framework.settings)
-        exit_code, output = _run(command, folder, surroundings)
-        outcome = framework.outcome(output, folder) if exit_code == 0 else None
+            command = ["tidegate", "run", "--", *command]
+        command[0] = str(environment.bin / command[0])
+        said = _run(command, folder, _surroundings(environment, home, provider.openai_url) | dict(framework.settings))
+        outcome = framework.outcome(said.output, folder) if said.exit_code == 0 else None
         truth = provider.truth()
-    waits = ideal_makespan(played, [Call(1)] * (wanted * framework.per_row)) - played.latency.median
-    return Run(framework, wanted, outcome, exit_code, truth, waits, output)
+    last_admission = ideal_makespan(played, [Call(1)] * (wanted * framework.per_row)) - played.latency.median
+    return Run(framework, wanted, outcome, truth, last_admission, said)
 
 
 def _surroundings(environment: Environment, home: str, url: str) -> dict[str, str]:
@@ -142,15 +158,15 @@ def _surroundings(environment: Environment, home: str, url: str) -> dict[str, st
     }
 
 
-def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> tuple[int, str]:
-    with tempfile.TemporaryFile() as said:
+def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> Said:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             command,
             cwd=folder,
             env=surroundings,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
+            stdout=output,
+            stderr=complaints,
             start_new_session=True,
         )
         try:
@@ -158,11 +174,16 @@ def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> 
         except subprocess.TimeoutExpired:
             exit_code = -signal.SIGKILL
         finally:
+            # What the command has left running, too: it has a session of its own.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        said.seek(0)
-        return exit_code, said.read().decode(errors="replace")
+        return Said(exit_code, _text(output), _text(complaints))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def chosen(names: Sequence[str]) -> Iterator[Framework]:
@@ -188,7 +209,7 @@ def main() -> int:
         done = run(framework, plain=arguments.plain)
         runs.append(done)
         if arguments.output or (done.broken and not arguments.plain):
-            print(done.output[-4000:], file=sys.stderr, flush=True)
+            print(done.said.output[-4000:], done.said.complaints[-4000:], sep="\n", file=sys.stderr, flush=True)
     how = "plain" if arguments.plain else "under tidegate run"
     table(f"{len(rows())} rows each, {PER_MINUTE} requests a minute, {how}", HEADER, [each.cells for each in runs])
     for done in runs:

@@ -35,7 +35,7 @@ def inspect_log(output: str, folder: Path) -> Outcome | None:
         if log["status"] != "success":
             return None
         done = [sample for sample in log["samples"] if not sample.get("error")]
-        right = sum(sample["scores"]["exact"]["value"] == "C" for sample in done)
+        right = sum(sample["scores"]["match"]["value"] == "C" for sample in done)
         return Outcome(len(done), right, 100 * log["results"]["scores"][0]["metrics"]["accuracy"]["value"])
     return None
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
 from tidegate.clocks.clock import shown
 from tidegate.clocks.table import CLOCKS
@@ -146,12 +147,27 @@ def clock_table() -> str:
     return "\n".join(rows)
 
 
+STACKS = ("openai", "httpx", "httpx2", "aiohttp", "requests")
+
+
+def framework_table() -> str:
+    rows = ["| framework | version | beside it | example |", "|---|---|---|---|"]
+    for framework in FRAMEWORKS:
+        there = framework.environment.versions
+        stack = [f"{name} {there[name]}" for name in STACKS if name in there]
+        example = f"[{framework.example}](../examples/frameworks/{framework.example})"
+        cells = (f"[{framework.name}](frameworks/{framework.page}.md)", framework.version, ", ".join(stack), example)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("README.md", settings),
     "providers": ("docs/providers.md", provider_tables),
     "refusals": ("docs/providers.md", common_refusals),
     "events": ("docs/events.md", event_tables),
     "clocks": ("docs/clocks.md", clock_table),
+    "frameworks": ("docs/frameworks.md", framework_table),
     **{
         f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
         for table in providers.TABLES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import FieldSpec, json_dataset
-from inspect_ai.scorer import exact
+from inspect_ai.scorer import match
 from inspect_ai.solver import generate, system_message
 
 
@@ -17,5 +17,5 @@ def products() -> Task:
     return Task(
         dataset=json_dataset(str(rows), FieldSpec(input="question", target="answer")),
         solver=[system_message("Answer with the number alone."), generate()],
-        scorer=exact(),
+        scorer=match(numeric=True),
     )
