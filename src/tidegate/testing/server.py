@@ -36,8 +36,8 @@ AnswerText = Callable[[str], str]
 class Provider:
     """A simulated provider without its socket: give it requests of `wire` connections.
 
-    `answer` makes the text of an answer from the prompt (the last message); by default the scenario's `answers` decide,
-    and a short echo stands for what they lack.
+    `answer` makes the text of an answer from the prompt (the last message of the user); by default the scenario's
+    `answers` decide, and a short echo stands for what they lack.
     """
 
     def __init__(
