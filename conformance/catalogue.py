@@ -30,6 +30,7 @@ class Framework:
     outcome       what the run came to, from its standard output and the folder it ran in
     answer        the form in which the model gives the right answer
     per_row       requests that a row needs
+    besides       requests of the run itself
     settings      the environment variables that keep it off the network
     """
 
@@ -42,7 +43,12 @@ class Framework:
     outcome: Callable[[str, Path], Outcome | None] = last_line
     answer: Answer = str
     per_row: int = 1
+    besides: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+
+    def requests(self, number: int) -> int:
+        """How many so many rows need."""
+        return number * self.per_row + self.besides
 
     @property
     def version(self) -> str:
@@ -114,6 +120,7 @@ FRAMEWORKS = (
         "inspect-ai",
         command=("inspect", "eval", "inspect_ai_task.py", "--model", "openai/{model}", "--log-format", "json"),
         outcome=inspect_log,
+        besides=1,  # "Please say 'hello, world'" asks whether the key may have summaries of reasoning
     ),
     _lm_eval("lm_eval-1", 1),
     _lm_eval("lm_eval-4", 4),

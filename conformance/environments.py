@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,15 +27,17 @@ class Environment:
 
     @property
     def versions(self) -> dict[str, str]:
-        """The exact version of everything in it, by package."""
-        lines = (line for line in self.pins.read_text().splitlines() if not line.startswith("#"))
-        pinned = (line.partition(";")[0].strip().partition("==") for line in lines)
-        return {normal(name): version for name, _, version in pinned}
+        """The exact version of everything in it, by package; where older Pythons have another, the newer one's."""
+        versions: dict[str, str] = {}
+        for line in self.pins.read_text().splitlines():
+            name, _, version = line.partition(";")[0].strip().partition("==")
+            versions.setdefault(normal(name), version)
+        return versions
 
     @property
     def _made_from(self) -> str:
-        made_from = (sys.version, *self._requirements, self.pins.read_text(), (ROOT / "pyproject.toml").read_text())
-        return "\n".join(made_from)
+        ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        return "\n".join((sys.version, *ours, *self._requirements, self.pins.read_text()))
 
     def make(self) -> None:
         """Install; nothing if it stands already. Raises CalledProcessError."""
