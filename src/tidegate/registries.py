@@ -22,11 +22,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+from tidegate import opening
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.bucket import DEFAULT_WINDOW
 from tidegate.core.snapshot import RegistrySnapshot
-from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Usage
+from tidegate.core.vocabulary import CAPACITY, Cost, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.drive import adrive, drive
 from tidegate.errors import PermitMisuse
 from tidegate.line import Price, Waiter
@@ -300,6 +301,20 @@ class RateLimitRegistry:
         if self._dropped:
             self._drain()
 
+    def resent(self, waiter: Waiter, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        with self._lock:
+            counts = waiter.slots.admission.counts
+            counts.resent += 1
+            counts.absorbed += after in CAPACITY
+
+    def gave_up(self, waiter: Waiter, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity; `unsent` where no attempt of it was ever made."""
+        with self._lock:
+            counts = waiter.slots.admission.counts
+            counts.given_up += 1
+            counts.unsent += unsent
+
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry.
 
@@ -327,6 +342,8 @@ class RateLimitRegistry:
         if slots is None:
             self._evict(now)
             slots = self._slots[key] = Slots(Admission(key, self.settings, window, now))
+            if opening.told is not None:
+                opening.told(slots)
         else:
             self._slots.move_to_end(key)
         return slots

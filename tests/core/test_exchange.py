@@ -347,3 +347,37 @@ def test_a_call_that_passed_at_once_and_failed_is_handed_back(booth: Booth) -> N
     talk = Talk(booth, SDK, now=3.0, begun=Begun(booth.pass_at_once(), Sent(OUTAGE), 1.0))
     assert talk.ended is not None
     assert (talk.ended.ending, booth.permits) == (Ending.HANDED_BACK, set())
+
+
+def test_a_refusal_counts_as_absorbed_once_its_call_is_sent_again(booth: Booth) -> None:
+    talk = Talk(booth, SDK)
+    booth.open = False
+    talk.reply(1.0, REFUSED)
+    assert booth.counted == []
+    booth.open = True
+    talk.wait(2.0)
+    talk.reply(3.0, OK)
+    assert booth.counted == ["resent after rate_limit"]
+
+
+def test_an_attempt_after_a_back_off_is_one_of_the_same_call(booth: Booth) -> None:
+    talk = Talk(booth, OWN)
+    talk.reply(1.0, OUTAGE)
+    talk.wait(30.0)
+    talk.reply(31.0, OK)
+    assert booth.counted == ["resent after transient"]
+
+
+def test_a_call_counts_as_given_up_with_or_without_an_attempt(shut: Booth, booth: Booth) -> None:
+    Talk(shut, SDK).wait(60.0)
+    talk = Talk(booth, SDK)
+    booth.open = False
+    talk.reply(1.0, REFUSED)
+    talk.wait(60.0)
+    assert (shut.counted, booth.counted) == (["given up unsent"], ["given up"])
+
+
+@pytest.mark.parametrize("outcome", [INVALID, TIMEOUT], ids=lambda outcome: outcome.cause.value)
+def test_what_is_handed_back_for_another_reason_is_not_given_up(booth: Booth, outcome: Outcome) -> None:
+    Talk(booth, SDK).reply(1.0, outcome)
+    assert booth.counted == []

@@ -110,13 +110,29 @@ class Permit:
 
 
 class Counts:
-    """What happened on one key since it was made; latencies of the last hundred answered attempts, in seconds."""
+    """What happened on one key since it was made; latencies of the last hundred answered attempts, in seconds.
 
-    __slots__ = ("abandoned", "answered", "attempts", "failed", "ignored", "latencies", "refused", "retried")
+    `resent` attempts were of calls that had been sent before, `absorbed` of those after a refusal, which the caller so
+    never saw. Calls that were `given_up` for want of capacity include those that were never sent, `unsent`.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "absorbed",
+        "answered",
+        "attempts",
+        "failed",
+        "given_up",
+        "ignored",
+        "latencies",
+        "refused",
+        "resent",
+        "unsent",
+    )
 
     def __init__(self) -> None:
         self.attempts = self.answered = self.refused = self.failed = 0
-        self.abandoned = self.retried = self.ignored = 0
+        self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
 
@@ -246,6 +262,8 @@ class Admission:
         self.generation += 1
         for permit in self.flying.values():
             self.quotas.settle(permit.charges, 0.0, self.order, permit.sent_at)
+        for mirror in self.quotas.mirrors.values():
+            mirror.used = 0.0
         self.flying = {}
         if self.breaker.state is State.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)

@@ -151,6 +151,14 @@ class Seat(Protocol):
         """Gives the slot back of an attempt that was cut short (cancelled, interrupted): nothing is learned."""
         ...
 
+    def resent(self, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        ...
+
+    def gave_up(self, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity, sent before or never."""
+        ...
+
     def tell(self, event: type[events.Event], *facts: object) -> None:
         """Reports an event of this call."""
         ...
@@ -182,6 +190,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                 seat.tell(events.RequestWaited, now - stood, gate)
             waited += now - stood
             if permit is None:
+                seat.gave_up(last is None)
                 seat.tell(events.QueueDeadline, now - began, seat.gate)
                 return Ended(Ending.EXPIRED if last is None else Ending.GIVEN_UP, last, waited, seat.gate)
             held = permit
@@ -189,8 +198,10 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                 sent: Sent | None = begun.sent
                 begun = None
             else:
-                if attempts == 0:
+                if last is None:
                     seat.tell(events.RequestStarted, waited)
+                else:
+                    seat.resent(last.outcome.kind)
                 here = yield Send(permit)
                 now, sent = here.now, here.sent
             assert sent is not None, "a Send is resumed with what became of it"
@@ -207,6 +218,8 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
             seat.settle(permit, outcome, now, standing)
             if again is Again.NO:
                 given_up = outcome.kind in CAPACITY and policy.replayable
+                if given_up:
+                    seat.gave_up(False)
                 why = (outcome.kind, outcome.cause, given_up, outcome.status)
                 seat.tell(events.RequestFailed, attempts, now - began, *why)
                 final = given_up or outcome.kind in TERMINAL
@@ -222,6 +235,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                     now = (yield Wait(until, seat.alarm())).now
                 seat.tell(events.RequestWaited, now - stood, "backoff")
                 if now >= deadline:
+                    seat.gave_up(False)
                     why = (outcome.kind, outcome.cause, True, outcome.status)
                     seat.tell(events.RequestFailed, attempts, now - began, *why)
                     return Ended(Ending.GIVEN_UP, last, waited)
