@@ -55,8 +55,8 @@ def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> N
 
 
 def test_a_module_is_patched_that_loads_another_one_in_the_middle(tmp_path: Path) -> None:
-    (tmp_path / "httpx.py").write_text("import requests\nfrom httpx2 import *\nclass Client(Client):\n"
-                                       "    def send(self, request): pass\n")  # fmt: skip
+    theirs = "import requests, httpx2\nfrom httpx2 import *\n_multipart = httpx2._multipart\n"
+    (tmp_path / "httpx.py").write_text(theirs + "class Client(Client):\n    def send(self, request): pass\n")
     said = python(
         """
         import httpx, requests
