@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import tidegate
+from tidegate.clocks import winding
+from tidegate.sdks.table import SDKS
 from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
@@ -23,6 +25,9 @@ def unpatched() -> Iterator[None]:
     """Leaves no patch behind: each test sees the HTTP libraries as they are."""
     yield
     Installation.mark = None
+    winding.restore()
     gc.collect()
     for transport in TRANSPORTS:
         transport.patches.remove()
+    for sdk in SDKS:
+        sdk.hooks.remove()

@@ -5,13 +5,32 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tidegate import providers
+from tidegate.checkup.habits import HABITS
+from tidegate.clocks.clock import shown
+from tidegate.clocks.table import CLOCKS
 from tidegate.core import events
 from tidegate.settings import Settings
 
 ROOT = Path(__file__).parents[1]
+
+PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
+    "openai": ("openai",),
+    "azure": ("azure", "github-models", "azure-compatible"),
+    "anthropic": ("anthropic", "anthropic-compatible"),
+    "google": ("gemini", "vertex"),
+    "bedrock": ("bedrock",),
+    "alibaba": ("dashscope", "modelscope"),
+    "fast-inference": ("groq", "cerebras", "sambanova"),
+    "open-models": ("fireworks", "together", "deepseek", "baseten", "lepton", "nvidia", "replicate"),
+    "model-makers": ("xai", "mistral", "cohere", "perplexity"),
+    "gateways": ("openrouter", "huggingface"),
+    "self-hosted": ("compatible", "ollama", "ollama-local"),
+}
+"""Page below docs/providers: the tables on it. Every table is on one."""
 
 
 def settings() -> str:
@@ -23,25 +42,87 @@ def settings() -> str:
 
 
 def provider_tables() -> str:
-    rows = ["| provider | hosts | counted per | announced quotas | told apart |", "|---|---|---|---|---|"]
+    rows = ["| provider | hosts | counted per | announced quotas |", "|---|---|---|---|"]
     for table in providers.TABLES:
-        hosts = "<br>".join(f"`{host}`" for host in table.hosts) or "any, by base URL"
-        scope = " + ".join(filter(None, ["base URL", "credential" if table.credential else "", _scope(table)]))
-        quotas = ", ".join(f"`{row.name}`" for row in table.headers)
-        errors = ", ".join(dict.fromkeys(f"{row.cause.value.replace('_', ' ')}" for _, row in table.rows))
-        rows.append(f"| {table.name} | {hosts} | {scope} | {quotas} | {errors} |")
+        page = next(page for page, names in PROVIDER_PAGES.items() if table.name in names)
+        quotas = len(table.headers) if len(table.headers) > 4 else ", ".join(f"`{row.name}`" for row in table.headers)
+        rows.append(f"| [{table.name}](providers/{page}.md) | {_hosts(table)} | {_scope(table)} | {quotas or 'none'} |")
     return "\n".join(rows)
+
+
+def provider_table(table: providers.Provider) -> str:
+    charged = table.charging
+    lines = [
+        f"## The table `{table.name}`",
+        "",
+        f"- Hosts: {_hosts(table, ', ')}",
+        f"- Counted per {_scope(table)}",
+        f"- Charged when a request comes in: tokens `{charged.tokens}`, input `{charged.input_tokens}`, output "
+        f"`{charged.output_tokens}`; as it is written: `{charged.produced}` ({charged.source})",
+        f"- Source: {table.source}",
+    ]
+    if table.headers:
+        lines += ["", "| announced quota | of | seconds | refills | source |", "|---|---|---|---|---|"]
+        lines += [_quota(row) for row in table.headers]
+    if table.errors:
+        lines += ["", *_refusals(table.errors)]
+    return "\n".join(lines)
+
+
+def common_refusals() -> str:
+    return "\n".join(_refusals(providers.COMMON_ERRORS))
+
+
+def _hosts(table: providers.Provider, between: str = "<br>") -> str:
+    return between.join(f"`{host}`" for host in table.hosts) or "any, by base URL"
 
 
 def _scope(table: providers.Provider) -> str:
-    return f"path's scope + {table.scope}" if any("{scope}" in each.path for each in table.endpoints) else table.scope
+    path = "path's scope" if any("{scope}" in each.path for each in table.endpoints) else ""
+    return " + ".join(filter(None, ["base URL", "credential" if table.credential else "", path, table.scope]))
 
 
-def provider_sources() -> str:
-    rows = []
-    for table in providers.TABLES:
-        rows.append(f"- **{table.name}**: {table.source}; charging: {table.charging.source}")
-    return "\n".join(rows)
+def _quota(row: providers.HeaderRow) -> str:
+    window = "derived" if row.window is None else f"{row.window:g}"
+    return f"| `{row.name}` | {row.unit.replace('_', ' ')} | {window} | {row.refill} | {_cell(row.source)} |"
+
+
+def _refusals(rows: tuple[providers.ErrorRow, ...]) -> list[str]:
+    lines = ["| refusal | recognised by | is | because of | source |", "|---|---|---|---|---|"]
+    for row in rows:
+        kind, cause = (word.value.replace("_", " ") for word in (row.kind, row.cause))
+        lines.append(f"| `{row.name}` | {_cell(_criteria(row))} | {kind} | {cause} | {_cell(row.source)} |")
+    return lines
+
+
+def _criteria(row: providers.ErrorRow) -> str:
+    """In words, with every criterion that the row has."""
+    named = {
+        "status": _statuses(sorted(row.status)),
+        "code": ", ".join(f"`{code}`" for code in sorted(row.codes)),
+        "message": ", ".join(f"\u201c{text}\u201d" for text in row.text),
+        "header": ", ".join(f"`{name}: {value}`" if value else f"`{name}`" for name, value in row.headers),
+        "without": ", ".join(f"`{name}`" for name in row.without),
+        "names a wait of at least": f"{row.wait_at_least:g} s" if row.wait_at_least is not None else "",
+        "lists a quota of at least": f"{row.window_at_least:g} s" if row.window_at_least is not None else "",
+    }
+    flags = {"asks for more than the limit": row.exceeds, "lists a quota of 0": row.zero, "names a wait": row.waits}
+    words = [f"{name} {text}" for name, text in named.items() if text]
+    return "; ".join(words + [name for name, holds in flags.items() if holds])
+
+
+def _statuses(statuses: list[int]) -> str:
+    runs: list[list[int]] = []
+    for status in statuses:
+        if runs and status == runs[-1][-1] + 1:
+            runs[-1].append(status)
+        else:
+            runs.append([status])
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def event_tables() -> str:
@@ -54,11 +135,37 @@ def event_tables() -> str:
     return "\n".join(rows)
 
 
+def clock_table() -> str:
+    rows = ["| framework | its clock | by default | when it runs out | stretched to | set by | read in |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    wait = Settings().max_wait
+    for clock in CLOCKS:
+        dials = "<br>".join(str(dial) for dial in clock.dials)
+        new = shown(clock.stretched(clock.seconds, wait))
+        cells = (clock.framework, clock.measures, f"{clock.seconds:g} s", clock.then, new, dials, clock.source)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def habit_table() -> str:
+    rows = ["| found | verdict | what it says | read in |", "|---|---|---|---|"]
+    rows += [f"| {each.name} | {each.verdict} | {each.text} | {each.source} |" for each in HABITS]
+    return "\n".join(rows)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("README.md", settings),
     "providers": ("docs/providers.md", provider_tables),
-    "sources": ("docs/providers.md", provider_sources),
+    "refusals": ("docs/providers.md", common_refusals),
     "events": ("docs/events.md", event_tables),
+    "clocks": ("docs/clocks.md", clock_table),
+    "habits": ("docs/doctor.md", habit_table),
+    **{
+        f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
+        for table in providers.TABLES
+        for page, names in PROVIDER_PAGES.items()
+        if table.name in names
+    },
 }
 
 

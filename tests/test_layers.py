@@ -25,7 +25,8 @@ REGISTRY = {
     "calls",
 }
 TRANSPORTS = {*REGISTRY, "transports"}
-SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "registering", "auto", ""}
+SDKS = {*TRANSPORTS, "sdks"}
+SURFACE = {*SDKS, "clocks", "default", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -43,15 +44,18 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "turn": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
+    "clocks": ({"settings", "transports", "clocks"}, True, set()),
+    "sdks": (SDKS, True, set()),
     "default": ({"registries"}, True, set()),
-    "wrapping": ({*TRANSPORTS, "default"}, False, set()),
-    "installing": ({*TRANSPORTS, "default"}, True, set()),
+    "wrapping": ({*SDKS, "default"}, False, set()),
+    "installing": ({*SDKS, "clocks", "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
     "": (SURFACE, False, set()),
+    "checkup": ({*SURFACE, "checkup"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
     "launch": ({*SURFACE, "launch"}, True, set()),
-    "cli": ({*SURFACE, "testing", "demo", "launch", "cli"}, True, {"typer", "rich"}),
+    "cli": ({*SURFACE, "checkup", "testing", "demo", "launch", "cli"}, True, {"typer", "rich"}),
 }
 
 LAZY_UPWARDS = {

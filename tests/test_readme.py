@@ -14,7 +14,7 @@ from tidegate.testing import Limit, Scenario, SimulatorProcess
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "bench").glob("*.md")]
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "bench").glob("*.md")]
 )
 
 

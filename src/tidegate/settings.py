@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -70,6 +70,10 @@ class Settings(BaseModel):
     digest_key: SecretStr | None = Field(
         None,
         description="Secret for credential digests that stay the same across processes; by default one per process.",
+    )
+    framework_clocks: Literal["stretch", "keep"] = Field(
+        "stretch",
+        description="Whether install() stretches eval frameworks' own timeouts by max_wait (Phoenix: 60 s a task).",
     )
     log: bool = Field(
         True,

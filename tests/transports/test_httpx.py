@@ -112,6 +112,19 @@ def test_a_stream_that_breaks_gives_its_slot_back(module: ModuleType, registry: 
     assert (only(registry).in_flight, only(registry).failed) == (0, 1)
 
 
+def test_an_error_under_a_200_is_waited_for_like_any_refusal(module: ModuleType, registry: Any) -> None:
+    said = [{"error": {"code": "limit_burst_rate"}}, {"choices": [], "error": None}]
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json=said.pop(0))))
+    assert client.post(CHAT, json=BODY).json() == {"choices": [], "error": None}
+    assert (only(registry).attempts, only(registry).refused, only(registry).answered) == (2, 1, 1)
+
+
+def test_a_permanent_error_under_a_200_is_handed_back_as_it_came(module: ModuleType, registry: Any) -> None:
+    error = {"error": {"message": "no such model", "code": 404}}
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json=error)))
+    assert (client.post(CHAT, json=BODY).json(), only(registry).attempts) == (error, 1)
+
+
 def test_a_complete_response_can_be_pickled(module: ModuleType, registry: Any) -> None:
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json={"a": 1})))
     assert pickle.loads(pickle.dumps(client.post(CHAT, json=BODY))).json() == {"a": 1}

@@ -9,6 +9,7 @@ import typer
 import tidegate
 from tidegate.cli.complaints import in_one_line
 from tidegate.cli.demo import demo
+from tidegate.cli.doctor import doctor
 from tidegate.cli.explain import explain
 from tidegate.cli.run import run
 from tidegate.cli.simulate import simulate
@@ -39,7 +40,7 @@ def _root(
     pass
 
 
-for _command in (demo, explain, run, simulate):
+for _command in (demo, doctor, explain, run, simulate):
     # What follows the command of `run` is that command's own, options too.
     _parsing = {"allow_interspersed_args": _command is not run}
     app.command(_command.__name__, context_settings=_parsing)(in_one_line(_command))

@@ -11,6 +11,8 @@ from typing import Any
 
 Body = Mapping[str, Any]
 
+EVENTS = "text/event-stream; charset=utf-8"
+
 _PIECE = re.compile(r"\s*\S+\s*?")
 
 
@@ -43,22 +45,37 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A streamed answer as server-sent events: at once, piece by piece, and at the end; `broken` is an error event."""
+    """A streamed answer: at once, piece by piece, and at the end; `broken` is an error in its middle."""
 
     head: bytes
     pieces: list[bytes]
     tail: bytes
     broken: bytes
+    content_type: str = EVENTS
+
+
+def asks_stream(body: Body) -> bool:
+    """Whether a body asks for a stream."""
+    return bool(body.get("stream"))
+
+
+def always(body: Body) -> bool:
+    """Every answer is a stream."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can."""
+    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can.
+
+    `dialect` is that of its refusals; `streams` says of a body whether the answer is to be streamed.
+    """
 
     dialect: str
     read: Callable[[Body], Question]
     whole: Callable[[Body, Reply], dict[str, Any]]
     stream: Callable[[Body, Reply], Stream] | None
+    streams: Callable[[Body], bool] = asks_stream
 
 
 def dumps(value: object) -> bytes:
