@@ -18,8 +18,36 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-WATCHED = frozenset({"httpx", "httpx2", "requests", "requests.sessions"})
-"""Every module that `install` waits for; it must be told before one of them is half loaded."""
+WATCHED = frozenset(
+    {
+        "aiohttp",
+        "cohere.core.http_client",
+        "deepeval",
+        "dspy.predict.parallel",
+        "dspy.primitives.module",
+        "dspy.utils.parallelizer",
+        "google.genai._api_client",
+        "google.genai._gaos.utils.retries",
+        "httpx",
+        "httpx2",
+        "huggingface_hub.inference._client",
+        "huggingface_hub.inference._generated._async_client",
+        "mistralai.azure.client.utils.retries",
+        "mistralai.client.utils.retries",
+        "mistralai.gcp.client.utils.retries",
+        "mistralai.utils.retries",
+        "mistralai_azure.utils.retries",
+        "mistralai_gcp.utils.retries",
+        "mlflow",
+        "phoenix.client.experiments",
+        "phoenix.client.resources.experiments",
+        "phoenix.evals.executors",
+        "ragas.run_config",
+        "requests",
+        "workflows.workflow",
+    }
+)
+"""Every module that `install` waits for, whatever for: it must be called before one of them is half loaded."""
 
 PATIENCE = 10.0
 """Seconds that an import in one thread waits for another that is putting tidegate on."""
