@@ -10,6 +10,7 @@ import pytest
 import tidegate
 from tidegate.clocks import winding
 from tidegate.sdks.table import SDKS
+from tidegate.telemetry import activation
 from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
@@ -18,6 +19,13 @@ from tidegate.transports.stacks import TRANSPORTS
 def registry() -> tidegate.RateLimitRegistry:
     """A registry with the default settings, whatever the environment says."""
     return tidegate.RateLimitRegistry(tidegate.Settings())
+
+
+@pytest.fixture(autouse=True)
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens of himself: that some test has loaded an OpenTelemetry SDK is nothing to the others."""
+    monkeypatch.setattr(activation, "SDK", ())
+    monkeypatch.setattr(activation, "_watching", True)
 
 
 @pytest.fixture(autouse=True)

@@ -26,7 +26,7 @@ REGISTRY = {
 }
 TRANSPORTS = {*REGISTRY, "transports"}
 SDKS = {*TRANSPORTS, "sdks"}
-SURFACE = {*SDKS, "clocks", "default", "wrapping", "installing", "registering", "auto", ""}
+SURFACE = {*SDKS, "clocks", "default", "telemetry", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -47,6 +47,11 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "clocks": ({"settings", "transports", "clocks"}, True, set()),
     "sdks": (SDKS, True, set()),
     "default": ({"registries"}, True, set()),
+    "telemetry": (
+        {*CORE, "providers", "registries", "default", "transports", "telemetry", ""},
+        True,
+        {"opentelemetry"},
+    ),
     "wrapping": ({*SDKS, "default"}, False, set()),
     "installing": ({*SDKS, "clocks", "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
@@ -60,6 +65,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
 
 LAZY_UPWARDS = {
     ("registries", "wrapping"): "`registry.wrap(client)` is public surface; the wrapper is loaded when it is called",
+    ("registries", "telemetry"): "every registry is told of where an SDK is; the rest of telemetry is loaded only then",
     ("registries", "calls"): "`registry.execute` is public surface; its provider tables are loaded when it is called",
 }
 

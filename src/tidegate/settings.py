@@ -79,6 +79,9 @@ class Settings(BaseModel):
         True,
         description="Show the status line and exit line of `tidegate run`: on or off (pip, uv: shown unless quiet).",
     )
+    telemetry: bool = Field(
+        True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
+    )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
     def __init__(self, **values: Any) -> None:

@@ -85,7 +85,5 @@ def test_a_transient_failure_stays_the_sdks_to_repeat_each_time_through_the_queu
 
 
 def test_what_cannot_be_wrapped_is_told_what_can() -> None:
-    with pytest.raises(
-        TypeError, match=r"google\.genai\.Client; .*cohere\.Client, .*httpx\.Client"
-    ):
+    with pytest.raises(TypeError, match=r"google\.genai\.Client; .*cohere\.Client, .*httpx\.Client"):
         tidegate.wrap(object())

@@ -254,7 +254,8 @@ class Admission:
             self.counts.failed += 1
             self._answered(permit, now, out)
         if out is not None:
-            out.append(events.SlotReleased(self.key, now, now - permit.sent_at, len(self.flying), kind))
+            held, flying = now - permit.sent_at, len(self.flying)
+            out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status))
 
     def forked(self) -> None:
         """Forgets what is in flight: after a fork it belongs to the parent."""
@@ -342,7 +343,8 @@ class Admission:
                 if out is not None:
                     out.append(events.KeyPaused(self.key, now, until))
         if out is not None:
-            out.append(events.RateLimitHit(self.key, now, outcome.kind, outcome.cause, outcome.retry_after, gate))
+            facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
+            out.append(events.RateLimitHit(self.key, now, *facts))
 
     def _credible(self, hint: float | None) -> float | None:
         if hint is not None and not 0.0 <= hint < ABSURD_HINT:

@@ -177,20 +177,22 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
     held: Permit | None = None
     try:
         while True:
-            stood = now
+            stood, gate = now, ""
             if begun is not None:
                 permit: Permit | None = begun.permit
             else:
                 permit = seat.look(now) if standing else seat.stand(now, deadline)
-            while permit is None:
-                if now >= deadline:
-                    seat.gave_up(last is None)
-                    seat.tell(events.QueueDeadline, now - began, seat.gate)
-                    ending = Ending.EXPIRED if last is None else Ending.GIVEN_UP
-                    return Ended(ending, last, waited + now - stood, seat.gate)
+            while permit is None and now < deadline:
+                gate = seat.gate or "queue"
                 now = (yield Wait(seat.until, seat.alarm())).now
                 permit = seat.look(now)
+            if gate:
+                seat.tell(events.RequestWaited, now - stood, gate)
             waited += now - stood
+            if permit is None:
+                seat.gave_up(last is None)
+                seat.tell(events.QueueDeadline, now - began, seat.gate)
+                return Ended(Ending.EXPIRED if last is None else Ending.GIVEN_UP, last, waited, seat.gate)
             held = permit
             if begun is not None:
                 sent: Sent | None = begun.sent
@@ -209,7 +211,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                     seat.learn(permit, outcome, now)
                 else:
                     seat.settle(permit, outcome, now, False)
-                seat.tell(events.RequestCompleted, attempts, now - began)
+                seat.tell(events.RequestCompleted, attempts, now - began, outcome.status)
                 return Ended(Ending.ANSWERED, sent, waited)
             again = _again(policy, permit, outcome, now >= deadline, failures + 1)
             standing = again is Again.AT_ONCE
@@ -218,20 +220,24 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                 given_up = outcome.kind in CAPACITY and policy.replayable
                 if given_up:
                     seat.gave_up(False)
-                seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, given_up)
+                why = (outcome.kind, outcome.cause, given_up, outcome.status)
+                seat.tell(events.RequestFailed, attempts, now - began, *why)
                 final = given_up or outcome.kind in TERMINAL
                 return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, waited)
             last = sent
-            seat.tell(events.RequestRetrying, attempts, outcome.kind)
+            seat.tell(events.RequestRetrying, attempts, outcome.kind, outcome.cause, outcome.status)
             if again is Again.LATER:
                 failures += 1
+                stood = now
                 until = now + full_jitter(failures, policy.backoff_base, policy.backoff_cap, draw())
                 until = min(until, deadline)
                 while now < until:
                     now = (yield Wait(until, seat.alarm())).now
+                seat.tell(events.RequestWaited, now - stood, "backoff")
                 if now >= deadline:
                     seat.gave_up(False)
-                    seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, True)
+                    why = (outcome.kind, outcome.cause, True, outcome.status)
+                    seat.tell(events.RequestFailed, attempts, now - began, *why)
                     return Ended(Ending.GIVEN_UP, last, waited)
     finally:
         if held is not None:

@@ -45,8 +45,6 @@ USAGE_ALWAYS = 64
 USAGE_EVERY = 32
 """Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
 
-GOOD = Outcome(Kind.OK)
-
 SHORT = 4096
 """Bytes of a complete body, at most, that may be an error under a 200 (ModelScope, OpenRouter; PROVIDERS.md rule 7)."""
 
@@ -67,6 +65,12 @@ class Mark(NamedTuple):
     family: str | None = None
     any_host: bool = False
     hosts: Mapping[str, str] = MappingProxyType({})
+
+
+@lru_cache(maxsize=64)
+def good(status: int) -> Outcome:
+    """A good answer that teaches nothing else."""
+    return Outcome(Kind.OK, status=status)
 
 
 def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> Policy:
@@ -196,7 +200,7 @@ class GovernedCall(Turn, ABC):
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
                     return failure._replace(status=status)
-            outcome = self.judge(status, self.pairs(response), None) if permit.informs else GOOD
+            outcome = self.judge(status, self.pairs(response), None) if permit.informs else good(status)
             if body is not None and self.reads_usage(permit):
                 return self.answered(permit, outcome, body)
         except Exception:
