@@ -100,3 +100,24 @@ def test_two_threads_that_load_governed_modules_at_once_are_both_patched(tmp_pat
         tmp_path,
     )
     assert said == "True True []\n"
+
+
+def test_a_forked_process_keeps_its_counts_in_a_sheet_of_its_own(tmp_path: Path) -> None:
+    said = python(
+        """
+        import os
+        begin(said.append, os.getcwd())
+        import tidegate
+        registry = tidegate.RateLimitRegistry()
+        registry.execute("key", lambda: 1)
+        child = os.fork()
+        if not child:
+            registry.execute("key", lambda: 1)
+            os._exit(0)
+        os.wait()
+        pids = {int(name.split("-")[0]) for name in os.listdir() if name.endswith(".sheet")}
+        print(pids == {os.getpid(), child})
+        """,
+        tmp_path,
+    )
+    assert said == "True\n"

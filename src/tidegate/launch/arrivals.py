@@ -39,6 +39,8 @@ WATCHED = frozenset(
         "mistralai_azure.utils.retries",
         "mistralai_gcp.utils.retries",
         "mlflow",
+        "opentelemetry.sdk.metrics",
+        "opentelemetry.sdk.trace",
         "phoenix.client.experiments",
         "phoenix.client.resources.experiments",
         "phoenix.evals.executors",
