@@ -96,6 +96,12 @@ def test_the_program_sees_its_path_arguments_folder_and_signals_as_without_us(tm
     assert run(*words, cwd=tmp_path).out == alone.stdout
 
 
+def test_ones_own_python_path_follows_ours_as_it_is() -> None:
+    code = "import os; print(os.environ['PYTHONPATH'].split(os.pathsep)[1:])"
+    done = run(*TIDEGATE, "run", PYTHON, "-c", code, env=environ(PYTHONPATH=os.pathsep.join([SRC, "", "b"])))
+    assert done.out == f"{[SRC, '', 'b']}\n"
+
+
 def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
     words = [PYTHON, "-c", "import sys; print(*sys.modules)"]
     alone = subprocess.run(words, env=environ(), capture_output=True, text=True, check=True)

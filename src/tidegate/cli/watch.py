@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -35,7 +36,8 @@ def watch(command: Sequence[str]) -> int:
             ended = _drawn(child, totals)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
-            typer.echo(f"tidegate: {farewell(totals.totals())}", err=True)
+            with contextlib.suppress(OSError):
+                typer.echo(f"tidegate: {farewell(totals.totals())}", err=True)
     return child.end_alike(ended)
 
 
