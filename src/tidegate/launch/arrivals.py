@@ -18,18 +18,12 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-WATCHED = frozenset(
+STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests"})
+SDKS = frozenset(
     {
-        "aiohttp",
         "cohere.core.http_client",
-        "deepeval",
-        "dspy.predict.parallel",
-        "dspy.primitives.module",
-        "dspy.utils.parallelizer",
         "google.genai._api_client",
         "google.genai._gaos.utils.retries",
-        "httpx",
-        "httpx2",
         "huggingface_hub.inference._client",
         "huggingface_hub.inference._generated._async_client",
         "mistralai.azure.client.utils.retries",
@@ -38,18 +32,27 @@ WATCHED = frozenset(
         "mistralai.utils.retries",
         "mistralai_azure.utils.retries",
         "mistralai_gcp.utils.retries",
+    }
+)
+TELEMETRY = frozenset({"opentelemetry.sdk.metrics", "opentelemetry.sdk.trace"})
+CLOCKS = frozenset(
+    {
+        "deepeval",
+        "dspy.predict.parallel",
+        "dspy.primitives.module",
+        "dspy.utils.parallelizer",
         "mlflow",
-        "opentelemetry.sdk.metrics",
-        "opentelemetry.sdk.trace",
         "phoenix.client.experiments",
         "phoenix.client.resources.experiments",
         "phoenix.evals.executors",
         "ragas.run_config",
-        "requests",
         "workflows.workflow",
     }
 )
-"""Every module that `install` waits for, whatever for: it must be called before one of them is half loaded."""
+"""Where `tidegate.clocks.table` has its dials, written out: no table is read in a process that makes no calls."""
+
+WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
+"""Every module that `install` waits for; it must be told before one of them is half loaded."""
 
 PATIENCE = 10.0
 """Seconds that an import in one thread waits for another that is putting tidegate on."""
