@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests", "requests.sessions"})
+STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests"})
 SDKS = frozenset(
     {
         "cohere.core.http_client",
@@ -32,10 +32,9 @@ SDKS = frozenset(
         "mistralai.utils.retries",
         "mistralai_azure.utils.retries",
         "mistralai_gcp.utils.retries",
-        "opentelemetry.sdk.metrics",
-        "opentelemetry.sdk.trace",
     }
 )
+TELEMETRY = frozenset({"opentelemetry.sdk.metrics", "opentelemetry.sdk.trace"})
 CLOCKS = frozenset(
     {
         "deepeval",
@@ -52,7 +51,7 @@ CLOCKS = frozenset(
 )
 """Where `tidegate.clocks.table` has its dials, written out: no table is read in a process that makes no calls."""
 
-WATCHED = STACKS | SDKS | CLOCKS
+WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module that `install` waits for; it must be told before one of them is half loaded."""
 
 PATIENCE = 10.0
