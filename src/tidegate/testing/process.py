@@ -50,6 +50,11 @@ class SimulatorProcess:
         return self.url + "/v1"
 
     @property
+    def bedrock_url(self) -> str:
+        """The `endpoint_url` of boto3's bedrock-runtime, and the base URL of the SDKs' own Bedrock clients."""
+        return self.url
+
+    @property
     def pid(self) -> int | None:
         """The child's process id, None where there is none."""
         return self._process.pid if self._process else None

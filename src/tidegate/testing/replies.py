@@ -11,6 +11,8 @@ from typing import Any
 
 Body = Mapping[str, Any]
 
+EVENTS = "text/event-stream; charset=utf-8"
+
 _PIECE = re.compile(r"\s*\S+\s*?")
 
 
@@ -43,22 +45,27 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A streamed answer as server-sent events: at once, piece by piece, and at the end; `broken` is an error event."""
+    """A streamed answer as events: at once, piece by piece, and at the end; `broken` is an error event."""
 
     head: bytes
     pieces: list[bytes]
     tail: bytes
     broken: bytes
+    content_type: str = EVENTS
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can."""
+    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can.
+
+    A body asks for a stream by its field `stream`; with `streams` every answer is one.
+    """
 
     dialect: str
     read: Callable[[Body], Question]
     whole: Callable[[Body, Reply], dict[str, Any]]
     stream: Callable[[Body, Reply], Stream] | None
+    streams: bool = False
 
 
 def dumps(value: object) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.errors import ConfigurationError
+from tidegate.testing import bedrock_shapes
 from tidegate.testing.accounts import Accounts, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
@@ -26,6 +27,8 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/v1/embeddings": EMBEDDINGS,
     "/v1/messages": MESSAGES,
 }
+
+REQUEST_IDS = {"anthropic": "request-id", "bedrock": "x-amzn-requestid"}
 
 MODELS = ("gpt-5-mini", "claude-sonnet-5", "text-embedding-3-small")
 
@@ -91,12 +94,12 @@ class Provider:
             return
         scenario = self.accounts.scenario
         model = deployment or str(body.get("model") or "")
-        streams = bool(body.get("stream")) and endpoint.stream is not None
+        streams = (endpoint.streams or bool(body.get("stream"))) and endpoint.stream is not None
         call = Call(question.input_tokens, max_tokens=question.max_tokens)
         verdict = self.accounts.admit(_key(request, model, scenario.scope), _row(request, body), call, stream=streams)
-        dialect = scenario.dialect
+        dialect: str = scenario.dialect
         if dialect == "auto":
-            dialect = "azure" if deployment else "anthropic" if endpoint.dialect == "anthropic" else "openai"
+            dialect = "azure" if deployment and endpoint.dialect == "openai" else endpoint.dialect
         headers = self._headers(verdict, dialect, scenario)
         if isinstance(verdict.outcome, Refusal):
             _refuse(connection, verdict.outcome, dialect, model, scenario, headers)
@@ -142,7 +145,7 @@ class Provider:
 
     def _headers(self, verdict: Verdict, dialect: str, scenario: Scenario) -> Headers:
         wall = time.time()
-        request_id = "request-id" if dialect == "anthropic" else "x-request-id"
+        request_id = REQUEST_IDS.get(dialect, "x-request-id")
         headers: Headers = [(request_id, f"req_{next(self._numbers):08d}")]
         if scenario.headers:
             headers += DIALECT_TABLE[dialect].headers(verdict.announced, wall)
@@ -160,12 +163,17 @@ def _endpoint(path: str) -> tuple[Endpoint | None, str]:
         return ENDPOINTS.get(f"/v1/{rest}"), deployment
     if path.startswith("/openai/v1/"):
         return ENDPOINTS.get(path.removeprefix("/openai")), ""
+    if path.startswith(bedrock_shapes.PREFIX):
+        return bedrock_shapes.endpoint_of(path)
     return None, ""
 
 
 def _key(request: Request, model: str, scope: str) -> str:
     headers = request.headers
     credential = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
+    if credential.startswith("AWS4-"):
+        # Everything after the key's name is another with each request.
+        credential = credential.partition("/")[0]
     digest = hashlib.sha256(credential.encode()).hexdigest()[:8] if credential else "anonymous"
     return {"global": "global", "model": model, "credential": digest}.get(scope, f"{model} {digest}")
 
