@@ -15,14 +15,18 @@ T = TypeVar("T")
 SDK_FAMILIES: dict[str, str] = {
     "openai": "openai",
     "anthropic": "anthropic",
+    "botocore": "bedrock",
 }
-"""SDK package: the family of its dialect. Its clients keep their HTTP client in `_client` (openai 3, anthropic 2)."""
+"""SDK package: the family of its dialect."""
+
+INNER = {"botocore": "_endpoint"}
+"""SDK package: where its clients keep what sends (botocore 1.44); in `_client` else (openai 3, anthropic 2)."""
 
 AZURE_CLIENTS = frozenset({"AzureOpenAI", "AsyncAzureOpenAI"})
 
 WRAPPABLE = (
     "openai.OpenAI, AsyncOpenAI, AzureOpenAI, AsyncAzureOpenAI; anthropic.Anthropic, AsyncAnthropic; "
-    "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session"
+    "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session; a bedrock-runtime client of boto3"
 )
 
 
@@ -52,8 +56,9 @@ def _http_client(client: object) -> tuple[object, Transport, str | None]:
     if transport is not None:
         return client, transport, None
     names = [(each.__module__.partition(".")[0], each.__name__) for each in type(client).__mro__]
-    family = next((SDK_FAMILIES[package] for package, _ in names if package in SDK_FAMILIES), None)
-    inner = getattr(client, "_client", None)
+    package = next((package for package, _ in names if package in SDK_FAMILIES), "")
+    family = SDK_FAMILIES.get(package)
+    inner = getattr(client, INNER.get(package, "_client"), None)
     transport = transport_of(inner)
     if family is None or transport is None:
         raise TypeError(

@@ -33,7 +33,7 @@ from tidegate.providers.sambanova import SAMBANOVA
 from tidegate.providers.together import TOGETHER
 from tidegate.providers.xai import XAI
 
-Family = Literal["openai", "anthropic", "azure"]
+Family = Literal["openai", "anthropic", "azure", "bedrock"]
 
 KNOWN = (
     OPENAI,
@@ -145,8 +145,9 @@ def recognise(host: str, path: str) -> Provider | None:
 def adopt(host: str, path: str, family: str | None) -> Provider | None:
     """The table for a request of a client that was wrapped by hand, or None where `path` generates nothing.
 
-    `family` is the SDK's: `openai`, `anthropic`, `azure`, or None for a bare HTTP client, for which plain generation
-    paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family and path.
+    `family` is the SDK's: `openai`, `anthropic`, `azure`, `bedrock`, or None for a bare HTTP client, for which plain
+    generation paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family and
+    path.
     """
     if len(host) > _MAX_HOST or len(path) > MAX_PATH:
         return None
@@ -174,6 +175,8 @@ def _known(tables: Tables, host: str) -> Provider | None:
 
 
 def _spoken(path: str, family: str | None) -> Provider | None:
+    if (family == "bedrock" or "/model/" in path) and BEDROCK.endpoint(path) is not None:
+        return BEDROCK
     if family == "anthropic":
         return ANTHROPIC_COMPATIBLE if ANTHROPIC_COMPATIBLE.endpoint(path) is not None else None
     if family == "azure" or "/openai/deployments/" in path:
