@@ -14,8 +14,17 @@ from tidegate.transports.govern import Installation, Mark, policy_of
 from tidegate.transports.patching import when_imported
 from tidegate.transports.stacks import TRANSPORTS, Transport
 
-BASE_URLS = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL", "AZURE_OPENAI_ENDPOINT")
-"""Variables by which the SDKs themselves are pointed elsewhere (openai 3.52 and anthropic 2.11 `_client.py`)."""
+BASE_URLS = (
+    "OPENAI_BASE_URL",
+    "ANTHROPIC_BASE_URL",
+    "AZURE_OPENAI_ENDPOINT",
+    "ANTHROPIC_BEDROCK_BASE_URL",
+    "AWS_BEDROCK_BASE_URL",
+)
+"""Variables by which the SDKs themselves are pointed elsewhere (openai 3.52 and anthropic 2.11 `_client.py`).
+
+Those of Bedrock are read by anthropic's `lib/bedrock/_client.py` and openai's `providers/bedrock.py`.
+"""
 
 _lock = threading.Lock()
 _hooked = False

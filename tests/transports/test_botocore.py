@@ -428,7 +428,9 @@ def test_no_other_service_is_looked_at(registry: tidegate.RateLimitRegistry, mon
     tidegate.install(registry)
     monkeypatch.setattr(transport, "marked", look)
     with client_of(service="sts", total_max_attempts=2) as client:
-        script = Script(client, (500, {}, NOTHING["sts"]))
+        script = Script(
+            client, (500, {}, b"<ErrorResponse><Error><Code>InternalFailure</Code></Error></ErrorResponse>")
+        )
         with pytest.raises(botocore.exceptions.ClientError):
             client.get_caller_identity()
     assert len(script.requests) == 2

@@ -28,6 +28,11 @@ class Patches:
             self._handles[target, method] = wrapt.wrap_function_wrapper(target, method, wrapper)
             return True
 
+    @property
+    def on(self) -> bool:
+        """Whether anything is wrapped."""
+        return bool(self._handles)
+
     def remove(self) -> None:
         """Restores every patched method; one under a foreign wrapper stays, inert."""
         with self._lock:
