@@ -137,7 +137,12 @@ def test_under_install_clients_made_before_are_signed_anew_as_well(
 @pytest.mark.usefixtures("impatient")
 def test_a_bearer_token_is_left_alone(registry: tidegate.RateLimitRegistry) -> None:
     server = Server(MESSAGE)
-    http = httpx2.Client(transport=httpx2.MockTransport(server))
+
+    def turn_the_key(request: httpx2.Request) -> httpx2.Response:
+        client.api_key = "another"
+        return server(request)
+
+    http = httpx2.Client(transport=httpx2.MockTransport(turn_the_key))
     client = anthropic.AnthropicBedrock(api_key="token", aws_region=aws.REGION, http_client=http)
     ask("anthropic", registry.wrap(client))
     assert [headers["authorization"] for _, _, headers, _ in server.seen] == ["Bearer token"] * 2

@@ -140,8 +140,8 @@ def test_its_outages_are_named_by_their_status(status, code):
 
 def test_signatures_differ_but_an_account_is_one():
     with Simulator(Scenario(limiters=(Limit(limit=9),))) as provider:
-        for key in ("AKIAONE", "AKIAONE", "AKIATWO"):
+        for bound, key in enumerate(("AKIAONE", "AKIAONE", "AKIATWO")):
             with client_of(provider, key) as client:
-                client.converse(**ASK)
+                client.converse(**ASK, inferenceConfig={"maxTokens": 9 + bound})
         assert [counts.received for counts in provider.truth().keys.values()] == [2, 1]
         assert all(name.startswith(PROFILE) for name in provider.truth().keys)

@@ -1,12 +1,12 @@
 """Signatures that age in the queue: the Bedrock clients of anthropic and openai sign before they send.
 
-AWS takes a signature for five minutes. Each of those clients signs in a method of its own; a class patch on it notes in
-the request who signed, and a stack that sends the request long after asks that signer again. The requests of all other
-clients meet nothing of this.
+AWS refuses a signature that is some minutes old (five, as is generally said). Each of those clients signs in a method
+of its own; a class patch on it notes in the request who signed, and a stack that sends the request long after asks that
+signer again. The requests of all other clients meet nothing of this.
 
 Lines: anthropic 2.11 `lib/bedrock/_client.py`, `_mantle.py`, `lib/aws/_client.py` `_prepare_request`; openai 3.52
-`providers/bedrock.py` `_BedrockSigV4Auth._validate_request`, with which both of its ways to sign begin (its clients hold
-those two bound: patches on them would miss clients made before).
+`providers/bedrock.py` `_BedrockSigV4Auth._validate_request`, with which both of its ways to sign begin (its clients
+hold those two bound: patches on them would miss clients made before).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from tidegate.transports.patching import Patches, when_imported
 
 STALE_AFTER = 60.0
-"""Seconds after which a request is signed anew: well within AWS's five minutes, clocks that differ included."""
+"""Seconds from the coming of a call after which its request is signed anew: well within minutes."""
 
 SIGNER = "tidegate.signer"
 """The extension of a request that names its signer."""
