@@ -437,7 +437,7 @@ def test_no_other_service_is_looked_at(registry: tidegate.RateLimitRegistry, mon
 
 
 def test_clients_of_other_services_cannot_be_wrapped(registry: tidegate.RateLimitRegistry) -> None:
-    with client_of(service="sts") as client, pytest.raises(TypeError, match="bedrock-runtime"):
+    with client_of(service="sts") as client, pytest.raises(TypeError, match="BedrockRuntime"):
         registry.wrap(client)
 
 

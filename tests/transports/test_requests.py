@@ -6,58 +6,16 @@ import gc
 import json
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 import requests
 
 import tidegate
+from tests.transports.answering import ANSWER, BODY, EVENTS, Reply, Server, fine, only, refused_at_first, streaming
 from tidegate.testing import Limit, Scenario, Simulator
-
-BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}'
-EVENTS = b'data: {"choices": []}\n\n' * 3 + b"data: [DONE]\n\n"
-
-Reply = tuple[int, dict[str, str], bytes]
-
-
-class Server:
-    """Answers each request with what `reply` makes of its number and path; `seen` are the paths."""
-
-    def __init__(self, reply: Callable[[int, str], Reply]) -> None:
-        self.seen: list[str] = []
-        outer = self
-
-        class Answering(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers.get("content-length", 0)))
-                outer.seen.append(self.path)
-                status, headers, body = reply(len(outer.seen), self.path)
-                self.send_response(status)
-                for name, value in {"content-length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *facts: object) -> None:
-                """Nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-        self.chat = f"http://127.0.0.1:{self._server.server_port}/v1/chat/completions"
-
-    def __enter__(self) -> Server:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
 
 class Refusing(requests.adapters.BaseAdapter):
@@ -74,23 +32,6 @@ class Refusing(requests.adapters.BaseAdapter):
 def session(registry: tidegate.RateLimitRegistry) -> Iterator[requests.Session]:
     with requests.Session() as session:
         yield registry.wrap(session)
-
-
-def only(registry: tidegate.RateLimitRegistry) -> Any:
-    (key,) = registry.snapshot().keys.values()
-    return key
-
-
-def fine(number: int, path: str) -> Reply:
-    return 200, {}, ANSWER
-
-
-def streaming(number: int, path: str) -> Reply:
-    return 200, {"content-type": "text/event-stream"}, EVENTS
-
-
-def refused_at_first(number: int, path: str) -> Reply:
-    return (429, {"retry-after": "0.05"}, b"{}") if number == 1 else (200, {}, ANSWER)
 
 
 def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: tidegate.RateLimitRegistry) -> None:

@@ -174,7 +174,10 @@ class Bucket:
         "rate",
         "room",
         "scale",
+        "since",
+        "stood",
         "unit",
+        "used",
         "window",
     )
 
@@ -186,6 +189,7 @@ class Bucket:
         self.rate = self.limit / self.window
         self.scale = 1.0
         self.room = 0.0
+        self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self._low, self._high = 0.0, float("inf")
         self._anchor_order = -1
         self._anchor_at = now

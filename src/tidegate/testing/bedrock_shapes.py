@@ -13,7 +13,18 @@ from urllib.parse import unquote
 from tidegate.testing import eventstream
 from tidegate.testing.anthropic_shapes import read_messages, stream_message, whole_message
 from tidegate.testing.bedrock_prose import TOO_MANY_TOKENS
-from tidegate.testing.replies import Body, Endpoint, Question, Reply, Stream, bound_of, text_of, texts_of, tokens_in
+from tidegate.testing.replies import (
+    Body,
+    Endpoint,
+    Question,
+    Reply,
+    Stream,
+    always,
+    bound_of,
+    text_of,
+    texts_of,
+    tokens_in,
+)
 
 PREFIX = "/model/"
 
@@ -82,9 +93,9 @@ def _chunks(events: bytes) -> bytes:
 
 ENDPOINTS: dict[str, Endpoint] = {
     "converse": Endpoint("bedrock", read_converse, whole_converse, None),
-    "converse-stream": Endpoint("bedrock", read_converse, whole_converse, stream_converse, streams=True),
+    "converse-stream": Endpoint("bedrock", read_converse, whole_converse, stream_converse, streams=always),
     "invoke": Endpoint("bedrock", read_messages, whole_message, None),
-    "invoke-with-response-stream": Endpoint("bedrock", read_messages, whole_message, stream_invoke, streams=True),
+    "invoke-with-response-stream": Endpoint("bedrock", read_messages, whole_message, stream_invoke, streams=always),
 }
 
 

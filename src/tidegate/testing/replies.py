@@ -45,7 +45,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A streamed answer as events: at once, piece by piece, and at the end; `broken` is an error event."""
+    """A streamed answer: at once, piece by piece, and at the end; `broken` is an error in its middle."""
 
     head: bytes
     pieces: list[bytes]
@@ -54,18 +54,28 @@ class Stream:
     content_type: str = EVENTS
 
 
+def asks_stream(body: Body) -> bool:
+    """Whether a body asks for a stream."""
+    return bool(body.get("stream"))
+
+
+def always(body: Body) -> bool:
+    """Every answer is a stream."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can.
 
-    A body asks for a stream by its field `stream`; with `streams` every answer is one.
+    `dialect` is that of its refusals; `streams` says of a body whether the answer is to be streamed.
     """
 
     dialect: str
     read: Callable[[Body], Question]
     whole: Callable[[Body, Reply], dict[str, Any]]
     stream: Callable[[Body, Reply], Stream] | None
-    streams: bool = False
+    streams: Callable[[Body], bool] = asks_stream
 
 
 def dumps(value: object) -> bytes:

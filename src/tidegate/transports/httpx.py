@@ -136,7 +136,6 @@ def put(module: ModuleType) -> None:
     if module.Client not in _stacks:
         _stacks[module.Client] = Stack(module)
     _stacks[module.Client].put()
-    sigv4.follow(patches)
 
 
 def loaded() -> list[ModuleType]:

@@ -11,14 +11,13 @@ hold those two bound: patches on them would miss clients made before).
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tidegate.transports.patching import Patches, when_imported
+from tidegate.transports.patching import Patches
 
 STALE_AFTER = 60.0
 """Seconds from the coming of a call after which its request is signed anew: well within minutes."""
@@ -28,8 +27,6 @@ SIGNER = "tidegate.signer"
 
 SIGNATURE = ("authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256")
 """The headers that signing sets (openai 3.52 `_AWS_SIGNING_HEADERS`); one left standing would be signed as well."""
-
-_followed = False
 
 
 class Methods(NamedTuple):
@@ -82,21 +79,13 @@ def _unsigned(request: Any) -> tuple[Any, Methods]:
     return owner, signer.methods
 
 
-def follow(patches: Patches) -> None:
-    """Patches the classes that sign, those loaded and those yet to come, as long as other `patches` are on."""
-    global _followed
-    if not _followed:
-        _followed = True
-        for name in SIGNING:
-            when_imported(name, partial(_put, patches))
-    for name in SIGNING:
-        if name in sys.modules:
-            _put(patches, sys.modules[name])
+def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
+    """The modules of one SDK that sign, each with what patches it."""
+    return {name: put for name in SIGNING if name.startswith(f"{package}.")}
 
 
-def _put(patches: Patches, module: ModuleType) -> None:
-    if not patches.on:
-        return
+def put(patches: Patches, module: ModuleType) -> None:
+    """Patches the classes of one module that sign."""
     methods = SIGNING[module.__name__]
     for each in list(vars(module).values()):
         if isinstance(each, type) and each.__module__ == module.__name__ and methods.noting in vars(each):

@@ -1,0 +1,323 @@
+"""aiohttp, by a class patch on `ClientSession._request`: redirects and the check of the status happen inside it.
+
+It returns when the headers are there, whatever the caller wants of the body. An error's body is read before it is
+judged, and can be read again. A body that is there by then is complete: the permit goes back at once. Any other is
+watched where the network feeds it, so that the permit goes back when the provider has finished, whether or not the
+body is ever read: many fetch all their responses before they read the first. The module is never imported here: it
+comes from `sys.modules`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+from tidegate import providers
+from tidegate.core.admission import Permit
+from tidegate.core.exchange import Sent
+from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.drive import adrive
+from tidegate.nesting import Cell
+from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, GovernedCall, Sending, marked, provider_of
+from tidegate.transports.patching import Patches
+from tidegate.transports.readers import Readers, arrived
+from tidegate.transports.streams import StreamWatch
+
+MODULES = ("aiohttp",)
+
+PLAIN = (str, bytes, int, float)
+"""Values of a form's fields that say the same each time they are sent."""
+
+logger = logging.getLogger("tidegate")
+patches = Patches()
+_wrapped: weakref.WeakSet[object] = weakref.WeakSet()
+
+
+class AiohttpCall(GovernedCall):
+    """One `_request` of a session; `check` is what is to be made of a refusing status: True, a function, or nothing."""
+
+    __slots__ = ("check", "received", "session", "stack", "url")
+
+    check: Any
+    received: tuple[Any, bytes | None] | None
+    session: Any
+    stack: Stack
+    url: Any
+
+    async def asend(self, permit: Permit) -> Sent:
+        """Sends the request; the body goes on streaming, unless it is an error's or there already."""
+        self.received = None
+        try:
+            with Cell():
+                response = await self.wrapped(*self.args, **self.kwargs)
+                _, body = self.received or await self.receive(response)
+        except Exception as error:
+            return Sent(self._judge_raised(permit, error), error=error)
+        outcome = self.outcome(permit, response.status, response, body)
+        if body is not None or outcome.kind is not Kind.OK:
+            return Sent(outcome, response=response)
+        if not self.stack.readers.follow(response.content, StreamWatch(self, permit, outcome)):
+            return Sent(outcome, response=response)
+        # Nothing more is sent: what is under way keeps neither the session nor the request.
+        self.received = None
+        del self.wrapped, self.args, self.kwargs, self.session
+        return Sent(outcome, response=response, streaming=True)
+
+    async def receive(self, response: Any) -> tuple[Any, bytes | None]:
+        """Takes in a response, with its body where that is complete or an error's; the caller can still read it."""
+        content, body = response.content, None
+        if response.status >= 400:
+            try:
+                body = await content.read()
+            except Exception:
+                # The status is known; who reads the body is told of the failure then.
+                response.close()
+                body = b""
+            except BaseException:
+                response.close()
+                raise
+            if body:
+                response.content = self.stack.readers.whole(body)
+        elif content.is_eof():
+            body = arrived(content)
+        self.received = response, body
+        return self.received
+
+    async def examine(self, response: Any) -> None:
+        """Stands in for the caller's check of the status: what it raises must not hide the response from us."""
+        await self.receive(response)
+        await self.apply(response)
+
+    async def apply(self, response: Any) -> None:
+        """Raises what the caller's check raises (aiohttp 3.14 `client.py`, "check response status")."""
+        if callable(self.check):
+            await self.check(response)
+        else:
+            response.raise_for_status()
+
+    async def checked(self) -> Any:
+        """The response of a call that is checked; one of our own has not been, yet."""
+        response = await adrive(self)
+        if self.received is None and response.status >= 400:
+            await self.apply(response)
+        return response
+
+    def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
+        """What an answer comes to; a stream that is complete may end with a failure."""
+        outcome = super().outcome(permit, status, response, body)
+        if outcome.kind is Kind.OK and body is not None and len(body) > SHORT:
+            return providers.judge_event(self.provider, body[-SHORT:]) or outcome
+        return outcome
+
+    def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
+        """The answer's headers."""
+        pairs: tuple[tuple[bytes, bytes], ...] = response.raw_headers
+        return pairs
+
+    def judge_error(self, error: Exception) -> Outcome:
+        """What an exception means: aiohttp derives some of its own from OSError, as Python does its TimeoutError."""
+        names = {each.__name__ for each in type(error).__mro__}
+        if "TimeoutError" in names and "ConnectionTimeoutError" not in names:
+            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
+        if "ClientConnectionError" in names or "ClientPayloadError" in names or isinstance(error, OSError):
+            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
+        return Outcome(Kind.ABANDONED, row="exception")
+
+    def stop_retries(self, response: Any) -> None:
+        """Marks the response: its headers cannot be changed."""
+        if response.status in RETRYABLE:
+            setattr(response, GAVE_UP, True)
+
+    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
+        """A 429 of the session's own class of responses."""
+        self.received = None
+        response = self.stack.response(self.session, self.url, self.kwargs, headers, body)
+        setattr(response, GAVE_UP, True)
+        return response
+
+    def _judge_raised(self, permit: Permit, error: Exception) -> Outcome:
+        outcome = self.judge_error(error)
+        if outcome.kind is Kind.ABANDONED and self.received is not None:
+            # The caller's check did not like the answer: it is the answer that teaches.
+            response, body = self.received
+            return self.outcome(permit, response.status, response, body)
+        return outcome
+
+
+class Stack:
+    """The module, and what is made of its classes."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+        self.readers = Readers(module)
+        self.constructor = frozenset(inspect.signature(module.ClientResponse.__init__).parameters)
+
+    def put(self) -> None:
+        """Patches the session's class."""
+        patches.put(self.module.ClientSession, "_request", self.request)
+
+    def request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
+        """`ClientSession._request`, governed where the session or the process is; returns an awaitable."""
+        call = self._call(wrapped, session, args, kwargs)
+        if call is None:
+            return wrapped(*args, **kwargs)
+        return call.checked() if call.check else adrive(call)
+
+    def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any) -> Any:
+        """A 429 as `session` would have received it."""
+        multidict = sys.modules["multidict"]
+        raw = session.json_serialize(body).encode()
+        sent = multidict.CIMultiDictProxy(session._prepare_headers(options.get("headers")))
+        facts = {
+            "writer": None,
+            "continue100": None,
+            "timer": None,
+            "request_info": self.module.RequestInfo(url, "POST", sent, url),
+            "traces": [],
+            "loop": asyncio.get_running_loop(),
+            "session": session,
+            "stream_writer": SimpleNamespace(output_size=0),
+        }
+        facts = {name: value for name, value in facts.items() if name in self.constructor}
+        response = session._response_class("POST", url, **facts)
+        pairs = {**headers, "Content-Type": "application/json", "Content-Length": str(len(raw))}
+        response.version, response.status, response.reason = self.module.HttpVersion11, 429, "Too Many Requests"
+        response._headers = multidict.CIMultiDictProxy(multidict.CIMultiDict(pairs))
+        response._raw_headers = tuple((name.encode(), value.encode()) for name, value in pairs.items())
+        response.content = self.readers.whole(raw)
+        return response
+
+    def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> AiohttpCall | None:
+        try:
+            mark = marked(session)
+            if mark is None:
+                return None
+            method = args[0] if args else kwargs.get("method")
+            if method != "POST" and str(method).upper() != "POST":
+                return None
+            url = _url(session, args[1] if len(args) > 1 else kwargs.get("str_or_url"))
+            if url is None or not url.raw_host:
+                return None
+            provider = provider_of(mark, url.raw_host, url.path)
+            if provider is None:
+                return None
+            body = _body(self.module, session, kwargs)
+            params = kwargs.get("params")
+            url = url.update_query(params) if params else url
+            sending = Sending(
+                url.scheme,
+                url.raw_host,
+                None if url.is_default_port() else url.port,
+                url.path,
+                _pairs(session, kwargs),
+                body.content,
+                body.replayable,
+                body.model,
+                url.raw_query_string.encode(),
+            )
+            call = AiohttpCall(mark, provider, sending)
+            call.check = kwargs.get("raise_for_status")
+            if call.check is None:
+                call.check = session.raise_for_status
+        except Exception:
+            # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
+            logger.exception("a request could not be read; it is not governed")
+            return None
+        call.session, call.url, call.stack = session, url, self
+        kwargs = {**body.options, "raise_for_status": call.examine} if call.check else body.options
+        call.carry(wrapped, args, kwargs, True)
+        return call
+
+
+class Body(NamedTuple):
+    """What a request's body is, and the options of `_request` that send it."""
+
+    options: dict[str, Any]
+    content: bytes | None
+    replayable: bool
+    model: str = ""
+
+
+def put(module: ModuleType) -> None:
+    """Patches aiohttp, once."""
+    Stack(module).put()
+
+
+def loaded() -> list[ModuleType]:
+    """The module, where the process has imported it."""
+    return [sys.modules[name] for name in MODULES if name in sys.modules]
+
+
+def module_of(session: object) -> ModuleType:
+    """The module that a session (see `is_client`) is of."""
+    return next(module for module in loaded() if isinstance(session, module.ClientSession))
+
+
+def is_client(candidate: object) -> bool:
+    """Whether it is a session."""
+    return any(isinstance(candidate, module.ClientSession) for module in loaded())
+
+
+def remember(session: object) -> None:
+    """Notes a session that was wrapped: the patch stays on while it lives."""
+    _wrapped.add(session)
+
+
+def remembered() -> bool:
+    """Whether a wrapped session lives."""
+    return len(_wrapped) > 0
+
+
+def _url(session: Any, given: Any) -> Any:
+    try:
+        return session._build_url(given)
+    except Exception:
+        # It is the session's to say what is wrong with it.
+        return None
+
+
+def _pairs(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
+    """The headers that the session will send, as far as they say who pays."""
+    headers = session._prepare_headers(options.get("headers"))
+    auth = options.get("auth") or session.auth
+    if auth is not None and "Authorization" not in headers:
+        headers["Authorization"] = auth.encode()
+    return [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+def _body(module: ModuleType, session: Any, options: dict[str, Any]) -> Body:
+    """What is sent; what comes as `json` is serialised here, once, as `_request` would."""
+    data, given = options.get("data"), options.get("json")
+    again = options.get("upload_tracker") is None
+    if given is not None and data is None:
+        dumps = getattr(session, "_json_serialize_bytes", None)
+        content = dumps(given) if dumps is not None else session.json_serialize(given).encode()
+        payload = module.payload.BytesPayload(content, content_type="application/json", encoding="utf-8")
+        options = {**options, "data": payload}
+        del options["json"]
+        return Body(options, bytes(content), again)
+    if data is None:
+        return Body(options, b"", again)
+    if isinstance(data, (str, bytes, bytearray, memoryview)):
+        return Body(options, data.encode() if isinstance(data, str) else bytes(data), again)
+    if isinstance(data, module.FormData):
+        fields = [(facts.get("name"), value) for facts, _, value in getattr(data, "_fields", ())]
+        return Body(options, None, False, _model(fields))
+    if isinstance(data, (Mapping, list, tuple)):
+        fields = list(data.items() if isinstance(data, Mapping) else data)
+        plain = all(isinstance(field, tuple) and isinstance(field[-1], PLAIN) for field in fields)
+        return Body(options, None, again and plain, _model(fields))
+    return Body(options, None, False)
+
+
+def _model(fields: Iterable[Any]) -> str:
+    for field in fields:
+        if isinstance(field, tuple) and len(field) == 2 and field[0] == "model":
+            return field[1] if isinstance(field[1], str) else ""
+    return ""
