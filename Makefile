@@ -1,11 +1,11 @@
 # Each command sets up what it needs, in an environment of its own below .venv.
-# PYTHON may name another interpreter (3.11 or newer).
+# PYTHON may name another interpreter (3.11 or newer), NAMES the frameworks that `make frameworks` is to run.
 
 PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters clean
+.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters frameworks clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -27,6 +27,9 @@ format: $(ENVS)/lint/ready
 
 bench-overhead bench-makespan bench-waiters: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
+
+frameworks: $(ENVS)/test/ready
+	$(ENVS)/test/bin/python -m conformance.frameworks $(NAMES)
 
 clean:
 	rm -rf $(ENVS) bench/results .hypothesis

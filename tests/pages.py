@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
 from tidegate.checkup.habits import HABITS
 from tidegate.clocks.clock import shown
@@ -198,6 +199,20 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
+STACKS = ("openai", "httpx", "httpx2", "aiohttp", "requests")
+
+
+def framework_table() -> str:
+    rows = ["| framework | version | beside it | example |", "|---|---|---|---|"]
+    for framework in FRAMEWORKS:
+        there = framework.environment.versions
+        stack = [f"{name} {there[name]}" for name in STACKS if name in there]
+        example = f"[{framework.example}](../examples/frameworks/{framework.example})"
+        cells = (f"[{framework.name}](frameworks/{framework.page}.md)", framework.version, ", ".join(stack), example)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("README.md", settings),
     "providers": ("docs/providers.md", provider_tables),
@@ -209,6 +224,7 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "span events": ("docs/telemetry.md", span_event_table),
     "attributes": ("docs/telemetry.md", attribute_table),
     "event signals": ("docs/telemetry.md", event_signal_table),
+    "frameworks": ("docs/frameworks.md", framework_table),
     **{
         f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
         for table in providers.TABLES

@@ -77,7 +77,7 @@ class Settings(BaseModel):
     )
     log: bool = Field(
         True,
-        description="Show the status line and exit line of `tidegate run`: on or off (pip, uv: shown unless quiet).",
+        description="Show what `tidegate run` and stretched clocks have to say: on or off (pip, uv: unless quiet).",
     )
     telemetry: bool = Field(
         True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."

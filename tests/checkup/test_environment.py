@@ -50,7 +50,7 @@ def test_a_stack_that_is_new_among_the_transports_is_listed_by_its_name(
 
 def test_of_every_known_stack_that_is_governed_it_is_known_where() -> None:
     governed = [stack for stack in STACKS if governs(stack)]
-    assert {"httpx", "httpx2", "requests"} <= {stack.module for stack in governed}
+    assert {"httpx", "httpx2", "requests", "aiohttp"} <= {stack.module for stack in governed}
     assert all(stack.point and stack.least and stack.below for stack in governed)
 
 

@@ -80,7 +80,7 @@ def test_the_modules_beside_it_are_read_too_and_they_in_turn(install: Install, t
     package.mkdir()
     (package / "__init__.py").write_text("from . import grok\n")
     (package / "grok.py").write_text("import asyncio\nimport xai_sdk\n\nasyncio.timeout(5)\n")
-    found = read(tmp_path, "import helpers\n", helpers="from judges import anything\nimport my_eval\n")
+    found = read(tmp_path, "import judging\n", judging="from judges import anything\nimport my_eval\n")
     assert ("sdk", Verdict.UNGOVERNED, "xai-sdk") in [each[:3] for each in found]
     assert "judges/grok.py:4" in [each.place for each in found]
 

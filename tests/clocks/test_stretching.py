@@ -214,6 +214,13 @@ def test_each_is_told_of_once_in_one_line(loaded: Any, caplog: pytest.LogCapture
     )
 
 
+def test_with_the_log_off_it_is_told_only_to_those_who_listen(loaded: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tidegate")
+    loaded(frameworks.ragas_run_config())
+    install(log=False)
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+
+
 def test_a_framework_that_fails_to_be_set_runs_as_it_is(loaded: Any, caplog: pytest.LogCaptureFixture) -> None:
     ragas = loaded(frameworks.ragas_run_config())
     modules = frameworks.deepeval(frameworks.DeepevalSettings())

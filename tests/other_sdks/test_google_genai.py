@@ -259,6 +259,15 @@ def test_a_client_that_was_not_wrapped_passes_beside_one_that_was(way: str) -> N
     assert registry.snapshot().attempts == 0
 
 
+def test_the_asynchronous_side_of_a_client_can_be_wrapped_too(way: str) -> None:
+    registry = hurried()
+    with Simulator() as provider:
+        client = make(provider)
+        assert registry.wrap(client.aio) is client.aio
+        assert one(asking(way, client)) == "You said: How high?"
+        assert tallied(registry, provider) == (1, 1)
+
+
 def test_a_key_of_google_without_a_free_tier_is_told_at_once(registry: tidegate.RateLimitRegistry) -> None:
     with Simulator(Scenario(limiters=(Limit(kind="credit", limit=0),))) as provider:
         error = one(asking("sync", registry.wrap(make(provider, retry_options=EAGER))))

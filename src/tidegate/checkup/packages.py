@@ -63,19 +63,25 @@ PACKAGES = (
         note="its RetryTransport repeats GETs by itself; predictions are POSTs, each of which passes the queue",
     ),
     Package("boto3", ("boto3",), "boto3 1.44.5", instead=("botocore",)),
-    Package("aioboto3", ("aioboto3",), "aioboto3: sessions of aiobotocore", instead=("aiobotocore",)),
+    Package("aioboto3", ("aioboto3",), "aioboto3 15.5.0 session.py: sessions of aiobotocore", instead=("aiobotocore",)),
     Package("xai-sdk", ("xai_sdk",), "xai-sdk 1.21.0 client.py: grpc.aio channels", instead=("grpcio",)),
     Package(
         "google-cloud-aiplatform",
-        ("vertexai", "google.cloud.aiplatform"),
-        "google-cloud-aiplatform: api_transport=grpc by default",
+        (
+            "vertexai.generative_models",
+            "vertexai.language_models",
+            "vertexai.vision_models",
+            "vertexai.preview",
+            "google.cloud.aiplatform",
+        ),
+        "google-cloud-aiplatform 2.7.0 initializer.py: gRPC unless api_transport is rest",
         instead=("grpcio",),
-        note='with vertexai.init(api_transport="rest") it sends through requests',
+        note='vertexai.init(api_transport="rest") sends through requests, vertexai.Client through google-genai',
     ),
     Package(
         "google-generativeai",
         ("google.generativeai",),
-        "google-generativeai: transport=grpc by default",
+        "google-generativeai 0.8.6 client.py: gRPC unless transport is rest",
         instead=("grpcio",),
         note='with configure(transport="rest") it sends through requests',
     ),
@@ -106,8 +112,10 @@ PACKAGES = (
     Package("arize-phoenix-client", ("phoenix.client",), "arize-phoenix-client 3.5.0", instead=("openai",)),
     Package("dspy", ("dspy",), "dspy 3.4.1", instead=("litellm",)),
     Package("mlflow", ("mlflow",), "mlflow 3.18.0: its judges", instead=("requests", "litellm")),
-    Package("llama-index-llms-openai", ("llama_index.llms.openai",), "0.8.3", instead=("openai",)),
-    Package("llama-index-workflows", ("workflows", "llama_index.core.workflow"), "2.26.1"),
+    Package(
+        "llama-index-llms-openai", ("llama_index.llms.openai",), "llama-index-llms-openai 0.8.3", instead=("openai",)
+    ),
+    Package("llama-index-workflows", ("workflows", "llama_index.core.workflow"), "llama-index-workflows 2.26.1"),
     Package("haystack-ai", ("haystack",), "haystack 3.4.0", instead=("openai",)),
 )
 

@@ -18,6 +18,7 @@ logger = logging.getLogger("tidegate")
 
 _lock = threading.RLock()
 _max_wait: float | None = None
+_level = logging.WARNING
 _hooked = False
 _turned: dict[tuple[Clock, Default | Variable], list[Turned]] = {}
 _told: set[Clock] = set()
@@ -28,12 +29,15 @@ def stretch(settings: Settings) -> None:
 
     With `framework_clocks="keep"`, and where tidegate is disabled, all clocks are as the frameworks have them.
     """
-    global _max_wait, _hooked
+    global _max_wait, _level, _hooked
     with _lock:
         restore()
         if not stretches(settings):
             return
         _max_wait = settings.max_wait
+        # A warning is what is seen without any configuration of logging: somebody else's program now runs otherwise
+        # than its pages say.
+        _level = logging.WARNING if settings.log else logging.INFO
         for clock in CLOCKS:
             for dial in clock.dials:
                 if dial.module in sys.modules:
@@ -77,9 +81,8 @@ def _wind(clock: Clock, dial: Default | Variable, module: ModuleType) -> None:
 
 
 def _tell(clock: Clock, turned: Turned) -> None:
-    # A warning, for without any configuration of logging that is what is seen: somebody else's program now runs
-    # otherwise than its pages say.
-    logger.warning(
+    logger.log(
+        _level,
         "tidegate: %s has a clock of %g s (%s) that runs while calls stand in the queue: it is %s now "
         "(TIDEGATE_FRAMEWORK_CLOCKS=keep leaves it)",
         clock.framework,

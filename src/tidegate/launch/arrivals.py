@@ -18,7 +18,41 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-WATCHED = frozenset({"httpx", "httpx2", "requests", "requests.sessions"})
+STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests", "requests.sessions"})
+SDKS = frozenset(
+    {
+        "cohere.core.http_client",
+        "google.genai._api_client",
+        "google.genai._gaos.utils.retries",
+        "huggingface_hub.inference._client",
+        "huggingface_hub.inference._generated._async_client",
+        "mistralai.azure.client.utils.retries",
+        "mistralai.client.utils.retries",
+        "mistralai.gcp.client.utils.retries",
+        "mistralai.utils.retries",
+        "mistralai_azure.utils.retries",
+        "mistralai_gcp.utils.retries",
+        "opentelemetry.sdk.metrics",
+        "opentelemetry.sdk.trace",
+    }
+)
+CLOCKS = frozenset(
+    {
+        "deepeval",
+        "dspy.predict.parallel",
+        "dspy.primitives.module",
+        "dspy.utils.parallelizer",
+        "mlflow",
+        "phoenix.client.experiments",
+        "phoenix.client.resources.experiments",
+        "phoenix.evals.executors",
+        "ragas.run_config",
+        "workflows.workflow",
+    }
+)
+"""Where `tidegate.clocks.table` has its dials, written out: no table is read in a process that makes no calls."""
+
+WATCHED = STACKS | SDKS | CLOCKS
 """Every module that `install` waits for; it must be told before one of them is half loaded."""
 
 PATIENCE = 10.0

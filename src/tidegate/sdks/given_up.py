@@ -14,7 +14,8 @@ def is_given_up(response: Any) -> bool:
     asynchronous session wraps the latter in `_response` (google-auth 2.62 `aio/transport/aiohttp.py`).
     """
     inner = getattr(response, "_response", response)
-    if getattr(inner, GAVE_UP, False):
+    # Of a mock's attributes none is False.
+    if getattr(inner, GAVE_UP, False) is True:
         return True
     headers = getattr(inner, "headers", None)
     return headers is not None and headers.get(NO_RETRY) == "false"

@@ -25,7 +25,7 @@ def put(patches: Patches, module: ModuleType) -> None:
     temporary = module.TemporaryError
 
     def loop(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
-        attempt, *others = args
+        attempt, *others = args or (kwargs.pop("func"),)
 
         def once(*numbers: int) -> Any:
             try:
@@ -38,7 +38,7 @@ def put(patches: Patches, module: ModuleType) -> None:
         return wrapped(once, *others, **kwargs)
 
     async def async_loop(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
-        attempt, *others = args
+        attempt, *others = args or (kwargs.pop("func"),)
 
         async def once(*numbers: int) -> Any:
             try:

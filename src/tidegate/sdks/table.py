@@ -50,7 +50,7 @@ TOGETHER = Sdk(
     clients=("Together", "AsyncTogether"),
     family="together",
     places=("_client",),
-    source="together 2.36.0 and 3.1.1 `_base_client.py`",
+    source="together 2.36.0 and 3.1.1 `_base_client.py` (3.x adds the version to a base URL itself)",
 )
 OLLAMA = Sdk(
     package="ollama",

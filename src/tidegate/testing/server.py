@@ -15,6 +15,7 @@ from tidegate.testing.accounts import Accounts, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
 from tidegate.testing.gate import Call, Refusal
+from tidegate.testing.instances import fitted
 from tidegate.testing.live import JSON, LiveCall, error_body
 from tidegate.testing.openai_shapes import CHAT, EMBEDDINGS, RESPONSES
 from tidegate.testing.replies import Body, Endpoint, Question, Reply, dumps, tokens_in
@@ -42,8 +43,8 @@ AnswerText = Callable[[str], str]
 class Provider:
     """A simulated provider without its socket: give it requests of `wire` connections.
 
-    `answer` makes the text of an answer from the prompt (the last message); by default the scenario's `answers` decide,
-    and a short echo stands for what they lack.
+    `answer` makes the text of an answer from the prompt (the last message of the user); by default the scenario's
+    `answers` decide, and a short echo stands for what they lack.
     """
 
     def __init__(
@@ -123,6 +124,9 @@ class Provider:
 
     def _reply(self, endpoint: Endpoint, question: Question, model: str, scenario: Scenario) -> Reply:
         text = self._text(question.prompt, scenario)
+        form = question.form
+        if form is not None:
+            text = fitted(text, form.schema)
         natural = self.accounts.output_tokens(tokens_in(len(text)))
         bound = natural if question.max_tokens is None else max(0, question.max_tokens)
         if natural > bound and scenario.output_tokens is None:
@@ -135,6 +139,7 @@ class Provider:
             output_tokens=min(natural, bound),
             cut_short=natural > bound,
             created=int(time.time()),
+            tool=form.tool if form is not None else "",
         )
 
     def _text(self, prompt: str, scenario: Scenario) -> str:

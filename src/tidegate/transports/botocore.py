@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -31,12 +29,10 @@ from tidegate.core.exchange import Sent
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
+from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GovernedCall, Sending, marked
-from tidegate.transports.patching import Patches
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
-
-MODULES = ("botocore.endpoint", "botocore.retries.bucket")
 
 SERVICES = "bedrock"
 """How the endpoint prefix of every service begins that is looked at."""
@@ -55,9 +51,6 @@ MADE_OF = "_tidegate_made_of"
 TTL = "%Y%m%dT%H%M%SZ"
 """How `Endpoint._calculate_ttl` writes the instant at which a repeated request is of no more use."""
 
-logger = logging.getLogger("tidegate")
-patches = Patches()
-_wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 _sending: ContextVar[bool] = ContextVar("tidegate_botocore_sending", default=False)
 
 
@@ -221,8 +214,7 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         sending = Sending(url.scheme, host, url.port, url.path, headers, whole, replayable)
         call = BotocoreCall(mark, provider, sending)
     except Exception:
-        # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
-        logger.exception("a request could not be read; it is not governed")
+        unreadable()
         return None
     call.endpoint = endpoint
     call.signed_at = call.now()
@@ -232,7 +224,8 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
 
 def put(module: ModuleType) -> None:
     """Patches botocore, once, as far as it is loaded."""
-    endpoint, bucket = (sys.modules.get(name) for name in MODULES)
+    patches = TRANSPORT.patches
+    endpoint, bucket = (sys.modules.get(name) for name in TRANSPORT.MODULES)
     if endpoint is not None:
         patches.put(endpoint.Endpoint, "create_request", create_request)
         patches.put(endpoint.Endpoint, "_get_response", get_response)
@@ -241,33 +234,18 @@ def put(module: ModuleType) -> None:
         patches.put(bucket.TokenBucket, "acquire", acquire)
 
 
-def loaded() -> list[ModuleType]:
-    """Those modules that the process has imported."""
-    return [sys.modules[name] for name in MODULES if name in sys.modules]
+class Endpoints(Clients):
+    """The endpoints of Bedrock's clients: those of other services are none of ours."""
+
+    def _holds(self, module: ModuleType, candidate: Any) -> bool:
+        endpoint = getattr(module, "Endpoint", None)
+        if endpoint is None or not isinstance(candidate, endpoint):
+            return False
+        prefix: str = candidate._endpoint_prefix
+        return prefix.startswith(SERVICES)
 
 
-def module_of(endpoint: object) -> ModuleType:
-    """The module that an endpoint (see `is_client`) is of."""
-    return sys.modules["botocore.endpoint"]
-
-
-def is_client(candidate: object) -> bool:
-    """Whether it is the endpoint of a client of Bedrock."""
-    module = sys.modules.get("botocore.endpoint")
-    if module is None or not isinstance(candidate, module.Endpoint):
-        return False
-    prefix: str = candidate._endpoint_prefix
-    return prefix.startswith(SERVICES)
-
-
-def remember(endpoint: object) -> None:
-    """Notes an endpoint whose client was wrapped: the patches stay on while it lives."""
-    _wrapped.add(endpoint)
-
-
-def remembered() -> bool:
-    """Whether the endpoint of a wrapped client lives."""
-    return len(_wrapped) > 0
+TRANSPORT = Endpoints(("botocore.endpoint", "botocore.retries.bucket"), ("Endpoint",), put)
 
 
 @lru_cache(maxsize=1024)

@@ -7,9 +7,6 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
-import logging
-import sys
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -19,15 +16,11 @@ from tidegate.core.exchange import Sent
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
+from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
-from tidegate.transports.patching import Patches
 from tidegate.transports.streams import StreamWatch
 
-MODULES = ("httpx", "httpx2")
-logger = logging.getLogger("tidegate")
-patches = Patches()
 _stacks: dict[type, Stack] = {}
-_wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 
 
 class HttpxCall(GovernedCall):
@@ -89,8 +82,8 @@ class Stack:
 
     def put(self) -> None:
         """Patches both classes of the module."""
-        patches.put(self.module.Client, "send", self.send)
-        patches.put(self.module.AsyncClient, "send", self.asend)
+        TRANSPORT.patches.put(self.module.Client, "send", self.send)
+        TRANSPORT.patches.put(self.module.AsyncClient, "send", self.asend)
 
     def send(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """`Client.send`, governed where the client or the process is."""
@@ -123,8 +116,7 @@ class Stack:
             sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, url.query)
             call = HttpxCall(mark, provider, sending)
         except Exception:
-            # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
-            logger.exception("a request could not be read; it is not governed")
+            unreadable()
             return None
         call.stack = self
         call.carry(wrapped, args, kwargs, bool(kwargs.get("stream")))
@@ -138,29 +130,7 @@ def put(module: ModuleType) -> None:
     _stacks[module.Client].put()
 
 
-def loaded() -> list[ModuleType]:
-    """Those of the two modules that the process has imported."""
-    return [sys.modules[name] for name in MODULES if name in sys.modules]
-
-
-def module_of(client: object) -> ModuleType:
-    """The module that a client (see `is_client`) is of."""
-    return next(module for module in loaded() if isinstance(client, (module.Client, module.AsyncClient)))
-
-
-def is_client(candidate: object) -> bool:
-    """Whether it is a client of either module."""
-    return any(isinstance(candidate, (module.Client, module.AsyncClient)) for module in loaded())
-
-
-def remember(client: object) -> None:
-    """Notes a client that was wrapped: the patches stay on while it lives."""
-    _wrapped.add(client)
-
-
-def remembered() -> bool:
-    """Whether a wrapped client lives."""
-    return len(_wrapped) > 0
+TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
 
 
 def _complete(response: Any, stream: bool) -> bool:

@@ -1,0 +1,1 @@
+"""Runs of other people's software, as it is installed, with tidegate underneath; `make` has a target for each."""
