@@ -318,7 +318,7 @@ class RateLimitRegistry:
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry.
 
-        A listener may be in the middle of anything there: it hears of it when somebody else has something to tell.
+        Whatever code was interrupted may hold a listener's lock, so the next step of anybody tells of it.
         """
         self._dropped.append((permit, outcome))
         if self._lock.acquire(blocking=False):
@@ -383,8 +383,7 @@ class RateLimitRegistry:
         if self._dropped:
             self._drain()
         while self._untold:
-            with suppress(IndexError):
-                # It has nothing to do with the call that happens to be here.
+            with suppress(IndexError):  # The call that happens to be here has nothing to do with it.
                 Context().run(self._announce, self._untold.popleft())
         for event in out or ():
             self._announce(event)

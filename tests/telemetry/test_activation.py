@@ -10,6 +10,7 @@ import pytest
 
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
+from tests.test_layers import imports, modules
 from tidegate.core.admission import Permit
 from tidegate.core.vocabulary import Cost
 from tidegate.telemetry import uninstrument
@@ -66,9 +67,15 @@ def test_without_an_sdk_nobody_listens_and_opentelemetry_is_never_imported() -> 
     registry.execute("k", lambda: 1)
     key = tidegate.Key("p", "https://p.test")
     at_once = registry.enter(key, lambda estimate: tidegate.Cost(), 60.0)
-    print(registry.listening, at_once is not None, [name for name in sys.modules if name.startswith("opentelemetry")])
+    print(registry.listening, tidegate.registry().listening, at_once is not None)
+    print([name for name in sys.modules if name.startswith("opentelemetry")])
     """
-    assert printed(code) == "False True []"
+    assert printed(code).splitlines() == ["False False True", "[]"]
+
+
+def test_tidegate_itself_needs_the_api_alone() -> None:
+    imported = {target for _, path in modules() for target in imports(path) if target.startswith("opentelemetry")}
+    assert {target.split(".")[1] for target in imported} == {"context", "metrics", "trace"}
 
 
 def test_the_api_alone_is_no_sdk() -> None:
@@ -92,9 +99,12 @@ def test_a_registry_is_told_of_whether_it_is_made_before_or_after_the_sdk_is_imp
     for name, registry in registries.items():
         registry.execute(name, lambda: 1)
     print(counted())
+    metrics = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics
+    print({metric.name: len(metric.data.data_points) for metric in metrics}["tidegate.concurrency.limit"])
+    print(len(metrics) == len({metric.name for metric in metrics}))
     """
     assert printed(code).splitlines() == [
-        "False", "True", str({"before": 1, "between": 1, "default": 1, "after": 1}),
+        "False", "True", str({"before": 1, "between": 1, "default": 1, "after": 1}), "4", "True",
     ]  # fmt: skip
 
 

@@ -127,11 +127,15 @@ class Keys:
 
     def of(self, key: Key) -> KeyAttributes:
         """The attributes of `key`, the same as long as it is remembered."""
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= self._most:
-                self._known.clear()
-            found = self._known[key] = _numbered(described(key))
+        return self._known.get(key) or self._met(key)
+
+    def _met(self, key: Key) -> KeyAttributes:
+        with _numbering:
+            found = self._known.get(key)
+            if found is None:
+                if len(self._known) >= self._most:
+                    self._known.clear()
+                found = self._known[key] = _numbered(described(key))
         return found
 
 
@@ -142,9 +146,8 @@ _numbers: weakref.WeakValueDictionary[tuple[Pairs, int], KeyAttributes] = weakre
 def _numbered(described: dict[str, Value]) -> KeyAttributes:
     """The attributes with the first ordinal that no other key has; it is free again when what is returned is gone."""
     facts = tuple(described.items())
-    with _numbering:
-        ordinal = next(number for number in count(1) if (facts, number) not in _numbers)
-        made = _numbers[facts, ordinal] = KeyAttributes({**described, ORDINAL.name: ordinal})
+    ordinal = next(number for number in count(1) if (facts, number) not in _numbers)
+    made = _numbers[facts, ordinal] = KeyAttributes({**described, ORDINAL.name: ordinal})
     return made
 
 

@@ -105,8 +105,9 @@ class AiohttpCall(GovernedCall):
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """What an answer comes to; a stream that is complete may end with a failure."""
         outcome = super().outcome(permit, status, response, body)
-        if outcome.kind is Kind.OK and body is not None and len(body) > SHORT:
-            return providers.judge_event(self.provider, body[-SHORT:]) or outcome
+        if outcome.kind is Kind.OK and body is not None:
+            failure = providers.judge_event(self.provider, body[-SHORT:])
+            return outcome if failure is None else failure._replace(status=status)
         return outcome
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:

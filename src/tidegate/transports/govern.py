@@ -196,7 +196,8 @@ class GovernedCall(Turn, ABC):
         try:
             if status >= 400:
                 return self.judge(status, self.pairs(response), body)
-            if body is not None and len(body) <= SHORT and b'"error"' in body:
+            # A stream's reader is told of its failures by the stream, also where the whole of it is there already.
+            if body is not None and not self.stream and len(body) <= SHORT and b'"error"' in body:
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
                     return failure._replace(status=status)
