@@ -15,6 +15,7 @@ from tidegate.core.admission import Permit
 from tidegate.core.exchange import Sent
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
+from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
 from tidegate.transports.streams import StreamWatch
@@ -33,6 +34,8 @@ class HttpxCall(GovernedCall):
         """Sends the request, and reads the answer's body where it is not to be streamed."""
         try:
             with Cell():
+                if permit.sent_at - self.began > sigv4.STALE_AFTER:
+                    sigv4.renew(self.request)
                 response = self.wrapped(*self.args, **self.kwargs)
                 body = response.read() if _complete(response, self.stream) else None
         except Exception as error:
@@ -43,6 +46,8 @@ class HttpxCall(GovernedCall):
         """Sends the request, and reads the answer's body where it is not to be streamed."""
         try:
             with Cell():
+                if permit.sent_at - self.began > sigv4.STALE_AFTER:
+                    await sigv4.arenew(self.request)
                 response = await self.wrapped(*self.args, **self.kwargs)
                 body = await response.aread() if _complete(response, self.stream) else None
         except Exception as error:
