@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests"})
+STACKS = frozenset({"aiohttp", "botocore.endpoint", "botocore.retries.bucket", "httpx", "httpx2", "requests"})
 SDKS = frozenset(
     {
+        "anthropic.lib.aws._client",
+        "anthropic.lib.bedrock._client",
+        "anthropic.lib.bedrock._mantle",
         "cohere.core.http_client",
         "google.genai._api_client",
         "google.genai._gaos.utils.retries",
@@ -32,6 +35,7 @@ SDKS = frozenset(
         "mistralai.utils.retries",
         "mistralai_azure.utils.retries",
         "mistralai_gcp.utils.retries",
+        "openai.providers.bedrock",
     }
 )
 TELEMETRY = frozenset({"opentelemetry.sdk.metrics", "opentelemetry.sdk.trace"})
