@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters clean
+.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -27,6 +27,10 @@ format: $(ENVS)/lint/ready
 
 bench-overhead bench-makespan bench-waiters: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
+
+# The SDKs' own test suites, without tidegate and with it. SUITES="openai botocore" runs some.
+suites:
+	$(PYTHON) -m conformance.suites --environments $(ENVS) $(SUITES)
 
 clean:
 	rm -rf $(ENVS) bench/results .hypothesis
