@@ -2,6 +2,8 @@
 
     python -m bench.overhead [--rounds 80] [--calls 50]
 
+No OpenTelemetry SDK is in the process, but for the last row, which tells one, in memory, of every call.
+
 The simulator runs in a process of its own, so its CPU time does not count. "Plain" is the HTTP client's own `send`,
 without the class patch.
 """
@@ -136,6 +138,44 @@ async def http(rounds: int, calls: int) -> Pairs:
     )
 
 
+async def told(rounds: int, calls: int) -> Pairs:
+    """The same in a span of the user's, with an OpenTelemetry SDK that is told of the governed side.
+
+    To be measured last: from its import on every new registry has a listener.
+    """
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from tidegate.telemetry import instrument
+
+    exporter, tracers = InMemorySpanExporter(), TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    tracer = tracers.get_tracer("user")
+    registry = RateLimitRegistry()
+    instrument(registry, tracer_provider=tracers, meter_provider=MeterProvider([InMemoryMetricReader()]))
+    url = "https://api.openai.com/v1/chat/completions"
+    plain = unpatched(httpx2.AsyncClient(transport=httpx2.MockTransport(answer)))
+    governed = registry.wrap(httpx2.AsyncClient(transport=httpx2.MockTransport(answer)))
+
+    def spanned(client: httpx2.AsyncClient) -> Block:
+        send = sending(client, url)
+
+        async def block(count: int) -> None:
+            for _ in range(count):
+                with tracer.start_as_current_span("user"):
+                    await send()
+            exporter.clear()
+
+        return block
+
+    for client in (plain, governed):
+        await spanned(client)(300)
+    return await paired(spanned(plain), spanned(governed), rounds=rounds, calls=calls * 3, seed=4)
+
+
 async def unknown_host(rounds: int, calls: int) -> Pairs:
     """A call that is none of ours, with tidegate installed; `send` is stubbed, so that nothing hides the difference."""
     url = "https://example.com/v1/things"
@@ -209,7 +249,11 @@ async def measure(rounds: int, calls: int) -> tuple[dict[str, Pairs], dict[str, 
     found = {f"AsyncOpenAI, {name}": pairs for name, pairs in found.items()}
     found["httpx2 send, MockTransport"] = await http(rounds, calls)
     found["unknown host, installed"] = await unknown_host(rounds, calls)
-    return found, registry_rates(7)
+    if RateLimitRegistry().listening:
+        raise RuntimeError("an OpenTelemetry SDK was loaded: these are not the figures without one")
+    rates = registry_rates(7)
+    found["httpx2 send, told to OpenTelemetry"] = await told(rounds, calls)
+    return found, rates
 
 
 def main() -> int:

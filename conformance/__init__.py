@@ -1,1 +1,1 @@
-"""What others have written, run with tidegate and without: the test suites of the SDKs. See docs/conformance.md."""
+"""Runs of other people's software, as it is installed, with tidegate underneath; `make` has a target for each."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -65,7 +66,9 @@ class Place:
     def prepare(self) -> None:
         """Makes the environment, unless it is there as the suite's row has it."""
         suite = self.suite
-        stamp, wanted = self.folder / "ready", repr((suite.version, suite.extras, suite.needs, TOOLS, str(ROOT)))
+        ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        wanted = repr((sys.version, str(ROOT), ours, suite.version, suite.extras, suite.needs, TOOLS))
+        stamp = self.folder / "ready"
         if stamp.exists() and stamp.read_text() == wanted:
             return
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import tidegate
+from tidegate.clocks import winding
+from tidegate.sdks.table import SDKS
+from tidegate.telemetry import activation
 from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
@@ -19,10 +22,20 @@ def registry() -> tidegate.RateLimitRegistry:
 
 
 @pytest.fixture(autouse=True)
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens of himself: that some test has loaded an OpenTelemetry SDK is nothing to the others."""
+    monkeypatch.setattr(activation, "SDK", ())
+    monkeypatch.setattr(activation, "_watching", True)
+
+
+@pytest.fixture(autouse=True)
 def unpatched() -> Iterator[None]:
     """Leaves no patch behind: each test sees the HTTP libraries as they are."""
     yield
     Installation.mark = None
+    winding.restore()
     gc.collect()
     for transport in TRANSPORTS:
         transport.patches.remove()
+    for sdk in SDKS:
+        sdk.hooks.remove()

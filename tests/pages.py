@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
+from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
+from tidegate.checkup.habits import HABITS
+from tidegate.clocks.clock import shown
+from tidegate.clocks.table import CLOCKS
 from tidegate.core import events
 from tidegate.settings import Settings
+from tidegate.telemetry import attributes, signals
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +23,7 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
     "openai": ("openai",),
     "azure": ("azure", "github-models", "azure-compatible"),
     "anthropic": ("anthropic", "anthropic-compatible"),
-    "google": ("gemini", "vertex"),
+    "google": ("gemini", "vertex", "gemini-compatible", "vertex-compatible"),
     "bedrock": ("bedrock",),
     "alibaba": ("dashscope", "modelscope"),
     "fast-inference": ("groq", "cerebras", "sambanova"),
@@ -132,11 +137,94 @@ def event_tables() -> str:
     return "\n".join(rows)
 
 
+def clock_table() -> str:
+    rows = ["| framework | its clock | by default | when it runs out | stretched to | set by | read in |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    wait = Settings().max_wait
+    for clock in CLOCKS:
+        dials = "<br>".join(str(dial) for dial in clock.dials)
+        new = shown(clock.stretched(clock.seconds, wait))
+        cells = (clock.framework, clock.measures, f"{clock.seconds:g} s", clock.then, new, dials, clock.source)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def habit_table() -> str:
+    rows = ["| found | verdict | what it says | read in |", "|---|---|---|---|"]
+    rows += [f"| {each.name} | {each.verdict} | {each.text} | {each.source} |" for each in HABITS]
+    return "\n".join(rows)
+
+
+def metric_table() -> str:
+    rows = ["| metric | kind | unit | what | attributes |", "|---|---|---|---|---|"]
+    for each in signals.INSTRUMENTS:
+        measures = [row for signal in signals.SIGNALS.values() for row in signal.measures if row.instrument is each]
+        names = [attribute.name for attribute in each.shown]
+        names += [attribute.name for measure in measures for attribute, _ in measure.facts]
+        rows.append(f"| `{each.name}` | {each.kind} | `{each.unit}` | {each.meaning} | {_names(names)} |")
+    return "\n".join(rows)
+
+
+def span_event_table() -> str:
+    rows = ["| event on the span | attributes |", "|---|---|"]
+    for signal in signals.SIGNALS.values():
+        if signal.note is not None and signal.note.lasting is None:
+            rows.append(f"| `{signal.note.name}` | {_names(attribute.name for attribute, _ in signal.note.facts)} |")
+    return "\n".join(rows)
+
+
+def attribute_table() -> str:
+    rows = ["| attribute | type | unit | what | name by |", "|---|---|---|---|---|"]
+    told = [each for each in vars(attributes).values() if isinstance(each, attributes.Attribute)]
+    for each in [*attributes.KEY, *(each for each in told if each not in attributes.KEY)]:
+        unit = f"`{each.unit}`" if each.unit else ""
+        rows.append(f"| `{each.name}` | {each.type} | {unit} | {each.meaning} | {each.source} |")
+    return "\n".join(rows)
+
+
+def event_signal_table() -> str:
+    rows = ["| event | metrics | on the span |", "|---|---|---|"]
+    for event, signal in signals.SIGNALS.items():
+        note = ""
+        if signal.note is not None:
+            note = f"`{signal.note.name}`" + ("" if signal.note.lasting is None else " (a span)")
+        measured = _names(measure.instrument.name for measure in signal.measures)
+        changes = [value(None) for row in signal.measures for name, value in row.facts if name is attributes.CHANGE]
+        measured += "".join(f": `{change}`" for change in changes)
+        rows.append(f"| `{event.__name__}` | {measured} | {note} |")
+    return "\n".join(rows)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
+
+
+STACKS = ("openai", "httpx", "httpx2", "aiohttp", "requests")
+
+
+def framework_table() -> str:
+    rows = ["| framework | version | beside it | example |", "|---|---|---|---|"]
+    for framework in FRAMEWORKS:
+        there = framework.environment.versions
+        stack = [f"{name} {there[name]}" for name in STACKS if name in there]
+        example = f"[{framework.example}](../examples/frameworks/{framework.example})"
+        cells = (f"[{framework.name}](frameworks/{framework.page}.md)", framework.version, ", ".join(stack), example)
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("README.md", settings),
     "providers": ("docs/providers.md", provider_tables),
     "refusals": ("docs/providers.md", common_refusals),
     "events": ("docs/events.md", event_tables),
+    "clocks": ("docs/clocks.md", clock_table),
+    "habits": ("docs/doctor.md", habit_table),
+    "metrics": ("docs/telemetry.md", metric_table),
+    "span events": ("docs/telemetry.md", span_event_table),
+    "attributes": ("docs/telemetry.md", attribute_table),
+    "event signals": ("docs/telemetry.md", event_signal_table),
+    "frameworks": ("docs/frameworks.md", framework_table),
     **{
         f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
         for table in providers.TABLES

@@ -7,7 +7,19 @@ import sys
 
 import tidegate
 
-FORBIDDEN = ("openai", "anthropic", "httpx", "httpx2", "aiohttp", "requests", "botocore", "rich", "typer", "sqlalchemy")
+FORBIDDEN = (
+    "openai",
+    "anthropic",
+    "httpx",
+    "httpx2",
+    "aiohttp",
+    "requests",
+    "botocore",
+    "opentelemetry",
+    "rich",
+    "typer",
+    "sqlalchemy",
+)
 
 
 def run(code: str) -> str:

@@ -11,9 +11,22 @@ SRC = Path(__file__).parents[1] / "src" / "tidegate"
 IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "subprocess", "sqlite3", "secrets"}
 
 CORE = {"errors", "core"}
-REGISTRY = {*CORE, "providers", "settings", "line", "slots", "drive", "nesting", "registries", "turn", "calls"}
+REGISTRY = {
+    *CORE,
+    "providers",
+    "settings",
+    "line",
+    "slots",
+    "drive",
+    "nesting",
+    "opening",
+    "registries",
+    "turn",
+    "calls",
+}
 TRANSPORTS = {*REGISTRY, "transports"}
-SURFACE = {*TRANSPORTS, "default", "wrapping", "installing", "registering", "auto", ""}
+SDKS = {*TRANSPORTS, "sdks"}
+SURFACE = {*SDKS, "clocks", "default", "telemetry", "wrapping", "installing", "registering", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -25,23 +38,34 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "slots": ({*CORE, "line"}, False, set()),
     "drive": (CORE, True, set()),
     "nesting": (set(), False, set()),
-    "registries": ({*CORE, "settings", "line", "slots", "drive"}, True, set()),
+    "opening": (set(), False, set()),
+    "registries": ({*CORE, "settings", "line", "slots", "drive", "opening"}, True, set()),
     "registering": ({"errors", "providers"}, True, set()),
     "turn": ({*CORE, "line", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "transports": (TRANSPORTS, True, {"wrapt"}),
+    "clocks": ({"settings", "transports", "clocks"}, True, set()),
+    "sdks": (SDKS, True, set()),
     "default": ({"registries"}, True, set()),
-    "wrapping": ({*TRANSPORTS, "default"}, False, set()),
-    "installing": ({*TRANSPORTS, "default"}, True, set()),
+    "telemetry": (
+        {*CORE, "providers", "registries", "default", "transports", "telemetry", ""},
+        True,
+        {"opentelemetry"},
+    ),
+    "wrapping": ({*SDKS, "default"}, False, set()),
+    "installing": ({*SDKS, "clocks", "default"}, True, set()),
     "auto": ({"installing"}, False, set()),
     "": (SURFACE, False, set()),
+    "checkup": ({*SURFACE, "checkup"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
-    "cli": ({*SURFACE, "testing", "demo", "cli"}, True, {"typer", "rich"}),
+    "launch": ({*SURFACE, "launch"}, True, set()),
+    "cli": ({*SURFACE, "checkup", "testing", "demo", "launch", "cli"}, True, {"typer", "rich"}),
 }
 
 LAZY_UPWARDS = {
     ("registries", "wrapping"): "`registry.wrap(client)` is public surface; the wrapper is loaded when it is called",
+    ("registries", "telemetry"): "every registry is told of where an SDK is; the rest of telemetry is loaded only then",
     ("registries", "calls"): "`registry.execute` is public surface; its provider tables are loaded when it is called",
 }
 

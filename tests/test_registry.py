@@ -7,6 +7,7 @@ import gc
 import logging
 import threading
 import tracemalloc
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -217,6 +218,25 @@ class TestEvents:
         assert {"KeyPaused", "KeyResumed", "ConcurrencyDecreased", "RequestRetrying"} <= {
             type(event).__name__ for event in heard
         }
+
+    def test_what_a_finalizer_gave_back_is_told_by_whoever_comes_next_and_in_nobodys_context(self) -> None:
+        """A finalizer runs in the middle of anything, where a listener might wait for a lock of its own for ever."""
+        registry, heard, here = make(), [], ContextVar("here", default="nowhere")
+        permit = registry.try_admit(KEY)
+        registry.subscribe(lambda event: heard.append((type(event).__name__, here.get())))
+        here.set("somewhere")
+        registry.drop(permit)
+        assert (heard, registry._slots[KEY].admission.in_flight) == ([], 0)
+        registry.try_admit(KEY)
+        assert heard == [("SlotReleased", "nowhere"), ("SlotAcquired", "somewhere")]
+
+    def test_what_nobody_comes_to_tell_is_told_with_the_next_snapshot(self) -> None:
+        registry, heard = make(), []
+        permit = registry.try_admit(KEY)
+        registry.subscribe(heard.append)
+        registry.drop(permit)
+        registry.snapshot()
+        assert [type(event).__name__ for event in heard] == ["SlotReleased"]
 
     def test_after_unsubscribing_nothing_is_heard(self) -> None:
         registry, heard = make(), []

@@ -9,9 +9,11 @@ Public names are loaded on first use, so that `import tidegate` costs next to no
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tidegate.core.admission import Permit as Permit
     from tidegate.core.vocabulary import Cost as Cost
     from tidegate.core.vocabulary import Key as Key

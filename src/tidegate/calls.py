@@ -85,7 +85,11 @@ class Call(Turn):
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
         """What a result or an exception means; the caller's own predicates come first."""
-        outcome = self._judge_error(error) if error is not None else self._judge_headers(200, self._headers(result))
+        if error is not None:
+            outcome = self._judge_error(error)
+        else:
+            # There may have been no HTTP at all: the status only says how to read the headers.
+            outcome = self._judge_headers(200, self._headers(result))._replace(status=None)
         if self.is_rate_limited is not None:
             if self.is_rate_limited(result, error):
                 outcome = Outcome(Kind.RATE_LIMIT, Cause.RATE, outcome.retry_after, outcome.readings, row="caller")

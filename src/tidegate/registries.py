@@ -16,14 +16,18 @@ import time
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from contextvars import Context
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
+from tidegate import opening
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.bucket import DEFAULT_WINDOW
 from tidegate.core.snapshot import RegistrySnapshot
-from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Usage
+from tidegate.core.vocabulary import CAPACITY, Cost, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.drive import adrive, drive
 from tidegate.errors import PermitMisuse
 from tidegate.line import Price, Waiter
@@ -78,7 +82,12 @@ class RateLimitRegistry:
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
         given = self.settings.digest_key
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
+        self._untold: deque[events.Event] = deque()
         _registries.add(self)
+        if self.settings.telemetry:
+            from tidegate.telemetry.activation import attend
+
+            attend(self)
 
     @property
     def settings(self) -> Settings:
@@ -96,20 +105,22 @@ class RateLimitRegistry:
 
         A listener that raises is logged and goes on being called. With no listener no event is built.
         """
-        self._listeners = (*self._listeners, listener)
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+        return partial(self.unsubscribe, listener)
 
-        def unsubscribe() -> None:
+    def unsubscribe(self, listener: Listener) -> None:
+        """Ends a subscription; repeating it does nothing."""
+        with self._lock:
             self._listeners = tuple(each for each in self._listeners if each is not listener)
-
-        return unsubscribe
 
     def snapshot(self) -> RegistrySnapshot:
         """What every known key does now: limits, levels, who waits, which gate is closed and until when."""
         with self._lock:
             now = self.clock()
             keys = {key: slots.snapshot(now) for key, slots in self._slots.items()}
-        if self._dropped:
-            self._drain()
+        if self._dropped or self._untold:
+            self._act([], None)
         return RegistrySnapshot(keys)
 
     def intern(self, facts: tuple[object, ...], key: Key) -> None:
@@ -290,8 +301,25 @@ class RateLimitRegistry:
         if self._dropped:
             self._drain()
 
+    def resent(self, waiter: Waiter, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        with self._lock:
+            counts = waiter.slots.admission.counts
+            counts.resent += 1
+            counts.absorbed += after in CAPACITY
+
+    def gave_up(self, waiter: Waiter, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity; `unsent` where no attempt of it was ever made."""
+        with self._lock:
+            counts = waiter.slots.admission.counts
+            counts.given_up += 1
+            counts.unsent += unsent
+
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
-        """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry."""
+        """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry.
+
+        Whatever code was interrupted may hold a listener's lock, so the next step of anybody tells of it.
+        """
         self._dropped.append((permit, outcome))
         if self._lock.acquire(blocking=False):
             self._lock.release()
@@ -314,6 +342,8 @@ class RateLimitRegistry:
         if slots is None:
             self._evict(now)
             slots = self._slots[key] = Slots(Admission(key, self.settings, window, now))
+            if opening.told is not None:
+                opening.told(slots)
         else:
             self._slots.move_to_end(key)
         return slots
@@ -348,19 +378,28 @@ class RateLimitRegistry:
         return slots.pump(now, out) if slots is not None and slots.admission is admission else []
 
     def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
-        """Wakes and tells, with the lock free; then gives back what was dropped meanwhile."""
+        """Wakes, gives back what was dropped meanwhile, and tells, with the lock free."""
+        self._wake_all(woken, out)
+        if self._dropped:
+            self._drain()
+        while self._untold:
+            with suppress(IndexError):  # The call that happens to be here has nothing to do with it.
+                Context().run(self._announce, self._untold.popleft())
+        for event in out or ():
+            self._announce(event)
+
+    def _announce(self, event: events.Event) -> None:
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener failed at %s", type(event).__name__)
+
+    def _wake_all(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         dead = [waiter for waiter in woken if not _wake(waiter)]
         while dead:
             # Its event loop is closed: nobody will ever use its place or its permit.
             dead += [waiter for waiter in self._remove(dead.pop(), out) if not _wake(waiter)]
-        for event in out or ():
-            for listener in self._listeners:
-                try:
-                    listener(event)
-                except Exception:
-                    logger.exception("a listener failed at %s", type(event).__name__)
-        if self._dropped:
-            self._drain()
 
     def _drain(self) -> None:
         while self._dropped:
@@ -371,10 +410,12 @@ class RateLimitRegistry:
                 except IndexError:
                     return
                 woken = self._settle(permit, outcome, out)
-            self._act(woken, out)
+            self._wake_all(woken, out)
+            self._untold.extend(out or ())
 
     def _forked(self) -> None:
         self._dropped.clear()
+        self._untold.clear()
         for slots in self._slots.values():
             slots.line.clear()
             slots.admission.forked()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
@@ -70,6 +70,17 @@ class Settings(BaseModel):
     digest_key: SecretStr | None = Field(
         None,
         description="Secret for credential digests that stay the same across processes; by default one per process.",
+    )
+    framework_clocks: Literal["stretch", "keep"] = Field(
+        "stretch",
+        description="Whether install() stretches eval frameworks' own timeouts by max_wait (Phoenix: 60 s a task).",
+    )
+    log: bool = Field(
+        True,
+        description="Show what `tidegate run` and stretched clocks have to say: on or off (pip, uv: unless quiet).",
+    )
+    telemetry: bool = Field(
+        True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 

@@ -91,6 +91,14 @@ class Turn(Waiter):
         """Gives the slot back of an attempt that was cut short."""
         self.registry.settle(permit, ABANDONED)
 
+    def resent(self, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        self.registry.resent(self, after)
+
+    def gave_up(self, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity."""
+        self.registry.gave_up(self, unsent)
+
     def tell(self, event: type[events.Event], *facts: object) -> None:
         """Reports an event of this call."""
         if self.registry.listening:

@@ -7,23 +7,15 @@ from typing import TypeVar
 from tidegate.default import registry as default_registry
 from tidegate.errors import ConfigurationError
 from tidegate.registries import RateLimitRegistry
+from tidegate.sdks.row import Sdk
+from tidegate.sdks.table import SDKS, sdk_of
 from tidegate.transports.govern import MARK, Mark, policy_of
-from tidegate.transports.stacks import Transport, transport_of
+from tidegate.transports.stacks import TRANSPORTS, transport_of
 
 T = TypeVar("T")
 
-SDK_FAMILIES: dict[str, str] = {
-    "openai": "openai",
-    "anthropic": "anthropic",
-}
-"""SDK package: the family of its dialect. Its clients keep their HTTP client in `_client` (openai 3, anthropic 2)."""
-
-AZURE_CLIENTS = frozenset({"AzureOpenAI", "AsyncAzureOpenAI"})
-
-WRAPPABLE = (
-    "openai.OpenAI, AsyncOpenAI, AzureOpenAI, AsyncAzureOpenAI; anthropic.Anthropic, AsyncAnthropic; "
-    "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session; aiohttp.ClientSession"
-)
+HTTP_CLIENTS = "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session; aiohttp.ClientSession"
+WRAPPABLE = "; ".join([*(f"{sdk.package}.{', '.join(sdk.clients)}" for sdk in SDKS), HTTP_CLIENTS])
 
 
 def wrap(
@@ -37,29 +29,44 @@ def wrap(
     """
     if max_wait is not None and not 0 <= max_wait <= 31_536_000:
         raise ConfigurationError("max_wait", max_wait, "between 0 and 31536000 seconds")
-    http_client, transport, family = _http_client(client)
-    transport.put(transport.module_of(http_client))
+    senders, sdk = _senders(client)
     registry = registry or default_registry()
+    family = sdk.family_of(client) if sdk is not None else None
     mark = Mark(registry, policy_of(registry, max_wait), priority, family, any_host=True)
-    # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.
-    object.__setattr__(http_client, MARK, mark)
-    transport.remember(http_client)
+    for sender in senders:
+        _put(sender)
+        # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.
+        object.__setattr__(sender, MARK, mark)
+    if sdk is not None:
+        sdk.hooks.put()
     return client
 
 
-def _http_client(client: object) -> tuple[object, Transport, str | None]:
-    """The HTTP client that sends for `client`, its transport, and the SDK family it belongs to."""
-    transport = transport_of(client)
-    if transport is not None:
-        return client, transport, None
-    names = [(each.__module__.partition(".")[0], each.__name__) for each in type(client).__mro__]
-    family = next((SDK_FAMILIES[package] for package, _ in names if package in SDK_FAMILIES), None)
-    inner = getattr(client, "_client", None)
-    transport = transport_of(inner)
-    if family is None or transport is None:
+def _senders(client: object) -> tuple[list[object], Sdk | None]:
+    """What is to bear the mark of `client`, its HTTP clients or what carries it to them, and the SDK that it is of."""
+    if transport_of(client) is not None:
+        return [client], None
+    sdk = sdk_of(client)
+    senders: list[object] = []
+    if sdk is not None:
+        senders += [each for each in sdk.http_clients(client) if transport_of(each) is not None]
+        carrier = sdk.carrier_of(client)
+        senders += [carrier] if carrier is not None else []
+    if not senders:
         raise TypeError(
             f"tidegate cannot wrap a {type(client).__module__}.{type(client).__qualname__}; it can wrap {WRAPPABLE}"
         )
-    if any(name in AZURE_CLIENTS for _, name in names):
-        family = "azure"
-    return inner, transport, family
+    return senders, sdk
+
+
+def _put(sender: object) -> None:
+    """Patches the stack of an HTTP client, or every stack below what carries a mark; they stay on while it lives."""
+    transport = transport_of(sender)
+    if transport is not None:
+        transport.put(transport.module_of(sender))
+        transport.remember(sender)
+        return
+    for each in TRANSPORTS:
+        for module in each.loaded():
+            each.put(module)
+        each.remember(sender)

@@ -23,10 +23,16 @@ def invoke(*words: str) -> tuple[int, str]:
 def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
     code, said = invoke(flag)
     assert code == 0
-    assert re.findall(r"^  (\w+) ", said.partition("Commands:")[2], re.MULTILINE) == ["demo", "explain", "simulate"]
+    assert re.findall(r"^  (\w+) ", said.partition("Commands:")[2], re.MULTILINE) == [
+        "demo",
+        "doctor",
+        "explain",
+        "run",
+        "simulate",
+    ]
 
 
-@pytest.mark.parametrize("command", ["demo", "explain", "simulate"])
+@pytest.mark.parametrize("command", ["demo", "doctor", "explain", "run", "simulate"])
 def test_each_command_explains_itself(command: str) -> None:
     code, said = invoke(command, "--help")
     assert code == 0

@@ -8,7 +8,7 @@ from typing import Any
 from tests.core.values import KEY
 from tidegate.core import events
 from tidegate.core.exchange import Begun, Ended, Flow, Policy, Resume, Send, Sent, Wait, exchange
-from tidegate.core.vocabulary import Outcome
+from tidegate.core.vocabulary import Kind, Outcome
 
 WAKER = object()
 
@@ -42,6 +42,7 @@ class Booth:
         self.until: float | None = None
         self.log: list[tuple[Any, ...]] = []
         self.told: list[tuple[type[events.Event], tuple[object, ...]]] = []
+        self.counted: list[str] = []
         self.places = 0
         self.permits: set[Pass] = set()
         self.given = 0
@@ -87,6 +88,12 @@ class Booth:
     def abandon(self, permit: Pass) -> None:
         self.log.append(("abandon", permit.number))
         self.permits.remove(permit)
+
+    def resent(self, after: Kind) -> None:
+        self.counted.append(f"resent after {after}")
+
+    def gave_up(self, unsent: bool) -> None:
+        self.counted.append("given up unsent" if unsent else "given up")
 
     def tell(self, event: type[events.Event], *facts: object) -> None:
         self.told.append((event, facts))

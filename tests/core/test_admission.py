@@ -164,6 +164,17 @@ def test_what_is_in_flight_when_a_quota_is_first_seen_is_charged_to_it(admission
     assert level(admission) == 26.0
 
 
+def test_an_answer_of_the_first_round_says_nothing_of_the_others_whatever_the_order_of_their_sending(
+    admission: Admission,
+) -> None:
+    permits = admit(admission, 20)
+    settle(admission, permits[15], answer(bucket(120.0, 19.0)))
+    settle(admission, permits[16], answer(bucket(120.0, 18.0)))
+    assert level(admission) == 0.0
+    settle(admission, permits[0], answer(bucket(120.0, 0.0)))
+    assert level(admission) <= 0.0
+
+
 def test_what_is_refused_of_it_is_given_back(admission: Admission) -> None:
     first, second, *_ = admit(admission, 5)
     settle(admission, first, answer(bucket(60.0, 30.0)))

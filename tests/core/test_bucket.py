@@ -203,8 +203,8 @@ def test_a_level_far_below_nothing_costs_two_windows_at_most() -> None:
 def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> None:
     mirror = Bucket(reading(60.0), 0.0)
     first = mirror.debit(1.0, 0.0, 1, 0.0)
-    mirror.debit(1.0, 0.0, 2, 0.05)
-    first.answered = True
+    second = mirror.debit(1.0, 0.0, 2, 0.05)
+    first.answered = second.answered = True
     observe(mirror, reading(60.0, 40.0), 2, 0.05)
     mirror.observe(reading(60.0, 30.0), 1, 0.0, 0.1, first)
     assert mirror.level(0.1) == pytest.approx(30.1 - 1.0)
@@ -213,11 +213,24 @@ def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> Non
 def test_an_overtaken_answer_that_agrees_changes_nothing() -> None:
     mirror = Bucket(reading(60.0), 0.0)
     first = mirror.debit(1.0, 0.0, 1, 0.0)
-    mirror.debit(1.0, 0.0, 2, 0.05)
-    first.answered = True
+    second = mirror.debit(1.0, 0.0, 2, 0.05)
+    first.answered = second.answered = True
     observe(mirror, reading(60.0, 40.0), 2, 0.05)
     mirror.observe(reading(60.0, 41.0), 1, 0.0, 0.1, first)
     assert mirror.level(0.1) == pytest.approx(40.05)
+
+
+def test_an_answer_that_shows_more_than_can_be_left_has_overtaken_others() -> None:
+    mirror = Bucket(reading(120.0), 0.0)
+    observe(mirror, reading(120.0, 20.0), 1, 0.0)
+    sent = [mirror.debit(1.0, 0.0, order, 1.0 + order / 10) for order in range(2, 12)]
+    sent[-1].answered = True
+    mirror.observe(reading(120.0, 18.0), 11, 2.1, 2.1, sent[-1])
+    assert mirror.level(2.1) == pytest.approx(18.0 - 4.0), "six of ten were seen, by the refill of 2.1 s"
+    for debit in sent:
+        debit.answered = True
+    observe(mirror, reading(120.0, 16.0), 12, 2.3)
+    assert mirror.level(2.3) == 16.0
 
 
 def test_the_ledger_does_not_grow_without_headers(mirror: Bucket) -> None:

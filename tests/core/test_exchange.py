@@ -13,6 +13,10 @@ OWN = Policy(max_wait=60.0, attempts=3)
 OVERLOADED = Outcome(Kind.OVERLOADED, Cause.OVERLOAD)
 
 
+def told(booth: Booth, kind: type[events.Event]) -> list[tuple[object, ...]]:
+    return [facts for event, facts in booth.told if event is kind]
+
+
 @pytest.fixture
 def booth() -> Booth:
     return Booth()
@@ -269,24 +273,63 @@ def test_an_answered_call_tells_its_beginning_and_its_end(booth: Booth) -> None:
     talk.reply(3.0, OK)
     assert booth.told == [
         (events.RequestStarted, (0.0,)),
-        (events.RequestRetrying, (1, Kind.RATE_LIMIT)),
-        (events.RequestCompleted, (2, 3.0)),
+        (events.RequestRetrying, (1, Kind.RATE_LIMIT, Cause.RATE, None)),
+        (events.RequestCompleted, (2, 3.0, None)),
     ]
 
 
 def test_a_failed_call_tells_whether_the_wait_ended_it(booth: Booth) -> None:
     talk = Talk(booth, SDK)
     talk.reply(61.0, REFUSED)
-    assert booth.told[-1] == (events.RequestFailed, (1, 61.0, Kind.RATE_LIMIT, Cause.RATE, True))
+    assert booth.told[-1] == (events.RequestFailed, (1, 61.0, Kind.RATE_LIMIT, Cause.RATE, True, None))
     talk = Talk(booth, SDK)
     talk.reply(1.0, OUTAGE)
-    assert booth.told[-1] == (events.RequestFailed, (1, 1.0, Kind.TRANSIENT, Cause.OUTAGE, False))
+    assert booth.told[-1] == (events.RequestFailed, (1, 1.0, Kind.TRANSIENT, Cause.OUTAGE, False, None))
 
 
-def test_an_expired_call_tells_only_its_deadline(shut: Booth) -> None:
+def test_an_expired_call_tells_its_wait_and_its_deadline(shut: Booth) -> None:
     Talk(shut, SDK).wait(61.0)
+    assert shut.told == [(events.RequestWaited, (61.0, "pause")), (events.QueueDeadline, (61.0, "pause"))]
+
+
+def test_each_wait_is_told_with_its_own_length_and_the_gate_that_was_last_seen_closed(shut: Booth) -> None:
+    talk = Talk(shut, SDK)
+    shut.gate = "quota requests"
+    talk.wait(4.0)
+    shut.open, shut.gate = True, ""
+    talk.wait(7.0)
+    shut.open = False
+    talk.reply(9.0, REFUSED)
+    shut.open = True
+    talk.wait(14.0)
+    assert told(shut, events.RequestWaited) == [(7.0, "quota requests"), (5.0, "queue")]
+
+
+def test_a_call_that_passes_at_once_or_may_not_wait_tells_no_wait(booth: Booth, shut: Booth) -> None:
+    Talk(booth, SDK).reply(1.0, OK)
+    Talk(shut, Policy(max_wait=0.0))
+    assert names(booth.told) == ["RequestStarted", "RequestCompleted"]
     assert names(shut.told) == ["QueueDeadline"]
-    assert shut.told[0][1] == (61.0, "pause")
+
+
+def test_a_back_off_is_a_wait_of_its_own(booth: Booth) -> None:
+    talk = Talk(booth, OWN)
+    talk.reply(1.0, TIMEOUT)
+    talk.wait(1.5)
+    talk.reply(2.0, OK)
+    assert told(booth, events.RequestWaited) == [(0.5, "backoff")]
+
+
+def test_what_is_told_of_an_answer_names_its_status(booth: Booth) -> None:
+    refused, answered, failed = (
+        outcome._replace(status=status) for outcome, status in ((REFUSED, 429), (OK, 200), (INVALID, 400))
+    )
+    talk = Talk(booth, SDK)
+    talk.reply(1.0, refused)
+    talk.reply(2.0, answered)
+    Talk(booth, SDK).reply(1.0, failed)
+    ends = (events.RequestRetrying, events.RequestCompleted, events.RequestFailed)
+    assert [facts[-1] for event, facts in booth.told if event in ends] == [429, 200, 400]
 
 
 def test_a_call_that_passed_at_once_and_was_refused_goes_on_from_there(booth: Booth) -> None:
@@ -304,3 +347,37 @@ def test_a_call_that_passed_at_once_and_failed_is_handed_back(booth: Booth) -> N
     talk = Talk(booth, SDK, now=3.0, begun=Begun(booth.pass_at_once(), Sent(OUTAGE), 1.0))
     assert talk.ended is not None
     assert (talk.ended.ending, booth.permits) == (Ending.HANDED_BACK, set())
+
+
+def test_a_refusal_counts_as_absorbed_once_its_call_is_sent_again(booth: Booth) -> None:
+    talk = Talk(booth, SDK)
+    booth.open = False
+    talk.reply(1.0, REFUSED)
+    assert booth.counted == []
+    booth.open = True
+    talk.wait(2.0)
+    talk.reply(3.0, OK)
+    assert booth.counted == ["resent after rate_limit"]
+
+
+def test_an_attempt_after_a_back_off_is_one_of_the_same_call(booth: Booth) -> None:
+    talk = Talk(booth, OWN)
+    talk.reply(1.0, OUTAGE)
+    talk.wait(30.0)
+    talk.reply(31.0, OK)
+    assert booth.counted == ["resent after transient"]
+
+
+def test_a_call_counts_as_given_up_with_or_without_an_attempt(shut: Booth, booth: Booth) -> None:
+    Talk(shut, SDK).wait(60.0)
+    talk = Talk(booth, SDK)
+    booth.open = False
+    talk.reply(1.0, REFUSED)
+    talk.wait(60.0)
+    assert (shut.counted, booth.counted) == (["given up unsent"], ["given up"])
+
+
+@pytest.mark.parametrize("outcome", [INVALID, TIMEOUT], ids=lambda outcome: outcome.cause.value)
+def test_what_is_handed_back_for_another_reason_is_not_given_up(booth: Booth, outcome: Outcome) -> None:
+    Talk(booth, SDK).reply(1.0, outcome)
+    assert booth.counted == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.bucket import Debit, Ledger
+from tidegate.core.bucket import UNDERWAY, Debit, Ledger
 
 
 @pytest.fixture
@@ -54,19 +54,19 @@ def test_a_charge_can_be_changed_until_it_is_dropped(ledger: Ledger) -> None:
 
 
 def test_a_charge_that_may_have_been_overtaken_stays(ledger: Ledger) -> None:
-    assert ledger.drop_through(3, doubtful_from=20.0) == 5.0
-    assert [debit.order for debit in ledger.entries] == [2]
+    assert ledger.drop_through(3, sent_at=30.0, reorder=10.0) == 1.0
+    assert [debit.order for debit in ledger.entries] == [2, 3]
 
 
 def test_an_answered_charge_was_not_overtaken(ledger: Ledger) -> None:
     ledger.entries[1].answered = True
-    ledger.drop_through(3, doubtful_from=20.0)
-    assert ledger.total == 0.0
+    assert ledger.drop_through(3, sent_at=30.0, reorder=10.0) == 3.0
+    assert [debit.order for debit in ledger.entries] == [3]
 
 
 def test_kept_charges_keep_their_order(ledger: Ledger) -> None:
-    ledger.drop_through(3, doubtful_from=0.0)
-    assert [debit.order for debit in ledger.entries] == [1, 2]
+    ledger.drop_through(3, sent_at=30.0, reorder=30.0)
+    assert [debit.order for debit in ledger.entries] == [1, 2, 3]
 
 
 def test_what_was_charged_since_one_charge_does_not_change_with_the_anchor(ledger: Ledger) -> None:
@@ -74,3 +74,21 @@ def test_what_was_charged_since_one_charge_does_not_change_with_the_anchor(ledge
     assert ledger.since(first) == 6.0
     ledger.drop_through(2)
     assert ledger.since(first) == 6.0
+
+
+def test_of_more_charges_than_the_provider_has_seen_the_latest_stay(ledger: Ledger) -> None:
+    assert ledger.drop_through(3, sent_at=24.0, reorder=0.0, seen=1.0) == 1.0
+    assert [debit.order for debit in ledger.entries] == [2, 3]
+    assert ledger.total == 6.0
+
+
+def test_what_cannot_still_be_under_way_does_not_stay_however_little_was_seen(ledger: Ledger) -> None:
+    assert ledger.drop_through(3, sent_at=30.0 + UNDERWAY, reorder=0.0, seen=0.0) == 3.0
+    assert [debit.order for debit in ledger.entries] == [3]
+
+
+def test_what_was_answered_was_seen(ledger: Ledger) -> None:
+    for debit in ledger.entries:
+        debit.answered = True
+    assert ledger.drop_through(3, sent_at=30.0, reorder=0.0, seen=0.0) == 7.0
+    assert ledger.total == 0.0

@@ -59,7 +59,7 @@ def test_an_unexplained_refusal_tells_the_cut_the_pause_and_itself(admission: Ad
         events.ConcurrencyDecreased(KEY, 0.5, 1),
         events.KeyPaused(KEY, 0.5, 4.5),
         events.RateLimitHit(KEY, 0.5, Kind.RATE_LIMIT, Cause.RATE, 4.0, ""),
-        events.SlotReleased(KEY, 0.5, 0.5, 0, Kind.RATE_LIMIT),
+        events.SlotReleased(KEY, 0.5, 0.5, 0, Kind.RATE_LIMIT, Cause.RATE),
     ]
 
 
@@ -67,6 +67,12 @@ def test_an_explained_refusal_names_its_quota(admission: Admission, out: Out) ->
     settle(admission, admit(admission, []), refusal(None, bucket(60.0, 0.0)), 0.0, out)
     assert [event.gate for event in of(out, events.RateLimitHit)] == ["requests"]
     assert of(out, events.ConcurrencyDecreased) == of(out, events.KeyPaused) == []
+
+
+def test_a_refusal_is_told_with_the_status_of_its_answer(admission: Admission, out: Out) -> None:
+    settle(admission, admit(admission, []), refusal(4.0)._replace(status=429), 0.5, out)
+    told = [event.status for event in out if isinstance(event, events.RateLimitHit | events.SlotReleased)]
+    assert told == [429, 429]
 
 
 def test_a_limit_at_its_lowest_tells_no_cut(admission: Admission, out: Out) -> None:

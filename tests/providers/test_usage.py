@@ -37,6 +37,9 @@ def test_usage_is_read_in_every_dialect(usage, expected, separators):
 def test_googles_usage_counts_its_thoughts_as_output():
     usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}
     assert usage_of(GEMINI, json.dumps({"candidates": [], "usageMetadata": usage}).encode()) == Usage(10, 8, 4)
+    totals = {"input": 10, "output": 5, "thought": 3, "cached": 4, "tool_use": 0}
+    usage = {f"total_{what}_tokens": count for what, count in totals.items()} | {"total_tokens": 18}
+    assert usage_of(GEMINI, json.dumps({"status": "completed", "usage": usage}).encode()) == Usage(10, 8, 4)
 
 
 def test_coheres_first_version_says_it_below_meta():

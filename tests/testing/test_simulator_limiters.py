@@ -144,6 +144,16 @@ def test_a_bucket_starts_full_and_says_how_long_until_it_is_full_again():
     assert bucket.level(30.0).remaining == 300
 
 
+def test_a_bucket_that_was_used_before_starts_with_what_is_left_and_fills_from_there():
+    bucket = ContinuousBucket("requests", limit=60, window=60, initial=2)
+    assert bucket.level(7.0).remaining == 2
+    assert bucket.level(7.0).reset_after == 58
+    bucket.charge(2, 7.0)
+    assert bucket.ready_at(1, 7.0) == 8.0
+    assert bucket.remaining(100.0) == 60
+    assert ContinuousBucket("requests", limit=60, window=60, burst=5, initial=50).remaining(0.0) == 5
+
+
 def test_a_small_burst_enforces_a_minute_by_the_second():
     bucket = ContinuousBucket("requests", limit=60, window=60, burst=1)
     bucket.charge(1, 0.0)

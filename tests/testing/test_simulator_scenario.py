@@ -29,6 +29,7 @@ from tidegate.testing.flags import parser, scenario_of
         (lambda: Limit(limit=True), "limit"),
         (lambda: Limit(limit=1, window=0), "window"),
         (lambda: Limit(limit=1, burst=-1), "burst"),
+        (lambda: Limit(limit=1, initial=-1), "initial"),
         (lambda: Limit(limit=1, kind="leaky"), "kind"),
         (lambda: Limit(limit=1, unit="images"), "unit"),
         (lambda: Limit(limit=1, kind="slots", status=418), "status"),
@@ -76,7 +77,7 @@ def test_what_cannot_be_is_refused_by_the_name_of_its_field(make, field):
 FULL = Scenario(
     dialect="anthropic",
     limiters=(
-        Limit(limit=600, burst=10, shares=((0.0, 1.0), (5.0, 0.25)), period=10),
+        Limit(limit=600, burst=10, initial=3, shares=((0.0, 1.0), (5.0, 0.25)), period=10),
         Limit(kind="fixed", limit=9000, unit="tokens", window=6, offset=1),
         Limit(kind="slots", limit=8, status=429),
     ),

@@ -27,10 +27,12 @@ class Server:
         outer = self
 
         class Answering(BaseHTTPRequestHandler):
+            wbufsize = -1
+            """Head and body are sent as one."""
+
             def do_POST(self) -> None:
-                chunked = "transfer-encoding" in self.headers
-                length = int(self.headers.get("content-length", 0))
-                outer.bodies.append(b"".join(chunks(self.rfile)) if chunked else self.rfile.read(length))
+                length = self.headers.get("content-length")
+                outer.bodies.append(b"".join(chunks(self.rfile)) if length is None else self.rfile.read(int(length)))
                 outer.headers.append({name.lower(): value for name, value in self.headers.items()})
                 outer.seen.append(self.path)
                 status, headers, body = reply(len(outer.seen), self.path)
@@ -41,6 +43,7 @@ class Server:
                 self.end_headers()
                 for piece in (body,) if isinstance(body, bytes) else body:
                     self.wfile.write(piece)
+                    self.wfile.flush()
 
             def log_message(self, *facts: object) -> None:
                 """Nothing."""

@@ -12,13 +12,17 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import pytest
 
 import tidegate
 from tests.transports.answering import ANSWER, BODY, EVENTS, Reply, Server, fine, only, refused_at_first
+from tidegate.core.events import RequestFailed
+from tidegate.core.vocabulary import Cause
 from tidegate.testing import Limit, Scenario, Simulator
+from tidegate.transports.aiohttp import TRANSPORT
 from tidegate.transports.govern import GAVE_UP
 
 Test = Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]
@@ -121,6 +125,18 @@ def test_a_credential_counts_wherever_it_is_given(registry: tidegate.RateLimitRe
     assert sorted(key.attempts for key in registry.snapshot().keys.values()) == [1, 2]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_name_and_a_password_are_credentials(registry: tidegate.RateLimitRegistry) -> None:
+    with Server(fine) as server:
+
+        async def test(session: aiohttp.ClientSession) -> None:
+            for name in "aab":
+                await ask(session, server.chat, auth=aiohttp.BasicAuth(name, "p"))
+
+        run(registry, test)
+    assert sorted(key.attempts for key in registry.snapshot().keys.values()) == [1, 2]
+
+
 def test_a_refusal_is_waited_out_below_the_session(registry: tidegate.RateLimitRegistry) -> None:
     with Server(refused_at_first) as server:
 
@@ -213,6 +229,18 @@ def test_a_body_that_can_be_sent_only_once_is_handed_back(
         run(registry, test)
         assert len(server.seen) == 1
     assert only(registry).key.scope == scope
+
+
+@pytest.mark.skipif(not hasattr(aiohttp, "UploadTracker"), reason="new in aiohttp 3.14")
+def test_a_request_whose_upload_is_tracked_is_sent_once(registry: tidegate.RateLimitRegistry) -> None:
+    with Server(refused_at_first) as server:
+
+        async def test(session: aiohttp.ClientSession) -> None:
+            async with session.post(server.chat, json=BODY, upload_tracker=aiohttp.UploadTracker()) as response:
+                assert response.status == 429
+
+        run(registry, test)
+    assert (only(registry).refused, only(registry).in_flight) == (1, 0)
 
 
 async def read_text(response: aiohttp.ClientResponse) -> bytes:
@@ -400,6 +428,24 @@ def test_an_error_event_in_mid_stream_teaches_the_controller(registry: tidegate.
     assert (only(registry).refused, only(registry).answered, only(registry).in_flight) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("good", [0, 300], ids=["at once", "after a long beginning"])
+def test_a_stream_that_is_there_at_once_and_ends_with_an_error_is_asked_for_again(
+    registry: tidegate.RateLimitRegistry, good: int
+) -> None:
+    failing = b'data: {"choices": []}\n\n' * good + b"event: error\ndata: " + BUSY + b"\n\n"
+
+    def reply(number: int, path: str) -> Reply:
+        return 200, {"content-type": "text/event-stream"}, failing if number == 1 else EVENTS
+
+    with Server(reply) as server:
+
+        async def test(session: aiohttp.ClientSession) -> None:
+            assert await ask(session, server.chat) == EVENTS
+
+        run(registry, test)
+    assert (only(registry).refused, only(registry).answered) == (1, 1)
+
+
 def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(registry: tidegate.RateLimitRegistry) -> None:
     gate = Gate(rest=b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}\n\n')
     with Server(gate.reply) as server:
@@ -518,6 +564,36 @@ def test_what_the_callers_check_raises_of_a_good_answer_is_no_failure_of_the_pro
     assert (only(registry).answered, only(registry).in_flight) == (1, 0)
 
 
+class StandIn:
+    """A response as a mock might give it: its content is its own."""
+
+    raw_headers = ((b"Content-Type", b"application/json"),)
+    content = property(lambda self: io.BytesIO(ANSWER))
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    async def read(self) -> bytes:
+        return ANSWER
+
+
+@pytest.mark.parametrize("status", [200, 400])
+def test_the_responses_of_a_mock_pass_as_they_are(registry: tidegate.RateLimitRegistry, status: int) -> None:
+    given = StandIn(status)
+
+    async def answer(self: object, method: str, url: str, **options: object) -> StandIn:
+        return given
+
+    async def test() -> None:
+        async with aiohttp.ClientSession() as session:
+            assert await registry.wrap(session).post("http://provider.test/v1/chat/completions", json=BODY) is given
+
+    with mock.patch.object(aiohttp.ClientSession, "_request", answer):
+        asyncio.run(test())
+        TRANSPORT.patches.remove()
+    assert (only(registry).attempts, only(registry).in_flight) == (1, 0)
+
+
 def test_redirects_are_followed_under_one_slot(registry: tidegate.RateLimitRegistry) -> None:
     def reply(number: int, path: str) -> Reply:
         return (307, {"location": "/v1/completions"}, b"") if number == 1 else (200, {}, ANSWER)
@@ -609,6 +685,8 @@ def test_a_timeout_is_the_callers_own_and_waiting_in_the_queue_is_no_part_of_it(
             hold.wait(20)
         return fine(number, path)
 
+    causes: list[Cause] = []
+    registry.subscribe(lambda event: causes.append(event.cause) if isinstance(event, RequestFailed) else None)
     with Server(slow) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -623,6 +701,7 @@ def test_a_timeout_is_the_callers_own_and_waiting_in_the_queue_is_no_part_of_it(
 
         run(registry, test, timeout=timeout)
     assert (only(registry).failed, only(registry).answered, only(registry).in_flight) == (1, 1, 0)
+    assert causes == [Cause.NONE]
 
 
 def test_other_requests_of_a_wrapped_session_pass_through(registry: tidegate.RateLimitRegistry) -> None:

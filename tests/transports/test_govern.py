@@ -1,5 +1,7 @@
 """Whose quota a request counts against, as an HTTP stack asks it."""
 
+import pytest
+
 from tidegate.providers import adopt, read_inquiry
 from tidegate.registries import RateLimitRegistry
 from tidegate.transports.govern import Sending, key_of
@@ -35,6 +37,19 @@ def test_a_key_in_the_query_is_the_key_in_the_header():
     assert asked != key(registry, GEMINI, GENERATE, query=b"key=k-2")
     assert asked.credential
     assert key(registry, GEMINI, GENERATE, query=b"alt=sse").credential == ""
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/google/v1beta/models/m:generateContent",
+        "/google/v1/interactions",
+        "/google/v1beta1/projects/p/locations/l/publishers/google/models/m:generateContent",
+        "/google/chat/completions",
+    ],
+)
+def test_the_base_url_of_a_gateway_ends_where_the_sdk_begins(path):
+    assert key(RateLimitRegistry(), "gateway.test", path).base_url == "https://gateway.test/google"
 
 
 def test_no_part_of_a_credential_is_kept():

@@ -119,6 +119,14 @@ def test_an_error_under_a_200_is_waited_for_like_any_refusal(module: ModuleType,
     assert (only(registry).attempts, only(registry).refused, only(registry).answered) == (2, 1, 1)
 
 
+def test_a_stream_that_is_complete_at_once_tells_its_reader_of_its_failure(module: ModuleType, registry: Any) -> None:
+    said = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error"}}\n\n'
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, content=said)))
+    with client.stream("POST", CHAT, json=BODY) as response:
+        assert response.read() == said
+    assert (only(registry).attempts, only(registry).in_flight) == (1, 0)
+
+
 def test_a_permanent_error_under_a_200_is_handed_back_as_it_came(module: ModuleType, registry: Any) -> None:
     error = {"error": {"message": "no such model", "code": 404}}
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json=error)))

@@ -78,6 +78,32 @@ def test_a_client_above_a_wrapped_session_gets_every_body(registry: tidegate.Rat
     assert (only(registry).attempts, only(registry).in_flight) == (1, 0)
 
 
+def test_what_is_sent_inside_an_attempt_passes_through(narrow: tidegate.RateLimitRegistry) -> None:
+    async def main(url: str) -> None:
+        inside: list[bytes] = []
+
+        async def ask() -> bytes:
+            async with session.post(url, json=BODY) as response:
+                return await response.read()
+
+        async def renew(*facts: object) -> None:
+            if not inside:
+                inside.append(b"")
+                inside.append(await ask())
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_start.append(renew)
+        async with aiohttp.ClientSession(trace_configs=[trace]) as session:
+            narrow.wrap(session)
+            assert await ask() == ANSWER
+        assert inside == [b"", ANSWER]
+
+    with Server(fine) as server:
+        asyncio.run(main(server.chat))
+        assert len(server.seen) == 2
+    assert only(narrow).attempts == 1
+
+
 def test_a_task_that_an_attempt_spawns_is_governed_once_the_attempt_is_over(
     registry: tidegate.RateLimitRegistry,
 ) -> None:

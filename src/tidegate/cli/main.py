@@ -9,7 +9,9 @@ import typer
 import tidegate
 from tidegate.cli.complaints import in_one_line
 from tidegate.cli.demo import demo
+from tidegate.cli.doctor import doctor
 from tidegate.cli.explain import explain
+from tidegate.cli.run import run
 from tidegate.cli.simulate import simulate
 
 app = typer.Typer(
@@ -38,8 +40,10 @@ def _root(
     pass
 
 
-for _command in (demo, explain, simulate):
-    app.command(_command.__name__)(in_one_line(_command))
+for _command in (demo, doctor, explain, run, simulate):
+    # What follows the command of `run` is that command's own, options too.
+    _parsing = {"allow_interspersed_args": _command is not run}
+    app.command(_command.__name__, context_settings=_parsing)(in_one_line(_command))
 
 
 def main() -> None:

@@ -110,13 +110,29 @@ class Permit:
 
 
 class Counts:
-    """What happened on one key since it was made; latencies of the last hundred answered attempts, in seconds."""
+    """What happened on one key since it was made; latencies of the last hundred answered attempts, in seconds.
 
-    __slots__ = ("abandoned", "answered", "attempts", "failed", "ignored", "latencies", "refused", "retried")
+    `resent` attempts were of calls that had been sent before, `absorbed` of those after a refusal, which the caller so
+    never saw. Calls that were `given_up` for want of capacity include those that were never sent, `unsent`.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "absorbed",
+        "answered",
+        "attempts",
+        "failed",
+        "given_up",
+        "ignored",
+        "latencies",
+        "refused",
+        "resent",
+        "unsent",
+    )
 
     def __init__(self) -> None:
         self.attempts = self.answered = self.refused = self.failed = 0
-        self.abandoned = self.retried = self.ignored = 0
+        self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
 
@@ -238,13 +254,16 @@ class Admission:
             self.counts.failed += 1
             self._answered(permit, now, out)
         if out is not None:
-            out.append(events.SlotReleased(self.key, now, now - permit.sent_at, len(self.flying), kind))
+            held, flying = now - permit.sent_at, len(self.flying)
+            out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status))
 
     def forked(self) -> None:
         """Forgets what is in flight: after a fork it belongs to the parent."""
         self.generation += 1
         for permit in self.flying.values():
             self.quotas.settle(permit.charges, 0.0, self.order, permit.sent_at)
+        for mirror in self.quotas.mirrors.values():
+            mirror.used = 0.0
         self.flying = {}
         if self.breaker.state is State.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
@@ -324,7 +343,8 @@ class Admission:
                 if out is not None:
                     out.append(events.KeyPaused(self.key, now, until))
         if out is not None:
-            out.append(events.RateLimitHit(self.key, now, outcome.kind, outcome.cause, outcome.retry_after, gate))
+            facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
+            out.append(events.RateLimitHit(self.key, now, *facts))
 
     def _credible(self, hint: float | None) -> float | None:
         if hint is not None and not 0.0 <= hint < ABSURD_HINT:

@@ -18,6 +18,7 @@ What it does not do: no clock, no randomness, no decision about anything but thi
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 from tidegate.core.derive import snap, window_interval
 from tidegate.core.vocabulary import Reading
@@ -37,6 +38,11 @@ REORDER_FIRST = 0.2
 REORDER_BOUNDS = (0.01, 0.5)
 REORDER_DECAY = 0.95
 """Seconds within which requests may overtake each other on their way (new connections): learned from what is seen."""
+
+UNSEEN = 0.5
+UNDERWAY = 5.0
+"""Requests by which an answer may show more room than expected before it must have overtaken some, and how long those
+may have been on their way, in seconds (openai: DEFAULT_TIMEOUT connect=5.0)."""
 
 MONTH = 31 * 86_400.0
 """The longest window any provider is known to count over (PROVIDERS.md rule 2), in seconds."""
@@ -116,22 +122,26 @@ class Ledger:
         self.total += change
         return change
 
-    def drop_through(self, order: int, doubtful_from: float = INFINITY) -> float:
+    def drop_through(
+        self, order: int, sent_at: float = INFINITY, reorder: float = -INFINITY, seen: float = INFINITY
+    ) -> float:
         """Forgets the charges numbered up to `order`; returns the sum of their estimates.
 
-        Those made from `doubtful_from` (monotonic seconds) whose call is unanswered stay: they may have been overtaken.
+        What is unanswered stays where the request sent at `sent_at` may have overtaken it: if it was made less than
+        `reorder` seconds before, and the latest of it if not more than `seen` units had been charged by then.
         """
         entries = self.entries
-        kept: list[Debit] = []
-        estimates = 0.0
+        due: list[Debit] = []
         while entries and entries[0].order <= order:
-            debit = entries.popleft()
-            if debit.charged_at >= doubtful_from and not debit.answered and debit.order != order:
-                kept.append(debit)
-            else:
+            due.append(entries.popleft())
+        pending = [debit for debit in due if not debit.answered]
+        stays = _overtaken(due, pending, sent_at, reorder, seen) if pending else ()
+        estimates = 0.0
+        for debit in due:
+            if debit not in stays:
                 self._forget(debit)
                 estimates += debit.estimate
-        entries.extendleft(reversed(kept))
+        entries.extendleft(debit for debit in reversed(due) if debit in stays)
         if not entries:
             self.total = 0.0
         return estimates
@@ -147,6 +157,21 @@ class Ledger:
         debit.live = False
         self.total -= debit.amount
         self.dropped += debit.amount
+
+
+def _overtaken(
+    due: list[Debit], pending: list[Debit], sent_at: float, reorder: float, seen: float
+) -> Collection[Debit]:
+    """Those of `pending`, the unanswered of `due`, that the provider may not have charged yet: see `drop_through`."""
+    stays = {debit for debit in pending if debit.charged_at >= sent_at - reorder}
+    unseen = sum(debit.amount for debit in due if debit not in stays) - seen
+    for debit in reversed(pending):
+        if unseen <= UNSEEN or debit.charged_at < sent_at - UNDERWAY:
+            break
+        if debit not in stays:
+            stays.add(debit)
+            unseen -= debit.amount
+    return stays
 
 
 class Bucket:
@@ -174,7 +199,10 @@ class Bucket:
         "rate",
         "room",
         "scale",
+        "since",
+        "stood",
         "unit",
+        "used",
         "window",
     )
 
@@ -186,6 +214,7 @@ class Bucket:
         self.rate = self.limit / self.window
         self.scale = 1.0
         self.room = 0.0
+        self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self._low, self._high = 0.0, float("inf")
         self._anchor_order = -1
         self._anchor_at = now
@@ -264,7 +293,10 @@ class Bucket:
             return
         low, _ = REORDER_BOUNDS
         self._reorder = max(low, self._reorder * REORDER_DECAY)
-        self._span_estimated += self._ledger.drop_through(order, sent_at - self._reorder)
+        seen = INFINITY
+        if self.unit == "requests":
+            seen = self._anchor_level + self.rate * (sent_at - self._anchor_at) - level
+        self._span_estimated += self._ledger.drop_through(order, sent_at, self._reorder, seen)
         if self.unit != "requests":
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)

@@ -29,11 +29,13 @@ class SlotAcquired(Event):
 
 @dataclass(frozen=True, slots=True)
 class SlotReleased(Event):
-    """An attempt ended after holding its slot for `held` seconds."""
+    """An attempt ended after holding its slot for `held` seconds; `status` is that of its answer, if it had one."""
 
     held: float
     in_flight: int
     kind: Kind
+    cause: Cause = Cause.NONE
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class RateLimitHit(Event):
     cause: Cause
     retry_after: float | None
     gate: str
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +88,21 @@ class RequestStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class RequestWaited(Event):
+    """A call has waited for `waited` seconds until now; `gate` is what it last saw closed, or `backoff`."""
+
+    waited: float
+    gate: str
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRetrying(Event):
     """A call goes back to the head of the queue; `attempt` is the one that ended."""
 
     attempt: int
     kind: Kind
+    cause: Cause = Cause.NONE
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,7 @@ class RequestCompleted(Event):
 
     attempts: int
     elapsed: float
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,7 @@ class RequestFailed(Event):
     kind: Kind
     cause: Cause
     given_up: bool
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

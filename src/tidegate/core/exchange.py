@@ -151,6 +151,14 @@ class Seat(Protocol):
         """Gives the slot back of an attempt that was cut short (cancelled, interrupted): nothing is learned."""
         ...
 
+    def resent(self, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        ...
+
+    def gave_up(self, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity, sent before or never."""
+        ...
+
     def tell(self, event: type[events.Event], *facts: object) -> None:
         """Reports an event of this call."""
         ...
@@ -169,26 +177,31 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
     held: Permit | None = None
     try:
         while True:
-            stood = now
+            stood, gate = now, ""
             if begun is not None:
                 permit: Permit | None = begun.permit
             else:
                 permit = seat.look(now) if standing else seat.stand(now, deadline)
-            while permit is None:
-                if now >= deadline:
-                    seat.tell(events.QueueDeadline, now - began, seat.gate)
-                    ending = Ending.EXPIRED if last is None else Ending.GIVEN_UP
-                    return Ended(ending, last, waited + now - stood, seat.gate)
+            while permit is None and now < deadline:
+                gate = seat.gate or "queue"
                 now = (yield Wait(seat.until, seat.alarm())).now
                 permit = seat.look(now)
+            if gate:
+                seat.tell(events.RequestWaited, now - stood, gate)
             waited += now - stood
+            if permit is None:
+                seat.gave_up(last is None)
+                seat.tell(events.QueueDeadline, now - began, seat.gate)
+                return Ended(Ending.EXPIRED if last is None else Ending.GIVEN_UP, last, waited, seat.gate)
             held = permit
             if begun is not None:
                 sent: Sent | None = begun.sent
                 begun = None
             else:
-                if attempts == 0:
+                if last is None:
                     seat.tell(events.RequestStarted, waited)
+                else:
+                    seat.resent(last.outcome.kind)
                 here = yield Send(permit)
                 now, sent = here.now, here.sent
             assert sent is not None, "a Send is resumed with what became of it"
@@ -198,26 +211,33 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
                     seat.learn(permit, outcome, now)
                 else:
                     seat.settle(permit, outcome, now, False)
-                seat.tell(events.RequestCompleted, attempts, now - began)
+                seat.tell(events.RequestCompleted, attempts, now - began, outcome.status)
                 return Ended(Ending.ANSWERED, sent, waited)
             again = _again(policy, permit, outcome, now >= deadline, failures + 1)
             standing = again is Again.AT_ONCE
             seat.settle(permit, outcome, now, standing)
             if again is Again.NO:
                 given_up = outcome.kind in CAPACITY and policy.replayable
-                seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, given_up)
+                if given_up:
+                    seat.gave_up(False)
+                why = (outcome.kind, outcome.cause, given_up, outcome.status)
+                seat.tell(events.RequestFailed, attempts, now - began, *why)
                 final = given_up or outcome.kind in TERMINAL
                 return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, waited)
             last = sent
-            seat.tell(events.RequestRetrying, attempts, outcome.kind)
+            seat.tell(events.RequestRetrying, attempts, outcome.kind, outcome.cause, outcome.status)
             if again is Again.LATER:
                 failures += 1
+                stood = now
                 until = now + full_jitter(failures, policy.backoff_base, policy.backoff_cap, draw())
                 until = min(until, deadline)
                 while now < until:
                     now = (yield Wait(until, seat.alarm())).now
+                seat.tell(events.RequestWaited, now - stood, "backoff")
                 if now >= deadline:
-                    seat.tell(events.RequestFailed, attempts, now - began, outcome.kind, outcome.cause, True)
+                    seat.gave_up(False)
+                    why = (outcome.kind, outcome.cause, True, outcome.status)
+                    seat.tell(events.RequestFailed, attempts, now - began, *why)
                     return Ended(Ending.GIVEN_UP, last, waited)
     finally:
         if held is not None:

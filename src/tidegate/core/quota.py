@@ -20,6 +20,10 @@ class Mirror(Protocol):
     scale: float
     room: float
     """Units that may be charged before less than half of the limit is left."""
+    used: float
+    """Units charged by this process from `since` on (monotonic seconds), when `stood` units were left."""
+    since: float
+    stood: float
 
     @property
     def paces(self) -> bool:
@@ -126,6 +130,7 @@ class Quotas:
         """Charges a new mirror with an attempt that was sent before it; nothing is learned from the estimate."""
         debit = mirror.debit(amount, reserve, order, sent_at)
         debit.estimate = 0.0
+        mirror.used += debit.amount
         self._spend(mirror, amount * mirror.scale + reserve)
         return mirror, debit, reserve
 
@@ -135,12 +140,14 @@ class Quotas:
         for mirror, _, reserve in charges:
             if reserve:
                 mirror.settle(reserve, produced, order, now)
+                mirror.used += produced
                 self._spend(mirror, max(0.0, produced - reserve))
 
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""
         self._book()
         for mirror, debit, reserve in charges:
+            mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
     def overdrawn(self, name: str, now: float, retry_after: float | None) -> None:
@@ -208,7 +215,9 @@ class Quotas:
             amount = cost[place]
             reserve = cost.produced if reserves else 0.0
             if amount or reserve:
-                charges.append((mirror, mirror.debit(amount, reserve, order, now), reserve))
+                debit = mirror.debit(amount, reserve, order, now)
+                mirror.used += debit.amount
+                charges.append((mirror, debit, reserve))
 
     def _find_room(self, now: float) -> None:
         self.ample = bool(self._mirrors)

@@ -24,6 +24,9 @@ class QuotaSnapshot:
 class KeySnapshot:
     """One key. Durations are in seconds.
 
+    A call is one or more `attempts`: the `absorbed` refusals were repeated, so that the caller never saw them.
+    `calls` is of those that were sent or `given_up` for want of capacity.
+
     `ready_in` is when the next call could go (who waits first, else one request): 0 now, infinity when an attempt under
     way must end first; `gate` says what is closed meanwhile. `ignored` counts unusable values in responses. Latencies
     are of the last hundred answered attempts, None before the first. `chars_per_token` and `mean_output` (tokens an
@@ -45,6 +48,9 @@ class KeySnapshot:
     failed: int
     abandoned: int
     ignored: int
+    calls: int
+    given_up: int
+    absorbed: int
     latency_mean: float | None
     latency_p50: float | None
     latency_p99: float | None
@@ -108,6 +114,9 @@ def key_snapshot(admission: Admission, waiting: int, head: Cost, now: float) -> 
         failed=counts.failed,
         abandoned=counts.abandoned,
         ignored=counts.ignored,
+        calls=counts.attempts - counts.resent + counts.unsent,
+        given_up=counts.given_up,
+        absorbed=counts.absorbed,
         latency_mean=sum(latencies) / len(latencies) if latencies else None,
         latency_p50=_percentile(latencies, 0.5),
         latency_p99=_percentile(latencies, 0.99),

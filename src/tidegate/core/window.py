@@ -40,7 +40,10 @@ class Window:
         "name",
         "room",
         "scale",
+        "since",
+        "stood",
         "unit",
+        "used",
         "window",
     )
 
@@ -51,6 +54,7 @@ class Window:
         self.window = usable_window(reading.window, default_window)
         self.scale = 1.0
         self.room = 0.0
+        self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self._remaining = self.limit
         self._anchor_order = -1
         self._anchor_at = now

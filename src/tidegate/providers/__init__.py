@@ -26,7 +26,7 @@ from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.bedrock import BEDROCK
 from tidegate.providers.cohere import COHERE
 from tidegate.providers.compatible import COMPATIBLE
-from tidegate.providers.google import GEMINI, VERTEX
+from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
 from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL
 from tidegate.providers.openai import OPENAI
 from tidegate.providers.replicate import REPLICATE
@@ -42,6 +42,7 @@ __all__ = [
     "COMPATIBLE",
     "FALLBACK",
     "GEMINI",
+    "GEMINI_COMPATIBLE",
     "GITHUB_MODELS",
     "IETF_ROW",
     "KNOWN",
@@ -51,6 +52,7 @@ __all__ = [
     "REPLICATE",
     "TABLES",
     "VERTEX",
+    "VERTEX_COMPATIBLE",
     "Cause",
     "Charging",
     "Endpoint",

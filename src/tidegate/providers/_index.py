@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
 
 from tidegate.errors import ConfigurationError
 from tidegate.providers._schema import MAX_PATH, Provider
@@ -18,7 +17,7 @@ from tidegate.providers.compatible import COMPATIBLE
 from tidegate.providers.dashscope import DASHSCOPE, MODELSCOPE
 from tidegate.providers.deepseek import DEEPSEEK
 from tidegate.providers.fireworks import FIREWORKS
-from tidegate.providers.google import GEMINI, VERTEX
+from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
 from tidegate.providers.groq import GROQ
 from tidegate.providers.huggingface import HUGGING_FACE
 from tidegate.providers.lepton import LEPTON
@@ -32,8 +31,6 @@ from tidegate.providers.replicate import REPLICATE
 from tidegate.providers.sambanova import SAMBANOVA
 from tidegate.providers.together import TOGETHER
 from tidegate.providers.xai import XAI
-
-Family = Literal["openai", "anthropic", "azure"]
 
 KNOWN = (
     OPENAI,
@@ -65,8 +62,26 @@ KNOWN = (
 )
 """Tables that claim hosts, so that a process-wide install governs them."""
 
-FALLBACK = (COMPATIBLE, ANTHROPIC_COMPATIBLE, AZURE_COMPATIBLE, OLLAMA_LOCAL)
+FALLBACK = (
+    COMPATIBLE,
+    ANTHROPIC_COMPATIBLE,
+    AZURE_COMPATIBLE,
+    OLLAMA_LOCAL,
+    GEMINI_COMPATIBLE,
+    VERTEX_COMPATIBLE,
+)
 """Tables for clients that were wrapped by hand, whatever their base URL."""
+
+SPOKEN: dict[str, tuple[Provider, ...]] = {
+    "gemini": (GEMINI_COMPATIBLE, VERTEX_COMPATIBLE),
+    "groq": (GROQ,),
+    "together": (TOGETHER,),
+    "mistral": (MISTRAL,),
+    "cohere": (COHERE,),
+    "ollama": (OLLAMA_LOCAL,),
+    "replicate": (REPLICATE,),
+}
+"""What the SDK of one provider speaks to an unknown host: a gateway to that provider, or a stand-in for it."""
 
 TABLES = (*KNOWN, *FALLBACK)
 
@@ -145,8 +160,9 @@ def recognise(host: str, path: str) -> Provider | None:
 def adopt(host: str, path: str, family: str | None) -> Provider | None:
     """The table for a request of a client that was wrapped by hand, or None where `path` generates nothing.
 
-    `family` is the SDK's: `openai`, `anthropic`, `azure`, or None for a bare HTTP client, for which plain generation
-    paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family and path.
+    `family` is the SDK's: `openai`, `anthropic`, `azure`, one of `SPOKEN`, or None for a bare HTTP client, for which
+    plain generation paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family
+    and path.
     """
     if len(host) > _MAX_HOST or len(path) > MAX_PATH:
         return None
@@ -174,13 +190,24 @@ def _known(tables: Tables, host: str) -> Provider | None:
 
 
 def _spoken(path: str, family: str | None) -> Provider | None:
+    own = _first(SPOKEN.get(family or "", ()), path)
+    if own is not None:
+        return own
     if family == "anthropic":
-        return ANTHROPIC_COMPATIBLE if ANTHROPIC_COMPATIBLE.endpoint(path) is not None else None
+        return _first((ANTHROPIC_COMPATIBLE,), path)
     if family == "azure" or "/openai/deployments/" in path:
-        return AZURE_COMPATIBLE if AZURE_COMPATIBLE.endpoint(path) is not None else None
-    if family is None and OLLAMA_LOCAL.endpoint(path) is not None:
-        return OLLAMA_LOCAL
-    place = COMPATIBLE.endpoint(path)
-    if place is not None:
-        return COMPATIBLE if family is None or not place[0].plain else None
-    return ANTHROPIC_COMPATIBLE if ANTHROPIC_COMPATIBLE.endpoint(path) is not None else None
+        return _first((AZURE_COMPATIBLE,), path)
+    if family is None:
+        return _first((OLLAMA_LOCAL, COMPATIBLE, *_OTHERS), path)
+    return _first((COMPATIBLE, *_OTHERS), path, plain=False)
+
+
+_OTHERS = (ANTHROPIC_COMPATIBLE, GEMINI_COMPATIBLE, VERTEX_COMPATIBLE)
+
+
+def _first(tables: tuple[Provider, ...], path: str, plain: bool = True) -> Provider | None:
+    for table in tables:
+        place = table.endpoint(path)
+        if place is not None:
+            return table if plain or not place[0].plain else None
+    return None

@@ -18,7 +18,8 @@ _FIELD = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens'
     rb"|cache_creation_input_tokens|total_tokens|prompt_eval_count|eval_count"
     rb"|promptTokenCount|candidatesTokenCount|thoughtsTokenCount|cachedContentTokenCount"
-    rb"|inputTokens|outputTokens|cacheReadInputTokens|cacheWriteInputTokens)"
+    rb"|inputTokens|outputTokens|cacheReadInputTokens|cacheWriteInputTokens"
+    rb"|total_input_tokens|total_output_tokens|total_cached_tokens|total_thought_tokens)"
     rb'"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}([0-9]{1,12})(?![0-9.eE])'
 )
 _MAX_TRIES = 4
@@ -78,11 +79,12 @@ def _read(text: bytes) -> Usage | None:
             found[name] = int(number)
     if not found:
         return None
-    cached = _first(found, b"cached_tokens", b"cachedContentTokenCount") or 0
-    prompt = _first(found, b"prompt_tokens", b"prompt_eval_count", b"promptTokenCount")
+    cached = _first(found, b"cached_tokens", b"cachedContentTokenCount", b"total_cached_tokens") or 0
+    prompt = _first(found, b"prompt_tokens", b"prompt_eval_count", b"promptTokenCount", b"total_input_tokens")
     output = _first(found, b"completion_tokens", b"output_tokens", b"eval_count", b"outputTokens")
     if output is None:
-        output = found.get(b"candidatesTokenCount", 0) + found.get(b"thoughtsTokenCount", 0)
+        answer = _first(found, b"candidatesTokenCount", b"total_output_tokens") or 0
+        output = answer + (_first(found, b"thoughtsTokenCount", b"total_thought_tokens") or 0)
     if prompt is None:
         reads = _first(found, b"cache_read_input_tokens", b"cacheReadInputTokens") or 0
         prompt = _first(found, b"input_tokens", b"inputTokens")

@@ -5,6 +5,8 @@ Source: https://ai.google.dev/gemini-api/docs/rate-limits and captures of 2025 a
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tidegate.core.vocabulary import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
@@ -117,6 +119,8 @@ GEMINI = Provider(
             for method in _METHODS
         ),
         *(Endpoint(f"/v1beta/openai/{path}") for path in _OPENAI_ROUTES),
+        # google-genai 3.4.0 `_gaos/interactions.py`; the model is in the body.
+        *(Endpoint(f"/{version}/interactions", plain=True) for version in _VERSIONS[:3]),
     ),
     credential=("x-goog-api-key", "authorization"),
     query_credential=(("key", "x-goog-api-key"),),
@@ -155,3 +159,22 @@ VERTEX = Provider(
     common_errors=COMMON_ERRORS,
     image_chars=1032,  # as above
 )
+
+
+def _anywhere(provider: Provider, name: str) -> Provider:
+    """The same dialect under any base URL; its routes that are OpenAI's are left to what speaks that."""
+    return replace(
+        provider,
+        name=name,
+        source=f"{provider.source}; any base URL: google-genai 3.4.0 `_base_url.py`",
+        hosts=(),
+        endpoints=tuple(
+            replace(endpoint, path=f"**{endpoint.path}")
+            for endpoint in provider.endpoints
+            if not endpoint.path.endswith(_OPENAI_ROUTES)
+        ),
+    )
+
+
+GEMINI_COMPATIBLE = _anywhere(GEMINI, "gemini-compatible")
+VERTEX_COMPATIBLE = _anywhere(VERTEX, "vertex-compatible")

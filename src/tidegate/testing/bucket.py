@@ -63,7 +63,7 @@ class Refill:
 
 
 class ContinuousBucket(Limiter):
-    """A bucket of `burst` (default `limit`) that starts full and refills by `limit / window` a second.
+    """A bucket of `burst` (default `limit`), refilled by `limit / window` a second; it starts full, or with `initial`.
 
     OpenAI, Groq and Anthropic. A small burst is the same quota enforced over shorter periods (60 a minute as 1 a
     second); headers still announce `limit`.
@@ -77,13 +77,14 @@ class ContinuousBucket(Limiter):
         limit: float,
         window: float,
         burst: float | None = None,
+        initial: float | None = None,
         shares: Sequence[tuple[float, float]] = (),
         period: float = 0.0,
     ) -> None:
         super().__init__(name, unit, limit=limit, window=window)
         self.capacity = limit if burst is None else burst
         self._refill = Refill(limit / window, shares, period)
-        self._content = self.capacity
+        self._content = self.capacity if initial is None else min(self.capacity, initial)
         self._at: float | None = None
 
     def remaining(self, now: float) -> float:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tidegate.testing.gate import Refusal
+from tidegate.testing.gemini_refusals import gemini_error
 from tidegate.testing.limiters import SLACK, Level, Reason, Unit
 from tidegate.testing.prose import anthropic_rate, go_duration, openai_rate
 
@@ -225,6 +226,14 @@ def anthropic_refusal(refusal: Refusal, telling: Telling) -> Answer:
     return Answer(429, headers, _anthropic_error("rate_limit_error", anthropic_rate(refusal)))
 
 
+def gemini_refusal(refusal: Refusal, telling: Telling) -> Answer:
+    """Gemini's errors, which say everything in their details; a proxy's 502 is HTML."""
+    if refusal.status == 502:
+        return _broken(502)
+    status, body = gemini_error(refusal, telling.model, telling.seconds, telling.prose)
+    return Answer(status, [], body)
+
+
 def ietf_refusal(refusal: Refusal, telling: Telling) -> Answer:
     """OpenAI's bodies with a `retry-after` in seconds, and no other time."""
     answer = openai_refusal(refusal, Telling(telling.model, telling.seconds, prose=False))
@@ -244,6 +253,7 @@ DIALECT_TABLE: dict[str, Dialect] = {
     "azure": Dialect(azure_headers, azure_refusal),
     "azure-renewal": Dialect(azure_renewal_headers, azure_refusal),
     "anthropic": Dialect(anthropic_headers, anthropic_refusal),
+    "gemini": Dialect(no_headers, gemini_refusal),
     "ietf": Dialect(ietf_headers, ietf_refusal),
     "none": Dialect(no_headers, silent_refusal),
 }

@@ -16,7 +16,6 @@ from tidegate.testing.replies import Reply, Stream, dumps
 from tidegate.testing.wire import Connection
 
 JSON = "application/json"
-EVENTS = "text/event-stream; charset=utf-8"
 
 
 class LiveCall:
@@ -71,7 +70,7 @@ class LiveCall:
 
     def _begin(self) -> None:
         assert self._stream is not None
-        self._connection.begin(200, self._headers, EVENTS)
+        self._connection.begin(200, self._headers, self._stream.content_type)
         if self._admission.token_pace or self._admission.fault:
             self._connection.write(self._stream.head)
             self._next_piece()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
+from tidegate.testing.openai_forms import chat_form, response_form
 from tidegate.testing.replies import (
     Body,
     Endpoint,
@@ -15,6 +17,7 @@ from tidegate.testing.replies import (
     Stream,
     bound_of,
     event,
+    prompt_of,
     text_of,
     texts_of,
     tokens_in,
@@ -31,10 +34,11 @@ DIMENSIONS = 8
 
 
 def read_chat(body: Body) -> Question:
-    """`messages`, `max_completion_tokens` or `max_tokens`."""
-    texts = texts_of(body.get("messages"))
-    size = sum(map(len, texts))
-    return Question(texts[-1] if texts else "", tokens_in(size), bound_of(body, "max_completion_tokens", "max_tokens"))
+    """`messages`, `max_completion_tokens` or `max_tokens`, `response_format`, `tools`."""
+    messages = body.get("messages")
+    size = sum(map(len, texts_of(messages)))
+    bound = bound_of(body, "max_completion_tokens", "max_tokens")
+    return Question(prompt_of(messages), tokens_in(size), bound, chat_form(body))
 
 
 def _chat_usage(reply: Reply) -> dict[str, Any]:
@@ -53,12 +57,20 @@ def _chat_usage(reply: Reply) -> dict[str, Any]:
 
 
 def _finish(reply: Reply) -> str:
-    return "length" if reply.cut_short else "stop"
+    if reply.cut_short:
+        return "length"
+    return "tool_calls" if reply.tool else "stop"
+
+
+def _tool_call(reply: Reply, arguments: str) -> dict[str, Any]:
+    return {"id": f"call_{reply.id}", "type": "function", "function": {"name": reply.tool, "arguments": arguments}}
 
 
 def whole_chat(body: Body, reply: Reply) -> dict[str, Any]:
     """A `chat.completion`."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None, "annotations": []}
+    if reply.tool:
+        message |= {"content": None, "tool_calls": [_tool_call(reply, reply.text)]}
     return {
         "id": reply.id,
         "object": "chat.completion",
@@ -84,20 +96,30 @@ def stream_chat(body: Body, reply: Reply) -> Stream:
     tail = chunk({}, _finish(reply))
     if with_usage:
         tail += event(frame | {"choices": [], "usage": _chat_usage(reply)})
+    first: dict[str, Any] = {"role": "assistant", "content": "", "refusal": None}
+    if reply.tool:
+        first |= {"content": None, "tool_calls": [{"index": 0, **_tool_call(reply, "")}]}
+    deltas = [_chat_delta(reply, piece) for piece in reply.pieces]
     return Stream(
-        head=chunk({"role": "assistant", "content": "", "refusal": None}),
-        pieces=[chunk({"content": piece}) for piece in reply.pieces],
+        head=chunk(first),
+        pieces=[chunk(delta) for delta in deltas],
         tail=tail + b"data: [DONE]\n\n",
         broken=event({"error": STREAM_ERROR}),
     )
 
 
+def _chat_delta(reply: Reply, piece: str) -> dict[str, Any]:
+    if reply.tool:
+        return {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+    return {"content": piece}
+
+
 def read_responses(body: Body) -> Question:
-    """`input` (a text or a list of items), `instructions`, `max_output_tokens`."""
+    """`input` (a text or a list of items), `instructions`, `max_output_tokens`, `text.format`, `tools`."""
     given = body.get("input", "")
-    texts = [given] if isinstance(given, str) else texts_of(given)
-    size = sum(map(len, texts)) + len(text_of(body.get("instructions")))
-    return Question(texts[-1] if texts else "", tokens_in(size), bound_of(body, "max_output_tokens"))
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    size = sum(map(len, texts_of(items))) + len(text_of(body.get("instructions")))
+    return Question(prompt_of(items), tokens_in(size), bound_of(body, "max_output_tokens"), response_form(body))
 
 
 def _output_text(text: str) -> dict[str, Any]:
@@ -106,6 +128,11 @@ def _output_text(text: str) -> dict[str, Any]:
 
 def _message(reply: Reply, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": f"msg_{reply.id}", "type": "message", "status": status, "role": "assistant", "content": content}
+
+
+def _function_call(reply: Reply, status: str, arguments: str) -> dict[str, Any]:
+    call = {"id": f"fc_{reply.id}", "type": "function_call", "status": status, "call_id": f"call_{reply.id}"}
+    return call | {"name": reply.tool, "arguments": arguments}
 
 
 def _response(body: Body, reply: Reply, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
@@ -132,9 +159,9 @@ def _response(body: Body, reply: Reply, status: str, output: list[dict[str, Any]
         "reasoning": {"effort": None, "summary": None},
         "store": True,
         "temperature": 1.0,
-        "text": {"format": {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
+        "text": body.get("text") or {"format": {"type": "text"}},
+        "tool_choice": body.get("tool_choice") or "auto",
+        "tools": body.get("tools") or [],
         "top_p": 1.0,
         "truncation": "disabled",
         "usage": None if status == "in_progress" else usage,
@@ -150,31 +177,45 @@ def _status(reply: Reply) -> str:
 def whole_response(body: Body, reply: Reply) -> dict[str, Any]:
     """A `response`."""
     status = _status(reply)
+    if reply.tool:
+        return _response(body, reply, status, [_function_call(reply, status, reply.text)])
     return _response(body, reply, status, [_message(reply, status, [_output_text(reply.text)])])
 
 
 def stream_response(body: Body, reply: Reply) -> Stream:
     """The typed events from `response.created` to `response.completed`, numbered in sequence."""
     number = -1
-    message_at = {"item_id": f"msg_{reply.id}", "output_index": 0, "content_index": 0}
 
-    def typed(name: str, **fields: Any) -> bytes:
+    def typed(name: str, /, **fields: Any) -> bytes:
         nonlocal number
         number += 1
         return event({"type": name, "sequence_number": number, **fields}, name)
 
     begun = _response(body, reply, "in_progress", [])
     head = typed("response.created", response=begun) + typed("response.in_progress", response=begun)
-    head += typed("response.output_item.added", output_index=0, item=_message(reply, "in_progress", []))
-    head += typed("response.content_part.added", part=_output_text(""), **message_at)
-    pieces = [typed("response.output_text.delta", delta=piece, logprobs=[], **message_at) for piece in reply.pieces]
+    opening, pieces, closing = (_call_events if reply.tool else _message_events)(typed, reply)
     whole, status = whole_response(body, reply), _status(reply)
-    tail = typed("response.output_text.done", text=reply.text, logprobs=[], **message_at)
-    tail += typed("response.content_part.done", part=_output_text(reply.text), **message_at)
-    tail += typed("response.output_item.done", output_index=0, item=whole["output"][0])
-    tail += typed(f"response.{status}", response=whole)
+    closing += typed("response.output_item.done", output_index=0, item=whole["output"][0])
+    closing += typed(f"response.{status}", response=whole)
     broken = event({"type": "error", "sequence_number": len(pieces), "error": STREAM_ERROR}, "error")
-    return Stream(head, pieces, tail, broken)
+    return Stream(head + opening, pieces, closing, broken)
+
+
+def _message_events(typed: Callable[..., bytes], reply: Reply) -> tuple[bytes, list[bytes], bytes]:
+    at = {"item_id": f"msg_{reply.id}", "output_index": 0, "content_index": 0}
+    opening = typed("response.output_item.added", output_index=0, item=_message(reply, "in_progress", []))
+    opening += typed("response.content_part.added", part=_output_text(""), **at)
+    pieces = [typed("response.output_text.delta", delta=piece, logprobs=[], **at) for piece in reply.pieces]
+    closing = typed("response.output_text.done", text=reply.text, logprobs=[], **at)
+    return opening, pieces, closing + typed("response.content_part.done", part=_output_text(reply.text), **at)
+
+
+def _call_events(typed: Callable[..., bytes], reply: Reply) -> tuple[bytes, list[bytes], bytes]:
+    at = {"item_id": f"fc_{reply.id}", "output_index": 0}
+    opening = typed("response.output_item.added", output_index=0, item=_function_call(reply, "in_progress", ""))
+    pieces = [typed("response.function_call_arguments.delta", delta=piece, **at) for piece in reply.pieces]
+    done = typed("response.function_call_arguments.done", name=reply.tool, arguments=reply.text, **at)
+    return opening, pieces, done
 
 
 def read_embeddings(body: Body) -> Question:

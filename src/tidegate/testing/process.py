@@ -50,6 +50,11 @@ class SimulatorProcess:
         return self.url + "/v1"
 
     @property
+    def gemini_url(self) -> str:
+        """The base URL of google-genai clients, for Gemini and Vertex AI alike: they add version and path."""
+        return self.url
+
+    @property
     def pid(self) -> int | None:
         """The child's process id, None where there is none."""
         return self._process.pid if self._process else None

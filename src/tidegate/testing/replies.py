@@ -7,25 +7,39 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 Body = Mapping[str, Any]
+
+EVENTS = "text/event-stream; charset=utf-8"
 
 _PIECE = re.compile(r"\s*\S+\s*?")
 
 
 @dataclass(frozen=True, slots=True)
+class Form:
+    """What an answer must be: JSON that fits `schema`, as its text or as the arguments of the function `tool`."""
+
+    schema: Mapping[str, Any]
+    tool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: the text that decides the answer, what counts as input, and the bound on the output."""
+    """What is asked: the text that decides the answer, what counts as input, the bound on the output, and its form."""
 
     prompt: str
     input_tokens: int
     max_tokens: int | None
+    form: Form | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered: `cut_short` where the request's own bound was reached; `created` is in seconds of wall time."""
+    """What is answered: `cut_short` where the request's own bound was reached; `created` is in seconds of wall time.
+
+    With a `tool` the text is the arguments of a call of it.
+    """
 
     id: str
     model: str
@@ -34,6 +48,7 @@ class Reply:
     output_tokens: int
     cut_short: bool
     created: int
+    tool: str = ""
 
     @property
     def pieces(self) -> list[str]:
@@ -43,22 +58,37 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A streamed answer as server-sent events: at once, piece by piece, and at the end; `broken` is an error event."""
+    """A streamed answer: at once, piece by piece, and at the end; `broken` is an error in its middle."""
 
     head: bytes
     pieces: list[bytes]
     tail: bytes
     broken: bytes
+    content_type: str = EVENTS
+
+
+def asks_stream(body: Body) -> bool:
+    """Whether a body asks for a stream."""
+    return bool(body.get("stream"))
+
+
+def always(body: Body) -> bool:
+    """Every answer is a stream."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can."""
+    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can.
+
+    `dialect` is that of its refusals; `streams` says of a body whether the answer is to be streamed.
+    """
 
     dialect: str
     read: Callable[[Body], Question]
     whole: Callable[[Body, Reply], dict[str, Any]]
     stream: Callable[[Body, Reply], Stream] | None
+    streams: Callable[[Body], bool] = asks_stream
 
 
 def dumps(value: object) -> bytes:
@@ -90,6 +120,17 @@ def texts_of(messages: object) -> list[str]:
     if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         raise ValueError("messages: a list of objects is required")
     return [text_of(message.get("content")) for message in messages]
+
+
+def prompt_of(messages: object) -> str:
+    """The text of the last message of a user; of the last one at all where there is none."""
+    texts = texts_of(messages)
+    asked = [text for text, message in zip(texts, cast("list[Body]", messages), strict=True) if _is_users(message)]
+    return (asked or texts or [""])[-1]
+
+
+def _is_users(message: Body) -> bool:
+    return message.get("role") == "user"
 
 
 def bound_of(body: Body, *names: str) -> int | None:

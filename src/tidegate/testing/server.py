@@ -7,13 +7,15 @@ import itertools
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.errors import ConfigurationError
+from tidegate.testing import cohere_shapes, gemini_shapes, ollama_shapes
 from tidegate.testing.accounts import Accounts, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
 from tidegate.testing.gate import Call, Refusal
+from tidegate.testing.instances import fitted
 from tidegate.testing.live import JSON, LiveCall, error_body
 from tidegate.testing.openai_shapes import CHAT, EMBEDDINGS, RESPONSES
 from tidegate.testing.replies import Body, Endpoint, Question, Reply, dumps, tokens_in
@@ -25,6 +27,10 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/v1/responses": RESPONSES,
     "/v1/embeddings": EMBEDDINGS,
     "/v1/messages": MESSAGES,
+    "/v1/interactions": gemini_shapes.INTERACTIONS,
+    "/v1beta/interactions": gemini_shapes.INTERACTIONS,
+    "/v2/chat": cohere_shapes.CHAT,
+    "/api/chat": ollama_shapes.CHAT,
 }
 
 MODELS = ("gpt-5-mini", "claude-sonnet-5", "text-embedding-3-small")
@@ -35,8 +41,8 @@ AnswerText = Callable[[str], str]
 class Provider:
     """A simulated provider without its socket: give it requests of `wire` connections.
 
-    `answer` makes the text of an answer from the prompt (the last message); by default the scenario's `answers` decide,
-    and a short echo stands for what they lack.
+    `answer` makes the text of an answer from the prompt (the last message of the user); by default the scenario's
+    `answers` decide, and a short echo stands for what they lack.
     """
 
     def __init__(
@@ -48,9 +54,11 @@ class Provider:
 
     def on_request(self, request: Request, connection: Connection) -> None:
         """Answer a request, at once or by timers."""
-        endpoint, deployment = _endpoint(request.path)
-        if endpoint is not None and request.method == "POST":
-            self._infer(request, connection, endpoint, deployment)
+        route = _route(request.path)
+        if route is not None and request.method == "POST":
+            self._infer(request, connection, route)
+        elif request.path.endswith(":countTokens") and request.method == "POST":
+            _count(request, connection)
         elif request.path == "/v1/models" and request.method == "GET":
             _send(connection, 200, _models())
         elif request.path.startswith("/_tidegate/"):
@@ -80,23 +88,20 @@ class Provider:
         else:
             _send(connection, 404, error_body(f"Unknown control: {request.method} {request.path}"))
 
-    def _infer(self, request: Request, connection: Connection, endpoint: Endpoint, deployment: str) -> None:
+    def _infer(self, request: Request, connection: Connection, route: Route) -> None:
+        endpoint = route.endpoint
         try:
-            body = json.loads(request.body)
-            if not isinstance(body, dict):
-                raise ValueError("the body is no JSON object")
+            body = _body(request)
             question = endpoint.read(body)
         except (ValueError, AttributeError, TypeError) as error:
             _send(connection, 400, error_body(str(error)))
             return
         scenario = self.accounts.scenario
-        model = deployment or str(body.get("model") or "")
-        streams = bool(body.get("stream")) and endpoint.stream is not None
+        model = route.model or str(body.get("model") or "")
+        streams = endpoint.stream is not None and endpoint.streams(body)
         call = Call(question.input_tokens, max_tokens=question.max_tokens)
         verdict = self.accounts.admit(_key(request, model, scenario.scope), _row(request, body), call, stream=streams)
-        dialect = scenario.dialect
-        if dialect == "auto":
-            dialect = "azure" if deployment else "anthropic" if endpoint.dialect == "anthropic" else "openai"
+        dialect = route.dialect if scenario.dialect == "auto" else scenario.dialect
         headers = self._headers(verdict, dialect, scenario)
         if isinstance(verdict.outcome, Refusal):
             _refuse(connection, verdict.outcome, dialect, model, scenario, headers)
@@ -117,6 +122,9 @@ class Provider:
 
     def _reply(self, endpoint: Endpoint, question: Question, model: str, scenario: Scenario) -> Reply:
         text = self._text(question.prompt, scenario)
+        form = question.form
+        if form is not None:
+            text = fitted(text, form.schema)
         natural = self.accounts.output_tokens(tokens_in(len(text)))
         bound = natural if question.max_tokens is None else max(0, question.max_tokens)
         if natural > bound and scenario.output_tokens is None:
@@ -129,6 +137,7 @@ class Provider:
             output_tokens=min(natural, bound),
             cut_short=natural > bound,
             created=int(time.time()),
+            tool=form.tool if form is not None else "",
         )
 
     def _text(self, prompt: str, scenario: Scenario) -> str:
@@ -151,21 +160,45 @@ class Provider:
         return headers
 
 
-def _endpoint(path: str) -> tuple[Endpoint | None, str]:
-    endpoint = ENDPOINTS.get(path)
-    if endpoint is not None:
-        return endpoint, ""
+class Route(NamedTuple):
+    """Where a path leads; `model` is empty where the body names it."""
+
+    endpoint: Endpoint
+    model: str
+    dialect: str
+
+
+def _route(path: str) -> Route | None:
+    endpoint, model, dialect = ENDPOINTS.get(path), "", ""
     if path.startswith("/openai/deployments/"):
-        deployment, _, rest = path.removeprefix("/openai/deployments/").partition("/")
-        return ENDPOINTS.get(f"/v1/{rest}"), deployment
-    if path.startswith("/openai/v1/"):
-        return ENDPOINTS.get(path.removeprefix("/openai")), ""
-    return None, ""
+        model, _, rest = path.removeprefix("/openai/deployments/").partition("/")
+        endpoint, dialect = ENDPOINTS.get(f"/v1/{rest}"), "azure"
+    elif path.startswith("/openai/v1/"):
+        endpoint = ENDPOINTS.get(path.removeprefix("/openai"))
+    elif endpoint is None:
+        model, method = gemini_shapes.route(path)
+        endpoint = gemini_shapes.METHODS.get(method)
+    return Route(endpoint, model, dialect or endpoint.dialect) if endpoint is not None else None
+
+
+def _body(request: Request) -> dict[str, Any]:
+    body = json.loads(request.body)
+    if not isinstance(body, dict):
+        raise ValueError("the body is no JSON object")
+    return body
+
+
+def _count(request: Request, connection: Connection) -> None:
+    try:
+        _send(connection, 200, gemini_shapes.count_tokens(_body(request)))
+    except (ValueError, AttributeError, TypeError) as error:
+        _send(connection, 400, error_body(str(error)))
 
 
 def _key(request: Request, model: str, scope: str) -> str:
     headers = request.headers
     credential = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
+    credential = credential or headers.get("x-goog-api-key", "")
     digest = hashlib.sha256(credential.encode()).hexdigest()[:8] if credential else "anonymous"
     return {"global": "global", "model": model, "credential": digest}.get(scope, f"{model} {digest}")
 

@@ -84,6 +84,11 @@ class Simulator:
         return self.url + "/v1"
 
     @property
+    def gemini_url(self) -> str:
+        """The base URL of google-genai clients, for Gemini and Vertex AI alike: they add version and path."""
+        return self.url
+
+    @property
     def scenario(self) -> Scenario:
         """The scenario as it is now."""
         return self._provider.accounts.scenario

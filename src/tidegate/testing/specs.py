@@ -30,6 +30,7 @@ class Limit:
     window     seconds; not for slots and credit
     unit       what is counted; slots and credit count requests
     burst      what a bucket holds, if that is not `limit`
+    initial    what a bucket holds at the start, if it is not full: the key has been used before
     offset     seconds from the start to a boundary of fixed windows and days
     status     of the refusals of slots: 429, 503 or 529
     announced  whether headers tell of it (default: all but slots and credit); where a dialect has one row for a unit,
@@ -45,6 +46,7 @@ class Limit:
     window: float = 60.0
     unit: Unit = "requests"
     burst: float | None = None
+    initial: float | None = None
     offset: float = 0.0
     status: int = 503
     announced: bool | None = None
@@ -62,6 +64,8 @@ class Limit:
         positive("window", self.window)
         if self.burst is not None:
             positive("burst", self.burst)
+        if self.initial is not None:
+            at_least("initial", self.initial, 0)
         at_least("offset", self.offset, 0)
         at_least("period", self.period, 0)
         among("status", self.status, SLOT_STATUSES)
@@ -110,6 +114,7 @@ class Limit:
             limit=self.limit,
             window=self.window,
             burst=self.burst,
+            initial=self.initial,
             shares=self.shares,
             period=self.period,
         )

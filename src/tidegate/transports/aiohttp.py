@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
+import json
 import sys
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -24,19 +23,13 @@ from tidegate.core.exchange import Sent
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive
 from tidegate.nesting import Cell
+from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, GovernedCall, Sending, marked, provider_of
-from tidegate.transports.patching import Patches
 from tidegate.transports.readers import Readers, arrived
 from tidegate.transports.streams import StreamWatch
 
-MODULES = ("aiohttp",)
-
 PLAIN = (str, bytes, int, float)
 """Values of a form's fields that say the same each time they are sent."""
-
-logger = logging.getLogger("tidegate")
-patches = Patches()
-_wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 
 
 class AiohttpCall(GovernedCall):
@@ -72,9 +65,10 @@ class AiohttpCall(GovernedCall):
     async def receive(self, response: Any) -> tuple[Any, bytes | None]:
         """Takes in a response, with its body where that is complete or an error's; the caller can still read it."""
         content, body = response.content, None
+        fed = self.stack.readers.holds(content)
         if response.status >= 400:
             try:
-                body = await content.read()
+                body = await (content if fed else response).read()
             except Exception:
                 # The status is known; who reads the body is told of the failure then.
                 response.close()
@@ -82,9 +76,9 @@ class AiohttpCall(GovernedCall):
             except BaseException:
                 response.close()
                 raise
-            if body:
+            if body and fed:
                 response.content = self.stack.readers.whole(body)
-        elif content.is_eof():
+        elif fed and content.is_eof():
             body = arrived(content)
         self.received = response, body
         return self.received
@@ -111,8 +105,9 @@ class AiohttpCall(GovernedCall):
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """What an answer comes to; a stream that is complete may end with a failure."""
         outcome = super().outcome(permit, status, response, body)
-        if outcome.kind is Kind.OK and body is not None and len(body) > SHORT:
-            return providers.judge_event(self.provider, body[-SHORT:]) or outcome
+        if outcome.kind is Kind.OK and body is not None:
+            failure = providers.judge_event(self.provider, body[-SHORT:])
+            return outcome if failure is None else failure._replace(status=status)
         return outcome
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
@@ -160,7 +155,7 @@ class Stack:
 
     def put(self) -> None:
         """Patches the session's class."""
-        patches.put(self.module.ClientSession, "_request", self.request)
+        TRANSPORT.patches.put(self.module.ClientSession, "_request", self.request)
 
     def request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
         """`ClientSession._request`, governed where the session or the process is; returns an awaitable."""
@@ -172,7 +167,7 @@ class Stack:
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any) -> Any:
         """A 429 as `session` would have received it."""
         multidict = sys.modules["multidict"]
-        raw = session.json_serialize(body).encode()
+        raw = json.dumps(body).encode()
         sent = multidict.CIMultiDictProxy(session._prepare_headers(options.get("headers")))
         facts = {
             "writer": None,
@@ -226,8 +221,7 @@ class Stack:
             if call.check is None:
                 call.check = session.raise_for_status
         except Exception:
-            # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
-            logger.exception("a request could not be read; it is not governed")
+            unreadable()
             return None
         call.session, call.url, call.stack = session, url, self
         kwargs = {**body.options, "raise_for_status": call.examine} if call.check else body.options
@@ -249,29 +243,7 @@ def put(module: ModuleType) -> None:
     Stack(module).put()
 
 
-def loaded() -> list[ModuleType]:
-    """The module, where the process has imported it."""
-    return [sys.modules[name] for name in MODULES if name in sys.modules]
-
-
-def module_of(session: object) -> ModuleType:
-    """The module that a session (see `is_client`) is of."""
-    return next(module for module in loaded() if isinstance(session, module.ClientSession))
-
-
-def is_client(candidate: object) -> bool:
-    """Whether it is a session."""
-    return any(isinstance(candidate, module.ClientSession) for module in loaded())
-
-
-def remember(session: object) -> None:
-    """Notes a session that was wrapped: the patch stays on while it lives."""
-    _wrapped.add(session)
-
-
-def remembered() -> bool:
-    """Whether a wrapped session lives."""
-    return len(_wrapped) > 0
+TRANSPORT = Clients(("aiohttp",), ("ClientSession",), put)
 
 
 def _url(session: Any, given: Any) -> Any:

@@ -7,11 +7,13 @@ it makes a `GovernedCall`, runs it through `tidegate.drive` and tells it what ca
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -22,12 +24,13 @@ from tidegate.core.exchange import Ended, Ending, Policy
 from tidegate.core.vocabulary import Cause, Cost, Inquiry, Key, Kind, Outcome
 from tidegate.nesting import passes
 from tidegate.registries import RateLimitRegistry
+from tidegate.transports.carrying import carried
 from tidegate.turn import Turn
 
 logger = logging.getLogger("tidegate")
 
 MARK = "_tidegate_mark"
-"""The attribute that `wrap` leaves on an HTTP client."""
+"""The attribute that `wrap` leaves on an HTTP client, or on an SDK's object that sends through clients of its own."""
 
 GAVE_UP = "_tidegate_gave_up"
 """The attribute, True, of a response that is not to be asked for again, where its headers cannot be changed to say so.
@@ -35,11 +38,13 @@ GAVE_UP = "_tidegate_gave_up"
 aiohttp's responses carry it; whoever stops the retries of an SDK above aiohttp reads it.
 """
 
+NO_RETRY = "x-should-retry"
+"""The header that, being `false`, tells the openai and anthropic SDKs not to repeat (openai 3.52 `_should_retry`)."""
+
 USAGE_ALWAYS = 64
 USAGE_EVERY = 32
 """Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
 
-GOOD = Outcome(Kind.OK)
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
 """What a mock's refusal or failure comes to: there is no provider behind it, whose limit could be waited for."""
 
@@ -51,9 +56,10 @@ RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 
 
 class Mark(NamedTuple):
-    """How a client is governed; `family` is the SDK it belongs to, None for a bare HTTP client.
+    """How a client is governed; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
 
-    With `any_host` every inference path is governed, else those of known providers, of `hosts` and of local servers.
+    With `any_host` every inference path is governed, else those of known providers, of `hosts` (each with the family of
+    what it speaks) and of local servers.
     """
 
     registry: RateLimitRegistry
@@ -61,7 +67,13 @@ class Mark(NamedTuple):
     priority: int = 0
     family: str | None = None
     any_host: bool = False
-    hosts: frozenset[str] = frozenset()
+    hosts: Mapping[str, str] = MappingProxyType({})
+
+
+@lru_cache(maxsize=64)
+def good(status: int) -> Outcome:
+    """A good answer that teaches nothing else."""
+    return Outcome(Kind.OK, status=status)
 
 
 def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> Policy:
@@ -93,10 +105,13 @@ class Sending(NamedTuple):
 
 
 def marked(client: Any) -> Mark | None:
-    """The mark that decides over a client's requests: its own, else that of the installation; None: nobody's."""
+    """The mark that decides over a client's requests: its own, else the carrier's, else that of the installation.
+
+    None: nobody's.
+    """
     mark = getattr(client, MARK, None)
     if mark is None:
-        mark = Installation.mark
+        mark = carried() or Installation.mark
     if mark is None or mark.registry.disabled or passes():
         return None
     return mark
@@ -108,7 +123,7 @@ def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
         return providers.adopt(host, path, mark.family)
     provider = providers.recognise(host, path)
     if provider is None and (host in mark.hosts or is_local(host)):
-        return providers.adopt(host, path, "openai")
+        return providers.adopt(host, path, mark.hosts.get(host, "openai"))
     return provider
 
 
@@ -170,9 +185,9 @@ class GovernedCall(Turn, ABC):
         return sent.response
 
     def stop_retries(self, response: Any) -> None:
-        """Tells the SDK above not to repeat a call that has been given up (openai 3.52 `_should_retry`)."""
+        """Tells the SDK above not to repeat a call that has been given up; `sdks.given_up` reads it."""
         if response.status_code in RETRYABLE:
-            response.headers["x-should-retry"] = "false"
+            response.headers[NO_RETRY] = "false"
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
@@ -187,11 +202,12 @@ class GovernedCall(Turn, ABC):
         try:
             if status >= 400:
                 return self.judge(status, self.pairs(response), body)
-            if body is not None and len(body) <= SHORT and b'"error"' in body:
+            # A stream's reader is told of its failures by the stream, also where the whole of it is there already.
+            if body is not None and not self.stream and len(body) <= SHORT and b'"error"' in body:
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
                     return failure._replace(status=status)
-            outcome = self.judge(status, self.pairs(response), None) if permit.informs else GOOD
+            outcome = self.judge(status, self.pairs(response), None) if permit.informs else good(status)
             if body is not None and self.reads_usage(permit):
                 return self.answered(permit, outcome, body)
         except Exception:
@@ -235,7 +251,7 @@ class GovernedCall(Turn, ABC):
             f"({ended.gate or 'queue'}), longer than max_wait = {self.policy.max_wait:g} s."
         )
         error = {"message": text, "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
-        headers = {"x-should-retry": "false", "x-tidegate": "queue-deadline"}
+        headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
         return headers, {"type": "error", "error": error}
 
 
@@ -290,6 +306,10 @@ def base_url(provider: providers.Provider, sending: Sending) -> str:
     origin = f"{sending.scheme}://{host}{port}"
     if provider.hosts:
         return origin
-    path = sending.path.removesuffix("/")
-    cut = path.removesuffix("/chat/completions")
-    return origin + (cut if cut != path else path.rpartition("/")[0])
+    return origin + _ENDPOINT.sub("", sending.path.removesuffix("/"), count=1)
+
+
+_ENDPOINT = re.compile(
+    r"/(?:chat/completions|v1(?:alpha|beta1?)?/(?:interactions|(?:models|tunedModels|publishers|projects)/.+)|[^/]*)$"
+)
+"""The end of a path that no base URL has: Google's SDK adds the version itself."""

@@ -7,9 +7,6 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
-import logging
-import sys
-import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -19,21 +16,16 @@ from tidegate.core.exchange import Sent
 from tidegate.core.vocabulary import Outcome
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
-from tidegate.transports.govern import GOOD, UNREAL, GovernedCall, Sending, marked, provider_of
-from tidegate.transports.patching import Patches
+from tidegate.transports.clients import Clients, unreadable
+from tidegate.transports.govern import UNREAL, GovernedCall, Sending, good, marked, provider_of
 from tidegate.transports.streams import StreamWatch
-
-MODULES = ("httpx", "httpx2")
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
 )
 """What httpx 0.28 and httpx2 2.16 make of a body given to a response, or of what comes from their connection pool."""
 
-logger = logging.getLogger("tidegate")
-patches = Patches()
 _stacks: dict[type, Stack] = {}
-_wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 
 
 class HttpxCall(GovernedCall):
@@ -69,7 +61,7 @@ class HttpxCall(GovernedCall):
 
     def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
         if not self.mocks and _made_up(response):
-            return Sent(UNREAL if response.status_code >= 400 else GOOD, response=response)
+            return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
             return Sent(outcome, response=response)
@@ -98,8 +90,8 @@ class Stack:
 
     def put(self) -> None:
         """Patches both classes of the module."""
-        patches.put(self.module.Client, "send", self.send)
-        patches.put(self.module.AsyncClient, "send", self.asend)
+        TRANSPORT.patches.put(self.module.Client, "send", self.send)
+        TRANSPORT.patches.put(self.module.AsyncClient, "send", self.asend)
 
     def send(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """`Client.send`, governed where the client or the process is."""
@@ -132,8 +124,7 @@ class Stack:
             sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, url.query)
             call = HttpxCall(mark, provider, sending)
         except Exception:
-            # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
-            logger.exception("a request could not be read; it is not governed")
+            unreadable()
             return None
         call.stack = self
         call.carry(wrapped, args, kwargs, bool(kwargs.get("stream")))
@@ -147,29 +138,7 @@ def put(module: ModuleType) -> None:
     _stacks[module.Client].put()
 
 
-def loaded() -> list[ModuleType]:
-    """Those of the two modules that the process has imported."""
-    return [sys.modules[name] for name in MODULES if name in sys.modules]
-
-
-def module_of(client: object) -> ModuleType:
-    """The module that a client (see `is_client`) is of."""
-    return next(module for module in loaded() if isinstance(client, (module.Client, module.AsyncClient)))
-
-
-def is_client(candidate: object) -> bool:
-    """Whether it is a client of either module."""
-    return any(isinstance(candidate, (module.Client, module.AsyncClient)) for module in loaded())
-
-
-def remember(client: object) -> None:
-    """Notes a client that was wrapped: the patches stay on while it lives."""
-    _wrapped.add(client)
-
-
-def remembered() -> bool:
-    """Whether a wrapped client lives."""
-    return len(_wrapped) > 0
+TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
 
 
 def _complete(response: Any, stream: bool) -> bool:
@@ -184,7 +153,7 @@ def _made_up(response: Any) -> bool:
     if not isinstance(extensions, dict) or "network_stream" in extensions:
         return False
     kind = type(getattr(stream, "_stream", stream))
-    return kind.__name__ in OWN_STREAMS and kind.__module__.partition(".")[0] in MODULES
+    return kind.__name__ in OWN_STREAMS and kind.__module__.partition(".")[0] in TRANSPORT.MODULES
 
 
 def _form_model(stream: Any) -> str:

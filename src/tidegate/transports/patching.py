@@ -14,14 +14,14 @@ Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], A
 
 
 class Patches:
-    """The patches of one HTTP stack, at most one a class and method, whatever name its module was imported under."""
+    """The patches of one HTTP stack or SDK, at most one a function, whatever name its module was imported under."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handles: dict[tuple[type, str], Any] = {}
+        self._handles: dict[tuple[type | ModuleType, str], Any] = {}
 
-    def put(self, target: type, method: str, wrapper: Wrapper) -> bool:
-        """Wraps `target.method`; returns False where it is wrapped already."""
+    def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
+        """Wraps `target.method`, of a class or a module; returns False where it is wrapped already."""
         with self._lock:
             if (target, method) in self._handles:
                 return False

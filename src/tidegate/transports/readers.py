@@ -21,13 +21,20 @@ class Readers:
         self.plain = module.StreamReader
         self.watched = _watched(module.StreamReader)
 
+    def holds(self, content: Any) -> bool:
+        """Whether it is a body that the network feeds; a stand-in's, or an empty one, is not."""
+        return type(content) is self.plain
+
     def follow(self, content: Any, watch: StreamWatch) -> bool:
-        """Has `watch` see what the network feeds to a body; False where it is none that the network feeds."""
-        if type(content) is not self.plain:
+        """Has `watch` see what the network feeds to a body; False where that cannot be seen."""
+        if not self.holds(content):
             return False
-        watch.saw(arrived(content))
+        try:
+            content.__class__ = self.watched
+        except TypeError:
+            return False
         _watches[id(content)] = watch
-        content.__class__ = self.watched
+        watch.saw(arrived(content))
         return True
 
     def whole(self, body: bytes) -> Any:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
-import sys
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from types import ModuleType
@@ -24,15 +21,9 @@ from tidegate.core.exchange import Sent
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
+from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
-from tidegate.transports.patching import Patches
 from tidegate.transports.streams import StreamWatch
-
-MODULES = ("requests",)
-
-logger = logging.getLogger("tidegate")
-patches = Patches()
-_wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 
 
 class WatchedRaw(wrapt.ObjectProxy[Any]):
@@ -140,7 +131,7 @@ class Stack:
 
     def put(self) -> None:
         """Patches the session's class."""
-        patches.put(self.module.Session, "send", self.send)
+        TRANSPORT.patches.put(self.module.Session, "send", self.send)
 
     def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
         """`Session.send`, governed where the session or the process is."""
@@ -171,8 +162,7 @@ class Stack:
                 Sending(url.scheme, host, url.port, url.path, headers, whole, replayable, query=url.query.encode()),
             )
         except Exception:
-            # Nothing of ours is ever raised below an SDK: what we cannot read passes through.
-            logger.exception("a request could not be read; it is not governed")
+            unreadable()
             return None
         call.module = self.module
         call.carry(wrapped, args, kwargs, bool(kwargs.get("stream", session.stream)))
@@ -184,29 +174,7 @@ def put(module: ModuleType) -> None:
     Stack(module).put()
 
 
-def loaded() -> list[ModuleType]:
-    """The module, where the process has imported it."""
-    return [sys.modules[name] for name in MODULES if name in sys.modules]
-
-
-def module_of(session: object) -> ModuleType:
-    """The module that a session (see `is_client`) is of."""
-    return next(module for module in loaded() if isinstance(session, module.Session))
-
-
-def is_client(candidate: object) -> bool:
-    """Whether it is a session."""
-    return any(isinstance(candidate, module.Session) for module in loaded())
-
-
-def remember(session: object) -> None:
-    """Notes a session that was wrapped: the patch stays on while it lives."""
-    _wrapped.add(session)
-
-
-def remembered() -> bool:
-    """Whether a wrapped session lives."""
-    return len(_wrapped) > 0
+TRANSPORT = Clients(("requests",), ("Session",), put)
 
 
 @lru_cache(maxsize=1024)

@@ -11,7 +11,7 @@ from tidegate.transports.patching import Patches
 
 
 class Transport(Protocol):
-    """What a module of this package offers for its stack, under these names."""
+    """What each stack offers: a `Clients`, or a module with these names where its clients are marked otherwise."""
 
     MODULES: tuple[str, ...]
     """The modules it governs, whether or not they are loaded."""
@@ -24,7 +24,7 @@ class Transport(Protocol):
     remembered: Callable[[], bool]
 
 
-TRANSPORTS = cast("tuple[Transport, ...]", (httpx, requests, aiohttp))
+TRANSPORTS = cast("tuple[Transport, ...]", (httpx.TRANSPORT, requests.TRANSPORT, aiohttp.TRANSPORT))
 
 
 def transport_of(client: object) -> Transport | None:

@@ -1,0 +1,199 @@
+"""What is installed in this Python, what tidegate does with it, and what the interpreter is like."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+from tidegate.checkup.finding import Finding, Verdict
+from tidegate.checkup.packages import NODE_COMMANDS, PACKAGES, PATCHERS, STACKS, Package, Stack
+from tidegate.clocks import winding
+from tidegate.clocks.clock import Clock, shown
+from tidegate.clocks.table import CLOCKS
+from tidegate.settings import PREFIX, Settings
+from tidegate.transports.stacks import TRANSPORTS
+
+LEAST_WRAPT = "2.4"
+"""The first with `unwrap_object` (wrapt changelog)."""
+
+SECRETS = frozenset({"digest_key"})
+"""Settings of which it is only said that they are set."""
+
+
+class Installed:
+    """The distributions of this Python that are known here, by their metadata alone: nothing is imported."""
+
+    def __init__(self) -> None:
+        self.by_name = {each.distribution: each for each in PACKAGES}
+        self.stacks = {each.distribution: each for each in STACKS}
+        self._versions: dict[str, str | None] = {}
+
+    def version(self, distribution: str) -> str | None:
+        """Its version; None where it is not installed."""
+        if distribution not in self._versions:
+            try:
+                self._versions[distribution] = metadata.version(distribution)
+            except metadata.PackageNotFoundError:
+                self._versions[distribution] = None
+        return self._versions[distribution]
+
+    def through(self, package: Package) -> list[str]:
+        """The known distributions that it sends through directly, as far as they are installed."""
+        named = package.instead or tuple(_required(package.distribution))
+        found = dict.fromkeys(name for name in (*named, *package.also) if name in self.by_name or name in self.stacks)
+        return [name for name in found if name != package.distribution and self.version(name) is not None]
+
+    def ways_out(self, package: Package, seen: frozenset[str] = frozenset()) -> list[Stack]:
+        """The HTTP stacks that its calls end up in."""
+        out: dict[str, Stack] = {}
+        for name in self.through(package):
+            if name in self.stacks:
+                out[name] = self.stacks[name]
+            elif name not in seen:
+                for stack in self.ways_out(self.by_name[name], seen | {package.distribution, name}):
+                    out[stack.distribution] = stack
+        return list(out.values())
+
+
+def _required(distribution: str) -> Iterator[str]:
+    try:
+        requirements = metadata.requires(distribution) or []
+    except metadata.PackageNotFoundError:
+        return
+    for each in requirements:
+        name = re.match(r"[A-Za-z0-9._-]+", each)
+        if name and not re.search(r"\bextra\s*==", each):
+            yield re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def governed_modules() -> frozenset[str]:
+    """The modules whose HTTP stacks the transports govern, as these say themselves."""
+    return frozenset(name for transport in TRANSPORTS for name in transport.MODULES)
+
+
+def governs(stack: Stack) -> bool:
+    """Whether a transport governs it."""
+    return any(name.split(".")[0] == stack.module for name in governed_modules())
+
+
+def stacks(installed: Installed, only: Iterable[Stack] | None = None) -> Iterator[Finding]:
+    """The HTTP stacks that are installed, or `only` those; what is not a known stack but governed comes too."""
+    for stack in STACKS if only is None else only:
+        version = installed.version(stack.distribution)
+        if version is None:
+            continue
+        if governs(stack):
+            yield Finding("stack", Verdict.GOVERNED, stack.distribution, _patched(stack, version), version)
+        elif stack.shared and only is None:
+            text = "cannot be governed; that matters only where LLM calls go through it"
+            yield Finding("stack", Verdict.NOTE, stack.distribution, text, version)
+        else:
+            yield Finding("stack", Verdict.UNGOVERNED, stack.distribution, "what is sent through it goes by", version)
+    known = {stack.module for stack in STACKS}
+    for name in sorted(governed_modules()) if only is None else ():
+        version = installed.version(name.replace(".", "-"))
+        if name.split(".")[0] not in known and version is not None:
+            yield Finding("stack", Verdict.GOVERNED, name, "patched when it is imported", version)
+
+
+def _patched(stack: Stack, version: str) -> str:
+    text = f"patched at {stack.point}"
+    if not _before(_numbers(version), _numbers(stack.below)) or _before(_numbers(version), _numbers(stack.least)):
+        text += f"; this version is outside of what was tried ({stack.least} to before {stack.below})"
+    return text
+
+
+def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterator[Finding]:
+    """The SDKs and frameworks that are installed, or `only` those, and whether all their ways out are governed."""
+    for package in PACKAGES if only is None else only:
+        version = installed.version(package.distribution)
+        if version is None:
+            if only is not None:
+                text = "not installed in this Python, so nothing can be said of it"
+                yield Finding("sdk", Verdict.NOTE, package.distribution, text)
+            continue
+        out = installed.ways_out(package)
+        free = [stack.distribution for stack in out if not governs(stack)]
+        names = ", ".join(f"{stack.distribution} {installed.version(stack.distribution)}" for stack in out)
+        if not out:
+            verdict, text = Verdict.NOTE, "sends nothing by itself, as far as its metadata says"
+        elif free:
+            verdict, text = Verdict.UNGOVERNED, f"sends through {names}; {', '.join(free)} cannot be governed"
+        else:
+            verdict, text = Verdict.GOVERNED, f"sends through {names}"
+        text += f"; {package.note}" if package.note else ""
+        yield Finding("sdk", verdict, package.distribution, text, version)
+
+
+def clocks(
+    installed: Installed, settings: Settings, environ: Mapping[str, str], only: frozenset[str] | None = None
+) -> Iterator[Finding]:
+    """The clocks of installed frameworks (or `only` of those named), and what `install()` does about each."""
+    for clock in CLOCKS:
+        version = installed.version(clock.framework)
+        if version is None or (only is not None and clock.framework not in only):
+            continue
+        verdict, text = _set(clock, settings, environ)
+        yield Finding("clock", verdict, clock.framework, f"{clock.measures}: {text}", version)
+
+
+def _set(clock: Clock, settings: Settings, environ: Mapping[str, str]) -> tuple[Verdict, str]:
+    if not winding.stretches(settings):
+        runs_out = f"a call that waits longer in the queue runs into it, and then it {clock.then}"
+        return Verdict.KEPT, f"{clock.seconds:g} s by default, left by the settings; {runs_out}"
+    given = next(filter(None, (dial.given(environ) for dial in clock.dials)), None)
+    if given is not None:
+        return Verdict.KEPT, f"left, for {given} is set"
+    new = clock.stretched(clock.seconds, settings.max_wait)
+    return Verdict.STRETCHED, f"{clock.seconds:g} s -> {shown(new)} where you give no value"
+
+
+def in_force(settings: Settings) -> Iterator[Finding]:
+    """The settings that are not as they are by default, and where they come from; never a secret."""
+    for name, field in Settings.model_fields.items():
+        value = getattr(settings, name)
+        if value != field.default:
+            said = "set" if name in SECRETS else repr(value)
+            yield Finding("setting", Verdict.SET, name, f"{said} (by {PREFIX}{name.upper()})")
+
+
+def interpreter(installed: Installed) -> Iterator[Finding]:
+    """This Python: how it was started, who else comes first in it, and who else patches."""
+    if sys.flags.ignore_environment:
+        text = "PYTHON... variables are not read, so a Python started so is out of the reach of `tidegate run`"
+        yield Finding("python", Verdict.TRAP, "-I" if sys.flags.isolated else "-E", text)
+    if sys.flags.no_site:
+        text = "a Python started without site is out of the reach of `tidegate run`"
+        yield Finding("python", Verdict.TRAP, "-S", text)
+    for folder in dict.fromkeys(filter(None, sys.path)):
+        file = Path(folder) / "sitecustomize.py"
+        if file.is_file():
+            text = f"{file} runs at every start; `tidegate run` goes before it, and hands over to it"
+            yield Finding("python", Verdict.NOTE, "sitecustomize", text)
+    wrapt = installed.version("wrapt")
+    if wrapt is not None and _before(_numbers(wrapt), _numbers(LEAST_WRAPT)):
+        text = f"tidegate needs {LEAST_WRAPT} or newer, for `uninstall()` to take its patches off"
+        yield Finding("trap", Verdict.TRAP, "wrapt", text, wrapt)
+    for name, patched in PATCHERS.items():
+        version = installed.version(name)
+        if version is not None:
+            text = f"patches {patched} too, in any order; what it measures holds the wait where it was put on last"
+            yield Finding("trap", Verdict.NOTE, name, text, version)
+    for command, text in NODE_COMMANDS.items():
+        if shutil.which(command, path=os.environ.get("PATH")):
+            yield Finding("trap", Verdict.NOTE, command, f"cannot be governed: {text}")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def _before(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    width = max(len(one), len(other))
+    return one + (0,) * (width - len(one)) < other + (0,) * (width - len(other))

@@ -1,0 +1,277 @@
+"""Lines of a script that are worth a word, one row each: what is looked for, what it comes to, where that was read."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidegate.checkup.finding import Verdict
+from tidegate.checkup.source import Module
+
+
+class Habit(NamedTuple):
+    """A row: `found` says of one node of a module whether it is one."""
+
+    name: str
+    verdict: Verdict
+    found: Callable[[Module, ast.AST], bool]
+    text: str
+    source: str
+
+
+RETRY_CLASSES = frozenset(
+    {
+        "urllib3.Retry",
+        "urllib3.util.Retry",
+        "urllib3.util.retry.Retry",
+        "requests.adapters.Retry",
+        "requests.packages.urllib3.util.retry.Retry",
+    }
+)
+METHOD_LISTS = frozenset({"allowed_methods", "method_whitelist"})
+RETRY_DECORATORS = frozenset(
+    {"tenacity.retry", "backoff.on_exception", "backoff.on_predicate", "retrying.retry", "stamina.retry", "retry.retry"}
+)
+OWN_CLOCKS = frozenset(
+    {
+        "asyncio.wait_for",
+        "asyncio.timeout",
+        "async_timeout.timeout",
+        "anyio.fail_after",
+        "anyio.move_on_after",
+        "trio.fail_after",
+        "trio.move_on_after",
+    }
+)
+SENDERS = {
+    "httpx.Client": "send",
+    "httpx.AsyncClient": "send",
+    "httpx2.Client": "send",
+    "httpx2.AsyncClient": "send",
+    "openai.DefaultHttpxClient": "send",
+    "openai.DefaultAsyncHttpxClient": "send",
+    "anthropic.DefaultHttpxClient": "send",
+    "anthropic.DefaultAsyncHttpxClient": "send",
+    "requests.Session": "send",
+    "aiohttp.ClientSession": "_request",
+}
+"""Class of an HTTP client: the method that is patched on it."""
+
+TRANSPORT_BASES = ("BaseTransport", "HTTPTransport", "AsyncBaseTransport", "AsyncHTTPTransport")
+RETRYING_TRANSPORTS = ("TenacityTransport", "AsyncTenacityTransport", "RetryTransport", "AsyncRetryTransport")
+SOCKETS = frozenset({"realtime.connect", "live.connect"})
+NODE = frozenset({"promptfoo", "npx", "node", "npm", "bunx"})
+STARTERS = ("subprocess.", "os.system", "os.popen", "asyncio.create_subprocess_", "os.exec", "os.spawn")
+
+
+def _calls(names: frozenset[str]) -> Callable[[Module, ast.AST], bool]:
+    return lambda module, node: isinstance(node, ast.Call) and module.dotted(node.func) in names
+
+
+def _keyword(node: ast.AST, name: str) -> ast.expr | None:
+    if not isinstance(node, ast.Call):
+        return None
+    return next((keyword.value for keyword in node.keywords if keyword.arg == name), None)
+
+
+def _repeats_by_status(module: Module, node: ast.AST) -> bool:
+    return _calls(RETRY_CLASSES)(module, node) and _keyword(node, "status_forcelist") is not None
+
+
+def _repeats_posts(module: Module, node: ast.AST) -> bool:
+    methods = [value for value in (_keyword(node, name) for name in METHOD_LISTS) if value is not None]
+    if not _repeats_by_status(module, node) or not methods:
+        return False
+    named = [each.value for each in ast.walk(methods[0]) if isinstance(each, ast.Constant)]
+    # None and False stand for every method; what is worked out elsewhere may hold any.
+    return not all(isinstance(name, str) for name in named) or not named or "POST" in named
+
+
+def _repeats_others(module: Module, node: ast.AST) -> bool:
+    return _repeats_by_status(module, node) and not _repeats_posts(module, node)
+
+
+def _is_websocket(module: Module, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    if module.dotted(node.func).endswith("set_default_openai_responses_transport"):
+        return any(isinstance(each, ast.Constant) and each.value == "websocket" for each in node.args)
+    transport, wanted = _keyword(node, "transport"), _keyword(node, "use_responses_websocket")
+    return (isinstance(transport, ast.Constant) and transport.value == "websocket") or (
+        isinstance(wanted, ast.Constant) and wanted.value is True
+    )
+
+
+def _opens_socket(module: Module, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    held = node.func.value
+    before = held.attr if isinstance(held, ast.Attribute) else held.id if isinstance(held, ast.Name) else ""
+    return f"{before}.{node.func.attr}" in SOCKETS
+
+
+def _is_retry_decorator(module: Module, node: ast.AST) -> bool:
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return False
+    targets = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    return any(module.dotted(target) in RETRY_DECORATORS for target in targets)
+
+
+def _overrides_send(module: Module, node: ast.AST) -> bool:
+    if not isinstance(node, ast.ClassDef):
+        return False
+    names = {SENDERS[base] for base in map(module.dotted, node.bases) if base in SENDERS}
+    methods = [each for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return any(method.name in names and not _goes_up(method) for method in methods)
+
+
+def _goes_up(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr == method.name
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Name)
+        and node.value.func.id == "super"
+        for node in ast.walk(method)
+    )
+
+
+def _transport_that_repeats(module: Module, node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        return module.dotted(node.func).rpartition(".")[2] in RETRYING_TRANSPORTS
+    if not isinstance(node, ast.ClassDef):
+        return False
+    if not any(base.rpartition(".")[2] in TRANSPORT_BASES for base in map(module.dotted, node.bases)):
+        return False
+    loops = (loop for loop in ast.walk(node) if isinstance(loop, (ast.For, ast.While)))
+    return any(
+        isinstance(inner, ast.Attribute) and inner.attr in ("handle_request", "handle_async_request")
+        for loop in loops
+        for inner in ast.walk(loop)
+    )
+
+
+def _arguments(node: ast.AST) -> list[str]:
+    if not isinstance(node, ast.Call):
+        return []
+    given = [each.value for arg in node.args for each in ast.walk(arg) if isinstance(each, ast.Constant)]
+    return [each for each in given if isinstance(each, str)]
+
+
+def _starts(module: Module, node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and module.dotted(node.func).startswith(STARTERS)
+
+
+def _starts_node(module: Module, node: ast.AST) -> bool:
+    given = _arguments(node)
+    behind_shell = given[2:3] if given[1:2] == ["-c"] else []
+    commands = [words[0] for words in map(str.split, [*given[:1], *behind_shell]) if words]
+    return _starts(module, node) and any(command.rpartition("/")[2] in NODE for command in commands)
+
+
+def _starts_isolated(module: Module, node: ast.AST) -> bool:
+    if not _starts(module, node):
+        return False
+    words = [word for argument in _arguments(node) for word in argument.split()]
+    python = any("python" in word for word in words[:1]) or any(
+        module.dotted(each) == "sys.executable" for each in ast.walk(node)
+    )
+    return python and any(word in ("-I", "-E", "-S", "-IS") for word in words)
+
+
+def _gives_max_retries(module: Module, node: ast.AST) -> bool:
+    value = _keyword(node, "max_retries")
+    if value is None or not isinstance(node, ast.Call) or module.dotted(node.func).endswith("HTTPAdapter"):
+        return False
+    return not (isinstance(value, ast.Constant) and value.value == 0)
+
+
+HABITS = (
+    Habit(
+        "Retry(status_forcelist=, allowed_methods=)",
+        Verdict.UNGOVERNED,
+        _repeats_posts,
+        "mounted on a session, urllib3 repeats POSTs below the queue, attempts that no permit covers: leave 429 and "
+        "503 to tidegate",
+        "urllib3 2.8.0 util/retry.py, connectionpool.py: the loop is inside urlopen",
+    ),
+    Habit(
+        "Retry(status_forcelist=)",
+        Verdict.NOTE,
+        _repeats_others,
+        "repeats below the queue, but no POSTs, as long as allowed_methods is not given",
+        "urllib3 2.8.0 util/retry.py: DEFAULT_ALLOWED_METHODS",
+    ),
+    Habit(
+        'transport="websocket"',
+        Verdict.UNGOVERNED,
+        _is_websocket,
+        "calls go over a websocket, which no HTTP client sends: use the HTTP transport",
+        "openai-agents 0.24.0 models/openai_responses.py",
+    ),
+    Habit(
+        "realtime or live session",
+        Verdict.UNGOVERNED,
+        _opens_socket,
+        "a session over a websocket cannot be governed",
+        "openai 3.52.0 resources/realtime, google-genai 3.4.0 live.py",
+    ),
+    Habit(
+        "send without super().send",
+        Verdict.UNGOVERNED,
+        _overrides_send,
+        "this client replaces the method that is patched: call super() in it, or put the work into a transport",
+        "httpx 0.28.1 and httpx2 2.16.2 _client.py, requests 2.34.2 sessions.py",
+    ),
+    Habit(
+        "transport that repeats",
+        Verdict.UNGOVERNED,
+        _transport_that_repeats,
+        "it repeats below the queue, attempts that no permit covers: leave 429 and 503 to tidegate",
+        "pydantic-ai 2.62.0 retries.py, replicate 1.0.7 client.py",
+    ),
+    Habit(
+        "Node command",
+        Verdict.UNGOVERNED,
+        _starts_node,
+        "its calls are made by Node, where tidegate is not",
+        "promptfoo 0.123.1",
+    ),
+    Habit(
+        "isolated Python",
+        Verdict.UNGOVERNED,
+        _starts_isolated,
+        "a Python started so does not read PYTHONPATH or site: `tidegate run` does not reach it",
+        "Python 3.12 command line: -I, -E, -S",
+    ),
+    Habit(
+        "decorator that repeats",
+        Verdict.NOTE,
+        _is_retry_decorator,
+        "its attempts multiply with the SDK's. A refusal for want of capacity reaches it only when tidegate gives up, "
+        "so here it repeats other failures alone",
+        "tenacity, backoff, stamina, retrying: one more call for each attempt",
+    ),
+    Habit(
+        "max_retries=",
+        Verdict.NOTE,
+        _gives_max_retries,
+        "counts other failures alone: no refusal for want of capacity spends one",
+        "openai 3.52.0, anthropic 2.11.0 _base_client.py: DEFAULT_MAX_RETRIES",
+    ),
+    Habit(
+        "clock of your own",
+        Verdict.TRAP,
+        _calls(OWN_CLOCKS),
+        "around a call it counts the wait in the queue too; wrap(client, max_wait=) bounds that wait by itself",
+        "Python 3.12 asyncio, anyio 4, trio",
+    ),
+    Habit(
+        "disabled()",
+        Verdict.NOTE,
+        _calls(frozenset({"tidegate.disabled"})),
+        "what is sent in this block goes by",
+        "tidegate",
+    ),
+)

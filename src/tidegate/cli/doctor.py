@@ -1,0 +1,85 @@
+"""`tidegate doctor`: what is governed in this Python, or by a script, and what cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.checkup import environment
+from tidegate.checkup.environment import Installed
+from tidegate.checkup.finding import Finding, Verdict
+from tidegate.checkup.script import script as read_script
+from tidegate.checkup.source import Unreadable
+from tidegate.errors import ConfigurationError
+from tidegate.settings import Settings
+
+STYLES = {
+    Verdict.GOVERNED: "green",
+    Verdict.STRETCHED: "green",
+    Verdict.UNGOVERNED: "red",
+    Verdict.TRAP: "yellow",
+    Verdict.KEPT: "yellow",
+}
+UNGOVERNED = 1
+"""The exit code where something was found that cannot be governed."""
+
+
+def doctor(
+    script: Annotated[
+        Path | None, typer.Argument(help="look at this script, and the modules beside it, instead; it is not run")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="a JSON object a line")] = False,
+) -> None:
+    """Say what tidegate governs in this Python, or of a script; exit code 1 where something cannot be governed."""
+    try:
+        found = list(findings(script))
+    except Unreadable as error:
+        raise ConfigurationError("script", str(script), str(error)) from None
+    if as_json:
+        for each in found:
+            print(json.dumps(each.fields(), ensure_ascii=False))  # noqa: T201
+    elif sys.stdout.isatty():
+        Console().print(_table(found))
+    else:
+        for each in found:
+            print(each.line())  # noqa: T201
+    if any(each.verdict is Verdict.UNGOVERNED for each in found):
+        raise typer.Exit(UNGOVERNED)
+
+
+def findings(script: Path | None) -> Iterator[Finding]:
+    """Everything there is to say; raises `Unreadable` for what is no script."""
+    settings, installed = Settings.from_environment(), Installed()
+    if script is None:
+        yield from environment.interpreter(installed)
+        yield from environment.stacks(installed)
+        yield from environment.sdks(installed)
+        yield from environment.clocks(installed, settings, os.environ)
+    else:
+        yield from read_script(script, installed, settings, os.environ)
+    yield from environment.in_force(settings)
+
+
+def _table(found: Iterable[Finding]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("")
+    table.add_column("", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("", overflow="fold")
+    section = ""
+    for each in found:
+        name = " ".join(filter(None, (each.place, each.name, each.version)))
+        verdict = Text(str(each.verdict), style=STYLES.get(each.verdict, ""))
+        table.add_row(each.section if each.section != section else "", verdict, Text(name), Text(each.text))
+        section = each.section
+    return table

@@ -1,0 +1,92 @@
+"""Stretches the clocks of frameworks that are imported, or will be, and puts them back."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from functools import partial
+from types import ModuleType
+
+from tidegate.clocks.clock import Clock, shown
+from tidegate.clocks.dials import Default, Turned, Variable
+from tidegate.clocks.table import CLOCKS
+from tidegate.settings import Settings
+from tidegate.transports.patching import when_imported
+
+logger = logging.getLogger("tidegate")
+
+_lock = threading.RLock()
+_max_wait: float | None = None
+_level = logging.WARNING
+_hooked = False
+_turned: dict[tuple[Clock, Default | Variable], list[Turned]] = {}
+_told: set[Clock] = set()
+
+
+def stretch(settings: Settings) -> None:
+    """Stretches what is imported, now, and what will be, then; what was stretched before is set anew.
+
+    With `framework_clocks="keep"`, and where tidegate is disabled, all clocks are as the frameworks have them.
+    """
+    global _max_wait, _level, _hooked
+    with _lock:
+        restore()
+        if not stretches(settings):
+            return
+        _max_wait = settings.max_wait
+        # A warning is what is seen without any configuration of logging: somebody else's program now runs otherwise
+        # than its pages say.
+        _level = logging.WARNING if settings.log else logging.INFO
+        for clock in CLOCKS:
+            for dial in clock.dials:
+                if dial.module in sys.modules:
+                    _wind(clock, dial, sys.modules[dial.module])
+                if not _hooked:
+                    when_imported(dial.module, partial(_wind, clock, dial))
+        _hooked = True
+
+
+def stretches(settings: Settings) -> bool:
+    """Whether these settings stretch clocks at all."""
+    return settings.framework_clocks == "stretch" and not settings.disabled and settings.max_wait > 0
+
+
+def restore() -> None:
+    """Puts back every clock that still stands where it was turned to."""
+    global _max_wait
+    with _lock:
+        _max_wait = None
+        for turned in _turned.values():
+            for each in turned:
+                each.undo()
+        _turned.clear()
+
+
+def _wind(clock: Clock, dial: Default | Variable, module: ModuleType) -> None:
+    with _lock:
+        if _max_wait is None or (clock, dial) in _turned:
+            return
+        max_wait = _max_wait
+        turned = _turned[clock, dial] = []
+        try:
+            for each in dial.turn(module, lambda seconds: clock.stretched(seconds, max_wait)):
+                turned.append(each)
+        except Exception:
+            # An import of the user's is under way: it goes on, with the clock as it is.
+            logger.exception("a clock of %s could not be set; it runs as it is", clock.framework)
+        if turned and clock not in _told:
+            _told.add(clock)
+            _tell(clock, turned[0])
+
+
+def _tell(clock: Clock, turned: Turned) -> None:
+    logger.log(
+        _level,
+        "tidegate: %s has a clock of %g s (%s) that runs while calls stand in the queue: it is %s now "
+        "(TIDEGATE_FRAMEWORK_CLOCKS=keep leaves it)",
+        clock.framework,
+        turned.old,
+        clock.measures,
+        shown(turned.new),
+    )

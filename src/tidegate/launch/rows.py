@@ -1,0 +1,107 @@
+"""What a row of a sheet looks like: the counts of one key in one process, for its writer and for its reader."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+COUNTS = (
+    "attempts",
+    "answered",
+    "refused",
+    "failed",
+    "abandoned",
+    "ignored",
+    "resent",
+    "absorbed",
+    "given_up",
+    "unsent",
+)
+INTEGERS = (*COUNTS, "waiting", "slots")
+PLACES = {name: place for place, name in enumerate(INTEGERS)}
+"""Where each integer stands; the first ones are those of `tidegate.core.admission.Counts`."""
+
+INTEGER_CELLS = 16
+QUOTA_CELLS = 8
+QUOTAS = 4
+DOUBLE_CELLS = QUOTA_CELLS * (1 + QUOTAS)
+"""Cells of eight bytes: integers, then the time of the last change with room beside it, then those of each quota."""
+
+DOUBLES_AT = 8 * INTEGER_CELLS
+KEY_AT = DOUBLES_AT + 8 * DOUBLE_CELLS
+KEY_BYTES = 256
+NAME_BYTES = 32
+ROW_BYTES = KEY_AT + KEY_BYTES + QUOTAS * NAME_BYTES
+
+ROWS = 16
+SUFFIX = ".sheet"
+
+
+class QuotaRow(NamedTuple):
+    """One quota as a process sees it: `used` units of it since `since` (monotonic seconds), when `stood` were left."""
+
+    name: str
+    limit: float
+    window: float
+    used: float
+    since: float
+    stood: float
+
+
+class KeyRow(NamedTuple):
+    """One key in one process; `counts` has what `INTEGERS` names, `changed_at` is in monotonic seconds."""
+
+    key: str
+    counts: dict[str, int]
+    changed_at: float
+    quotas: tuple[QuotaRow, ...]
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts under way."""
+        ended = ("answered", "refused", "failed", "abandoned")
+        return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
+
+
+def integers(row: memoryview) -> memoryview[int]:
+    """The integers of a row, to read and write."""
+    return row[:DOUBLES_AT].cast("q")
+
+
+def doubles(row: memoryview) -> memoryview[float]:
+    """The doubles of a row, to read and write."""
+    return row[DOUBLES_AT:KEY_AT].cast("d")
+
+
+def name_key(row: memoryview, key: str) -> None:
+    """Writes whose row it is: it counts from then on."""
+    _write(row, KEY_AT, KEY_BYTES, key)
+
+
+def name_quota(row: memoryview, number: int, name: str) -> None:
+    """Writes the name of a quota of the row: it counts from then on."""
+    _write(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES, name)
+
+
+def read(row: memoryview) -> KeyRow | None:
+    """What a row says; None of one that nobody has."""
+    key = _text(row, KEY_AT, KEY_BYTES)
+    if not key:
+        return None
+    numbers, seconds = integers(row), doubles(row)
+    quotas = []
+    for number in range(QUOTAS):
+        name = _text(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES)
+        if name:
+            at = QUOTA_CELLS * (number + 1)
+            limit, window, used, since, stood = seconds[at : at + 5]
+            quotas.append(QuotaRow(name, limit, window, used, since, stood))
+    return KeyRow(key, {name: numbers[place] for name, place in PLACES.items()}, seconds[0], tuple(quotas))
+
+
+def _write(row: memoryview, at: int, size: int, text: str) -> None:
+    cut = text.encode("utf-8", "replace")[: size - 1]
+    row[at : at + len(cut)] = cut
+
+
+def _text(row: memoryview, at: int, size: int) -> str:
+    return bytes(row[at : at + size]).partition(b"\0")[0].decode("utf-8", "ignore")

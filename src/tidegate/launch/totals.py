@@ -1,0 +1,157 @@
+"""What all processes of a run have counted so far, key by key."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidegate.launch import rows
+from tidegate.launch.rows import KeyRow, QuotaRow
+
+
+@dataclass(slots=True)
+class QuotaTotal:
+    """One quota over all processes: `used` units from `since`, when `stood` were left, until `until`, by our clock."""
+
+    name: str
+    limit: float
+    window: float
+    used: float
+    since: float
+    stood: float
+    until: float
+
+    @property
+    def share(self) -> float | None:
+        """What was used of all there was: what stood ready at first, and the limit for as long as it went on."""
+        there_was = self.stood + self.limit / self.window * max(0.0, self.until - self.since)
+        return min(1.0, max(0.0, self.used) / there_was) if there_was > 0.0 else None
+
+    def add(self, row: QuotaRow, until: float) -> None:
+        """Takes in what a further process saw."""
+        self.used += row.used
+        if row.since < self.since:
+            self.since, self.stood = row.since, row.stood
+        if until >= self.until:
+            self.until, self.limit, self.window = until, row.limit, row.window
+
+
+@dataclass(slots=True)
+class KeyTotal:
+    """One key over all processes; what is under way, waits and may go is of those that still run."""
+
+    key: str
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(rows.COUNTS, 0))
+    quotas: dict[str, QuotaTotal] = field(default_factory=dict)
+    in_flight: int = 0
+    waiting: int = 0
+    slots: int = 0
+
+    @property
+    def calls(self) -> int:
+        """Calls that were sent or given up."""
+        return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"]
+
+    @property
+    def binding(self) -> QuotaTotal | None:
+        """The quota of which the largest share was used."""
+        known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
+        return max(known, key=lambda each: each[0])[1] if known else None
+
+    def add(self, row: KeyRow, running: bool) -> None:
+        """Takes in what one process counted."""
+        for name in rows.COUNTS:
+            self.counts[name] += row.counts[name]
+        for quota in row.quotas:
+            total = self.quotas.get(quota.name)
+            if total is None:
+                self.quotas[quota.name] = QuotaTotal(*quota, until=row.changed_at)
+            else:
+                total.add(quota, row.changed_at)
+        if running:
+            self.in_flight += row.in_flight
+            self.waiting += row.counts["waiting"]
+            self.slots += row.counts["slots"]
+
+
+@dataclass(slots=True)
+class Totals:
+    """All keys by name; `pythons` says whether any Python process with tidegate has started."""
+
+    keys: dict[str, KeyTotal]
+    pythons: bool
+
+    def sum(self, name: str) -> int:
+        """One of the counts over all keys."""
+        return sum(each.counts[name] for each in self.keys.values())
+
+    @property
+    def calls(self) -> int:
+        """Calls that were sent or given up, over all keys."""
+        return sum(each.calls for each in self.keys.values())
+
+    @property
+    def busiest(self) -> KeyTotal | None:
+        """The key with most to do, else the one that had."""
+        return max(self.keys.values(), key=lambda each: (each.in_flight + each.waiting, each.calls), default=None)
+
+
+class Folder:
+    """The folder of a run, read again and again; the sheets of processes that have ended are read once and removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ended: dict[str, KeyTotal] = {}
+
+    def totals(self) -> Totals:
+        """What has been counted by now."""
+        sheets = sorted(self._path.glob(f"*{rows.SUFFIX}"))
+        newest: dict[int, int] = {}
+        for path in sheets:
+            pid, born = _origin(path)
+            newest[pid] = max(born, newest.get(pid, 0))
+        here: list[KeyRow] = []
+        for path in sheets:
+            pid, born = _origin(path)
+            # A process may have become another program: what its old sheet says of now is past.
+            runs = newest[pid] == born and _runs(pid)
+            said = list(_read(path))
+            if runs:
+                here += said
+            else:
+                _add(self._ended, said, False)
+                path.unlink(missing_ok=True)
+        keys = copy.deepcopy(self._ended)
+        _add(keys, here, True)
+        return Totals(keys, (self._path / "started").exists())
+
+
+def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
+    for row in said:
+        keys.setdefault(row.key, KeyTotal(row.key)).add(row, running)
+
+
+def _origin(path: Path) -> tuple[int, int]:
+    pid, born, _ = path.stem.split("-")
+    return int(pid), int(born)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read(path: Path) -> Iterator[KeyRow]:
+    content = memoryview(path.read_bytes())
+    for start in range(0, len(content) - rows.ROW_BYTES + 1, rows.ROW_BYTES):
+        row = rows.read(content[start : start + rows.ROW_BYTES])
+        if row is not None:
+            yield row

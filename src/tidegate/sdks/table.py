@@ -1,0 +1,76 @@
+"""The SDKs whose clients can be wrapped by name; `install` and `wrap` go over them.
+
+Those that Stainless generates obey the header that every response given up on carries; ollama repeats nothing.
+Replicate's `RetryTransport` lies below its HTTP client, where its attempts would hide behind one permit, but it repeats
+no POST (replicate 1.0.7 `client.py`, `RETRYABLE_METHODS`), and only those are governed: it stays as it is.
+"""
+
+from __future__ import annotations
+
+from tidegate.sdks.cohere import COHERE
+from tidegate.sdks.google_genai import GOOGLE_GENAI
+from tidegate.sdks.hugging_face import HUGGING_FACE
+from tidegate.sdks.mistral import MISTRAL
+from tidegate.sdks.row import Sdk
+
+OPENAI = Sdk(
+    package="openai",
+    clients=("OpenAI", "AsyncOpenAI", "AzureOpenAI", "AsyncAzureOpenAI"),
+    family="openai",
+    families={"AzureOpenAI": "azure", "AsyncAzureOpenAI": "azure"},
+    places=("_client",),
+    source="openai 3.52 and 2.54 `_base_client.py`",
+)
+ANTHROPIC = Sdk(
+    package="anthropic",
+    clients=("Anthropic", "AsyncAnthropic"),
+    family="anthropic",
+    places=("_client",),
+    source="anthropic 2.11 `_base_client.py`",
+)
+GROQ = Sdk(
+    package="groq",
+    clients=("Groq", "AsyncGroq"),
+    family="groq",
+    places=("_client",),
+    source="groq 1.7.0 `_base_client.py`",
+)
+TOGETHER = Sdk(
+    package="together",
+    clients=("Together", "AsyncTogether"),
+    family="together",
+    places=("_client",),
+    source="together 2.36.0 and 3.1.1 `_base_client.py` (3.x adds the version to a base URL itself)",
+)
+OLLAMA = Sdk(
+    package="ollama",
+    clients=("Client", "AsyncClient"),
+    family="ollama",
+    places=("_client",),
+    source="ollama 0.6.3 `_client.py` 116",
+)
+REPLICATE = Sdk(
+    package="replicate",
+    clients=("Client",),
+    family="replicate",
+    places=("_client", "_async_client"),
+    source="replicate 1.0.7 `client.py` 64, 76 (both are made when they are asked for)",
+)
+
+SDKS = (
+    OPENAI,
+    ANTHROPIC,
+    GOOGLE_GENAI,
+    GROQ,
+    TOGETHER,
+    MISTRAL,
+    COHERE,
+    OLLAMA,
+    REPLICATE,
+    HUGGING_FACE,
+)
+
+
+def sdk_of(client: object) -> Sdk | None:
+    """The SDK that a client is of, None for any other object."""
+    return next((sdk for sdk in SDKS if sdk.has(client)), None)

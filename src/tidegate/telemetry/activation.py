@@ -1,0 +1,182 @@
+"""Who is told of: every registry of a process that has an OpenTelemetry SDK, or one for which it was asked.
+
+Theory of operation. Nothing is to be configured. A registry attends from its making on; the import of an SDK, before or
+after, subscribes a listener to all that attend. Without an SDK there is no listener, so no event is built, and
+OpenTelemetry is never imported. The listener looks for its providers at the first event: by then the program has
+usually set them, and where it sets them later the API's own proxies pass on to them. Nothing here keeps a registry
+alive, and a listener belongs to its registry.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import tidegate
+from tidegate.core import events
+from tidegate.default import registry as default_registry
+from tidegate.registries import RateLimitRegistry
+from tidegate.transports.patching import when_imported
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
+
+    from tidegate.telemetry.metrics import Metrics
+
+SDK = ("opentelemetry.sdk.trace", "opentelemetry.sdk.metrics")
+"""The modules that only an SDK has: an application that exports imports one of them (opentelemetry-sdk 1.45)."""
+
+SCOPE = "tidegate"
+"""The instrumentation scope of all signals."""
+
+_lock = threading.Lock()
+_watching = False
+_attending: weakref.WeakSet[RateLimitRegistry] = weakref.WeakSet()
+_listening: weakref.WeakKeyDictionary[RateLimitRegistry, Telemetry] = weakref.WeakKeyDictionary()
+
+
+class Anybody:
+    """Stands for the meter provider of the process, whichever that will be."""
+
+
+_ANYBODY = Anybody()
+_metrics: weakref.WeakKeyDictionary[MeterProvider | Anybody, Metrics] = weakref.WeakKeyDictionary()
+"""The instruments by meter provider: an instrument may be made once in each."""
+
+
+class Telemetry:
+    """The listener of one registry; None for a provider means that of the process."""
+
+    def __init__(
+        self,
+        registry: RateLimitRegistry,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        self._registry = weakref.ref(registry)
+        self._most = registry.settings.max_keys
+        self._providers = tracer_provider, meter_provider
+        self._hear: Callable[[events.Event], None] | None = None
+        self._metrics: Metrics | None = None
+
+    def __call__(self, event: events.Event) -> None:
+        """Measures an event and notes it on the current span."""
+        hear = self._hear or self.open()
+        hear(event)
+
+    def open(self) -> Callable[[events.Event], None]:
+        """Finds the providers and makes the instruments, once; returns what hears events."""
+        with _lock:
+            if self._hear is None:
+                self._hear = self._opened()
+            return self._hear
+
+    def _opened(self) -> Callable[[events.Event], None]:
+        from opentelemetry.trace import get_tracer
+
+        from tidegate.telemetry.attributes import Keys
+        from tidegate.telemetry.spans import note
+
+        tracer_provider, meter_provider = self._providers
+        tracer = get_tracer(SCOPE, tidegate.__version__, tracer_provider)
+        metrics = self._metrics = _metrics_of(meter_provider)
+        keys = Keys(self._most)
+        registry = self._registry()
+        if registry is not None:
+            metrics.show(registry, keys)
+
+        def hear(event: events.Event) -> None:
+            key = keys.of(event.key)
+            metrics.measure(event, key)
+            note(tracer, event, key)
+
+        return hear
+
+    def close(self) -> None:
+        """Takes the registry away from the gauges."""
+        registry = self._registry()
+        if registry is not None and self._metrics is not None:
+            self._metrics.hide(registry)
+
+
+def instrument(
+    registry: RateLimitRegistry | None = None,
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+) -> None:
+    """Tells OpenTelemetry of a registry (the default one), whatever else is in the process.
+
+    Needed only for providers that are not the process's own, for a registry with `Settings.telemetry` off, and after
+    `uninstrument`: otherwise the import of an SDK does it. Repeating it replaces the providers.
+    """
+    registry = registry if registry is not None else default_registry()
+    uninstrument(registry)
+    telemetry = Telemetry(registry, tracer_provider, meter_provider)
+    _subscribe(registry, telemetry)
+    telemetry.open()
+
+
+def uninstrument(registry: RateLimitRegistry | None = None) -> None:
+    """Stops telling of a registry (the default one), also where an SDK is imported later."""
+    registry = registry if registry is not None else default_registry()
+    with _lock:
+        _attending.discard(registry)
+        telemetry = _listening.pop(registry, None)
+    if telemetry is not None:
+        registry.unsubscribe(telemetry)
+        telemetry.close()
+
+
+def attend(registry: RateLimitRegistry) -> None:
+    """Tells OpenTelemetry of a registry if an SDK is there, or as soon as one is."""
+    global _watching
+    with _lock:
+        _attending.add(registry)
+        watching, _watching = _watching, True
+    if not watching:
+        for name in SDK:
+            when_imported(name, _appeared)
+    elif any(name in sys.modules for name in SDK):
+        _subscribe(registry, Telemetry(registry))
+
+
+def _appeared(module: ModuleType) -> None:
+    with _lock:
+        attending = list(_attending)
+    for registry in attending:
+        _subscribe(registry, Telemetry(registry))
+
+
+def _subscribe(registry: RateLimitRegistry, telemetry: Telemetry) -> None:
+    with _lock:
+        if _listening.setdefault(registry, telemetry) is telemetry:
+            registry.subscribe(telemetry)
+
+
+def _metrics_of(provider: MeterProvider | None) -> Metrics:
+    """The instruments in a provider; the caller holds the lock."""
+    from opentelemetry.metrics import get_meter
+
+    from tidegate.telemetry.metrics import Metrics
+
+    owner: MeterProvider | Anybody = provider if provider is not None else _ANYBODY
+    metrics = _metrics.get(owner)
+    if metrics is None:
+        metrics = _metrics[owner] = Metrics(get_meter(SCOPE, tidegate.__version__, provider))
+    return metrics
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

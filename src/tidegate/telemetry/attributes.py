@@ -1,0 +1,193 @@
+"""What signals carry: every attribute with its unit and its source, and those that all signals of one key share.
+
+Names are those of the OpenTelemetry conventions where they have one, `tidegate.*` elsewhere. No credential, prompt or
+answer is among them, nor the digest of a credential, which would make new series in every process: keys that agree in
+everything else are told apart by an ordinal.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from itertools import count
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from tidegate import providers
+from tidegate.core.vocabulary import Key
+
+Value = str | int | float | bool
+Attributes = Mapping[str, Value]
+Pairs = tuple[tuple[str, Value], ...]
+
+GENAI = "GenAI conventions"
+"""semantic-conventions-genai, docs/gen-ai/client-inference.md at ac48b1f (they left semantic-conventions in 2026)."""
+
+GENERAL = "general conventions"
+HTTP = "HTTP conventions"
+"""semantic-conventions v1.44.0: docs/registry/attributes/server.md and error.md, http.md; all of these are stable."""
+
+
+class Attribute(NamedTuple):
+    """One attribute: its name, the type and unit of its values, what they mean, and whose name it is."""
+
+    name: str
+    type: str
+    meaning: str
+    unit: str = ""
+    source: str = "tidegate"
+
+
+PROVIDER = Attribute("gen_ai.provider.name", "string", "whose quota it is, by the name of the conventions", "", GENAI)
+MODEL = Attribute("gen_ai.request.model", "string", "the model or deployment, where the quota is kept by it", "", GENAI)
+ADDRESS = Attribute("server.address", "string", "host of the key's base URL", "", GENERAL)
+PORT = Attribute("server.port", "int", "port of the key's base URL", "", GENERAL)
+ERROR = Attribute(
+    "error.type", "string", "status of a failure, else its cause or outcome; `queue_deadline`", "", GENERAL
+)
+STATUS = Attribute("http.response.status_code", "int", "status of the answer, where there is one", "", HTTP)
+NAME = Attribute("tidegate.key.name", "string", "the plain name that `execute` was given, where it is no URL")
+SCOPE = Attribute("tidegate.key.scope", "string", "what else the quota is kept by, where it is not the model alone")
+FAMILY = Attribute("tidegate.key.family", "string", "the endpoint family whose limits are separate")
+ORDINAL = Attribute("tidegate.key.ordinal", "int", "which of the keys that agree in all the others, from 1 on")
+OUTCOME = Attribute("tidegate.outcome", "string", "what the attempt came to (`Kind`)")
+CAUSE = Attribute("tidegate.cause", "string", "why, where one outcome has several causes (`Cause`)")
+GATE = Attribute("tidegate.gate", "string", "what was closed: `concurrency`, `pause`, `breaker`, `quota …`, `backoff`")
+CHANGE = Attribute("tidegate.change", "string", "what changed about the key")
+QUOTA = Attribute("tidegate.quota.name", "string", "the quota, as its headers name it")
+QUOTA_UNIT = Attribute("tidegate.quota.unit", "string", "what the quota counts: `requests`, `tokens`, …")
+QUOTA_SIZE = Attribute("tidegate.quota.size", "double", "how much the quota allows in a window", "{unit}")
+WINDOW = Attribute("tidegate.quota.window", "double", "how long a window is", "s")
+SHARE = Attribute("tidegate.quota.share", "double", "how much of the quota is left, of 1", "1")
+LIMIT = Attribute("tidegate.limit", "int", "attempts that may be in flight from now on", "{attempt}")
+WAITED = Attribute("tidegate.waited", "double", "how long the call has waited", "s")
+ELAPSED = Attribute("tidegate.elapsed", "double", "time since the call joined the queue", "s")
+CLOSED_FOR = Attribute("tidegate.closed_for", "double", "how long nothing is sent from now on", "s")
+RETRY_AFTER = Attribute("tidegate.retry_after", "double", "how long the provider asks to wait", "s")
+ATTEMPT = Attribute("tidegate.attempt.number", "int", "the attempt that ended, from 1 on", "{attempt}")
+ATTEMPTS = Attribute("tidegate.attempt.count", "int", "attempts that the call made", "{attempt}")
+GIVEN_UP = Attribute("tidegate.given_up", "boolean", "whether the wait, not the provider, ended the call")
+
+KEY = (PROVIDER, MODEL, ADDRESS, PORT, NAME, SCOPE, FAMILY, ORDINAL)
+"""What every signal carries, as far as its key has it."""
+
+PROVIDER_NAMES = {
+    "anthropic-compatible": "anthropic",
+    "azure": "azure.ai.openai",
+    "azure-compatible": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "compatible": "openai",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
+    "xai": "x_ai",
+}
+"""Our names: those that the GenAI conventions prescribe. The rest are the same, or have none there and keep ours.
+
+A compatible server has its dialect's name, as with an SDK that was pointed elsewhere; `server.address` tells it apart.
+"""
+
+PORTS = {"https": 443, "http": 80}
+
+
+class KeyAttributes:
+    """What every signal of one key carries, and each of the sets that they make with the facts of an event.
+
+    Facts are few: outcomes, causes, statuses, gates and quotas. Equal sets are one object, made once.
+    """
+
+    __slots__ = ("__weakref__", "_sets", "own")
+
+    def __init__(self, own: Attributes) -> None:
+        self.own = own
+        self._sets: dict[Pairs, Attributes] = {(): own}
+
+    def along(self, facts: Pairs) -> Attributes:
+        """Those of the key and `facts`, made anew: for facts that are never the same twice."""
+        return {**self.own, **dict(facts)}
+
+    def also(self, facts: Pairs) -> Attributes:
+        """Those of the key and `facts`."""
+        found = self._sets.get(facts)
+        if found is None:
+            found = self._sets[facts] = self.along(facts)
+        return found
+
+
+class Keys:
+    """The attributes of one registry's keys, for at most as many as it keeps itself."""
+
+    __slots__ = ("_known", "_most")
+
+    def __init__(self, most: int) -> None:
+        self._known: dict[Key, KeyAttributes] = {}
+        self._most = most
+
+    def of(self, key: Key) -> KeyAttributes:
+        """The attributes of `key`, the same as long as it is remembered."""
+        return self._known.get(key) or self._met(key)
+
+    def _met(self, key: Key) -> KeyAttributes:
+        with _numbering:
+            found = self._known.get(key)
+            if found is None:
+                if len(self._known) >= self._most:
+                    self._known.clear()
+                found = self._known[key] = _numbered(described(key))
+        return found
+
+
+_numbering = threading.Lock()
+_numbers: weakref.WeakValueDictionary[tuple[Pairs, int], KeyAttributes] = weakref.WeakValueDictionary()
+
+
+def _numbered(described: dict[str, Value]) -> KeyAttributes:
+    """The attributes with the first ordinal that no other key has; it is free again when what is returned is gone."""
+    facts = tuple(described.items())
+    ordinal = next(number for number in count(1) if (facts, number) not in _numbers)
+    made = _numbers[facts, ordinal] = KeyAttributes({**described, ORDINAL.name: ordinal})
+    return made
+
+
+def described(key: Key) -> dict[str, Value]:
+    """What may be said of a key: not its credential, and of its base URL the host and the port alone."""
+    found: dict[str, Value] = {PROVIDER.name: PROVIDER_NAMES.get(key.provider, key.provider)}
+    if "://" in key.base_url:
+        found.update(_place(key.base_url))
+    elif key.base_url:
+        found[NAME.name] = key.base_url
+    if key.scope:
+        found[(MODEL if _is_model(key) else SCOPE).name] = key.scope
+    if key.family:
+        found[FAMILY.name] = key.family
+    return found
+
+
+def _place(url: str) -> dict[str, Value]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:
+        return {}
+    return {
+        **({ADDRESS.name: parts.hostname} if parts.hostname else {}),
+        **({PORT.name: port} if parts.hostname and port else {}),
+    }
+
+
+def _is_model(key: Key) -> bool:
+    table = providers.named(key.provider)
+    if table is None or table.scope != "model" or key.scope in table.pooled:
+        return False
+    return not any("{scope}" in endpoint.path for endpoint in table.endpoints)
+
+
+def _after_fork_in_child() -> None:
+    global _numbering
+    _numbering = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

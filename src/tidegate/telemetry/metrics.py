@@ -1,0 +1,117 @@
+"""The instruments of one meter provider, and how events and snapshots reach them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from opentelemetry.trace import INVALID_SPAN, set_span_in_context
+
+from tidegate.core import events
+from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
+from tidegate.registries import RateLimitRegistry
+from tidegate.telemetry.attributes import QUOTA, QUOTA_UNIT, KeyAttributes, Keys, Pairs
+from tidegate.telemetry.signals import (
+    IN_FLIGHT,
+    INSTRUMENTS,
+    LIMIT,
+    QUOTA_LIMIT,
+    QUOTA_REMAINING,
+    SIGNALS,
+    WAITING,
+    Instrument,
+    Measure,
+    read,
+)
+
+NOWHERE: Context = set_span_in_context(INVALID_SPAN, Context())
+"""Where no span is current. (An empty context would mean the one that is.)"""
+
+Seen = Iterator[tuple[float, Pairs]]
+
+READINGS: dict[str, Callable[[KeySnapshot], Seen]] = {
+    LIMIT.name: lambda key: iter([(key.limit, ())]),
+    IN_FLIGHT.name: lambda key: iter([(key.in_flight, ())]),
+    WAITING.name: lambda key: iter([(key.waiting, ())]),
+    QUOTA_LIMIT.name: lambda key: _quotas(key, lambda quota: quota.limit),
+    QUOTA_REMAINING.name: lambda key: _quotas(key, lambda quota: max(0.0, quota.level)),
+}
+"""What each gauge shows of a key."""
+
+
+def _quotas(key: KeySnapshot, amount: Callable[[QuotaSnapshot], float]) -> Seen:
+    for quota in key.quotas:
+        yield amount(quota), ((QUOTA.name, quota.name), (QUOTA_UNIT.name, quota.unit))
+
+
+class Recording(NamedTuple):
+    """A measure, bound to its instrument."""
+
+    record: Callable[..., None]
+    measure: Measure
+    context: Context | None
+
+    def of(self, event: events.Event, key: KeyAttributes) -> None:
+        """Records what an event adds."""
+        read_amount = self.measure.amount
+        amount = 1 if read_amount is None else read_amount(event)
+        if amount or self.measure.instrument.kind == "histogram":
+            self.record(amount, key.also(read(self.measure.facts, event)), self.context)
+
+
+class Metrics:
+    """The instruments of one meter provider; its gauges show the registries that were added, while they live."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._shown: weakref.WeakKeyDictionary[RateLimitRegistry, Keys] = weakref.WeakKeyDictionary()
+        made = {each.name: self._make(meter, each) for each in INSTRUMENTS}
+        self._recordings = {
+            kind: [
+                Recording(made[each.instrument.name], each, NOWHERE if each.apart else None)
+                for each in signals.measures
+            ]
+            for kind, signals in SIGNALS.items()
+        }
+
+    def show(self, registry: RateLimitRegistry, keys: Keys) -> None:
+        """Lets the gauges show a registry, under the attributes of its keys."""
+        self._shown[registry] = keys
+
+    def hide(self, registry: RateLimitRegistry) -> None:
+        """Takes a registry away from the gauges."""
+        self._shown.pop(registry, None)
+
+    def measure(self, event: events.Event, key: KeyAttributes) -> None:
+        """Records what an event adds to the instruments."""
+        for recording in self._recordings[type(event)]:
+            recording.of(event, key)
+
+    def _make(self, meter: Meter, what: Instrument) -> Callable[..., None]:
+        """Makes an instrument; returns what records with it."""
+        if what.kind == "histogram":
+            histogram = meter.create_histogram(
+                what.name, what.unit, what.meaning, explicit_bucket_boundaries_advisory=what.bounds
+            )
+            return histogram.record
+        if what.kind == "counter":
+            return meter.create_counter(what.name, what.unit, what.meaning).add
+        meter.create_observable_gauge(what.name, [self._gauge(READINGS[what.name])], what.unit, what.meaning)
+        return _shows_itself
+
+    def _gauge(self, reading: Callable[[KeySnapshot], Seen]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(options: CallbackOptions) -> Iterable[Observation]:
+            found = []
+            for registry, keys in list(self._shown.items()):
+                for key, state in registry.snapshot().keys.items():
+                    attributes = keys.of(key)
+                    found += [Observation(amount, attributes.also(facts)) for amount, facts in reading(state)]
+            return found
+
+        return observe
+
+
+def _shows_itself(*given: object) -> None:
+    raise AssertionError("a gauge reads snapshots; no event is recorded with it")

@@ -1,0 +1,207 @@
+"""What each event becomes: measurements, an event on the caller's span, a span; docs/telemetry.md shows the tables.
+
+Theory of operation. A listener runs on the thread that caused the event. What a call tells of itself, and what its own
+attempt brought about, is told in the caller's context: there the current span is the caller's. Who is admitted next,
+and is so the first after a pause or the breaker's probe, is decided in anybody's step: those events are measured only,
+and apart from any span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+from tidegate.core import events
+from tidegate.core.vocabulary import Kind
+from tidegate.telemetry import attributes as a
+
+Facts = tuple[tuple[a.Attribute, Callable[[Any], Any]], ...]
+"""Attributes, and how each is read from an event; a fact that is None or empty is left out."""
+
+WAIT_BOUNDS = (0.0, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+"""Seconds: none, the 10 ms of a real wait, the minute of most windows, the hour of `Settings.max_wait`."""
+
+ATTEMPT_BOUNDS = (*(0.01 * 2**doubling for doubling in range(14)), 163.84, 327.68, 655.36)
+"""Seconds: those of `gen_ai.client.inference.duration`, and on to the 600 s that the SDKs wait for an answer."""
+
+REAL_WAIT = 0.01
+"""Seconds above which a wait is a span."""
+
+
+class Instrument(NamedTuple):
+    """One metric; `shown` are the attributes that a gauge adds to those of the key."""
+
+    name: str
+    kind: Literal["histogram", "counter", "gauge"]
+    unit: str
+    meaning: str
+    shown: tuple[a.Attribute, ...] = ()
+    bounds: tuple[float, ...] | None = None
+
+
+class Measure(NamedTuple):
+    """How much an event adds to an instrument (1, unless told; a counter counts no zeros), under which facts.
+
+    `apart` says that the current span has nothing to do with it, so that it is no exemplar.
+    """
+
+    instrument: Instrument
+    facts: Facts = ()
+    amount: Callable[[Any], float] | None = None
+    apart: bool = False
+
+
+class Note(NamedTuple):
+    """An event on the current span, or a span of its own that ends now and began `lasting` seconds ago."""
+
+    name: str
+    facts: Facts
+    lasting: Callable[[Any], float] | None = None
+
+
+class Signals(NamedTuple):
+    """What one class of event becomes."""
+
+    measures: tuple[Measure, ...] = ()
+    note: Note | None = None
+
+
+def _error(event: Any) -> str | None:
+    if event.kind is Kind.OK:
+        return None
+    if event.status is not None and event.status >= 400:
+        return str(event.status)
+    return str(event.cause.value if event.cause.value != "none" else event.kind.value)
+
+
+def _cause(event: Any) -> str | None:
+    return None if event.cause.value == "none" else event.cause.value
+
+
+def _closed_for(event: Any) -> float:
+    return float(max(0.0, event.until - event.at))
+
+
+def _always(value: str) -> Callable[[Any], str]:
+    return lambda event: value
+
+
+ENDED: Facts = (
+    (a.OUTCOME, attrgetter("kind.value")),
+    (a.CAUSE, _cause),
+    (a.STATUS, attrgetter("status")),
+    (a.ERROR, _error),
+)
+"""How an attempt ended."""
+
+DEADLINE: Facts = ((a.ERROR, _always("queue_deadline")), (a.GATE, attrgetter("gate")))
+
+WAIT = Instrument(
+    "tidegate.wait.duration", "histogram", "s", "time that an attempt waited for its slot, 0 where it passed at once",
+    bounds=WAIT_BOUNDS,
+)  # fmt: skip
+ATTEMPT = Instrument(
+    "tidegate.attempt.duration", "histogram", "s", "time that an attempt held its slot, until the end of a stream",
+    bounds=ATTEMPT_BOUNDS,
+)  # fmt: skip
+ATTEMPTS = Instrument("tidegate.attempts", "counter", "{attempt}", "attempts that ended")
+HITS = Instrument("tidegate.rate_limit.hits", "counter", "{refusal}", "refusals for want of capacity (429, 503, 529)")
+RETRIES = Instrument("tidegate.retries", "counter", "{retry}", "attempts that were followed by another")
+GIVE_UPS = Instrument("tidegate.give_ups", "counter", "{call}", "calls given up because they could wait no longer")
+CHANGES = Instrument("tidegate.key.changes", "counter", "{change}", "changes in the state of a key")
+LIMIT = Instrument("tidegate.concurrency.limit", "gauge", "{attempt}", "attempts that may be in flight")
+IN_FLIGHT = Instrument("tidegate.concurrency.in_flight", "gauge", "{attempt}", "attempts in flight")
+WAITING = Instrument("tidegate.queue.waiting", "gauge", "{call}", "calls in the queue")
+QUOTA_LIMIT = Instrument(
+    "tidegate.quota.limit", "gauge", "{unit}", "how much the quota allows in a window", (a.QUOTA, a.QUOTA_UNIT)
+)
+QUOTA_REMAINING = Instrument(
+    "tidegate.quota.remaining", "gauge", "{unit}", "how much of the quota is left now", (a.QUOTA, a.QUOTA_UNIT)
+)
+
+INSTRUMENTS = (
+    WAIT, ATTEMPT, ATTEMPTS, HITS, RETRIES, GIVE_UPS, CHANGES,
+    LIMIT, IN_FLIGHT, WAITING, QUOTA_LIMIT, QUOTA_REMAINING,
+)  # fmt: skip
+
+
+def _changed(what: str, note: Facts | None = None, apart: bool = False) -> Signals:
+    fact = (a.CHANGE, _always(what))
+    event = None if note is None else Note(f"tidegate.key.{what}", note)
+    return Signals((Measure(CHANGES, (fact,), None, apart),), event)
+
+
+SIGNALS: dict[type[events.Event], Signals] = {
+    events.SlotAcquired: Signals((Measure(WAIT, (), attrgetter("waited"), apart=True),)),
+    events.SlotReleased: Signals((Measure(ATTEMPT, ENDED, attrgetter("held")), Measure(ATTEMPTS, ENDED))),
+    events.RateLimitHit: Signals(
+        (Measure(HITS, (*ENDED, (a.QUOTA, attrgetter("gate")))),),
+        Note(
+            "tidegate.rate_limit.hit",
+            (*ENDED, (a.QUOTA, attrgetter("gate")), (a.RETRY_AFTER, attrgetter("retry_after"))),
+        ),
+    ),
+    events.RateLimitLearned: _changed(
+        "quota_learned",
+        (
+            (a.QUOTA, attrgetter("quota")),
+            (a.QUOTA_UNIT, attrgetter("unit")),
+            (a.QUOTA_SIZE, attrgetter("limit")),
+            (a.WINDOW, attrgetter("window")),
+        ),
+    ),
+    events.RateLimitWarning: _changed("quota_scarce", ((a.SHARE, attrgetter("share")),)),
+    events.ConcurrencyIncreased: _changed("limit_increased"),
+    events.ConcurrencyDecreased: _changed("limit_decreased", ((a.LIMIT, attrgetter("limit")),)),
+    events.RequestStarted: Signals((), Note("tidegate.request.started", ((a.WAITED, attrgetter("waited")),))),
+    events.RequestWaited: Signals(
+        (), Note("tidegate.wait", ((a.GATE, attrgetter("gate")),), lasting=attrgetter("waited"))
+    ),
+    events.RequestRetrying: Signals(
+        (Measure(RETRIES, ENDED),), Note("tidegate.request.retrying", (*ENDED, (a.ATTEMPT, attrgetter("attempt"))))
+    ),
+    events.RequestCompleted: Signals(
+        (),
+        Note(
+            "tidegate.request.completed",
+            (
+                (a.STATUS, attrgetter("status")),
+                (a.ATTEMPTS, attrgetter("attempts")),
+                (a.ELAPSED, attrgetter("elapsed")),
+            ),
+        ),
+    ),
+    events.RequestFailed: Signals(
+        (Measure(GIVE_UPS, ENDED, attrgetter("given_up")),),
+        Note(
+            "tidegate.request.failed",
+            (
+                *ENDED,
+                (a.ATTEMPTS, attrgetter("attempts")),
+                (a.ELAPSED, attrgetter("elapsed")),
+                (a.GIVEN_UP, attrgetter("given_up")),
+            ),
+        ),
+    ),
+    events.BreakerOpened: _changed("breaker_opened", ((a.CLOSED_FOR, _closed_for),)),
+    events.BreakerHalfOpened: _changed("breaker_half_opened", apart=True),
+    events.BreakerClosed: _changed("breaker_closed", ()),
+    events.KeyPaused: _changed("paused", ((a.CLOSED_FOR, _closed_for),)),
+    events.KeyResumed: _changed("resumed", apart=True),
+    events.QueueDeadline: Signals(
+        (Measure(GIVE_UPS, DEADLINE),),
+        Note("tidegate.queue.deadline", (*DEADLINE, (a.WAITED, attrgetter("waited")))),
+    ),
+}
+"""Every event, and what it becomes."""
+
+
+def read(facts: Facts, event: events.Event) -> a.Pairs:
+    """The facts of an event, as pairs of attribute and value."""
+    pairs = []
+    for attribute, value_of in facts:
+        value = value_of(event)
+        if value is not None and value != "":
+            pairs.append((attribute.name, value))
+    return tuple(pairs)

@@ -1,0 +1,150 @@
+"""Gemini's generateContent, embeddings and interactions, as google-genai 3.4 parses them.
+
+Whether an answer streams is in the path; the model is there too, bar interactions. `route` reads both.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tidegate.testing.replies import (
+    Body,
+    Endpoint,
+    Question,
+    Reply,
+    Stream,
+    always,
+    bound_of,
+    event,
+    text_of,
+    tokens_in,
+)
+
+DIMENSIONS = 8
+
+_PATH = re.compile(
+    r"/v1(?:beta|alpha|beta1)?/(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?models/(.+):(\w+)"
+)
+
+
+def _parts(content: object) -> str:
+    return text_of(content.get("parts")) if isinstance(content, Mapping) else text_of(content)
+
+
+def read_generate(body: Body) -> Question:
+    """`contents`, `systemInstruction`, `generationConfig.maxOutputTokens`."""
+    contents = body.get("contents")
+    if not isinstance(contents, list):
+        raise ValueError("contents: a list of contents is required")
+    texts = [_parts(content) for content in contents]
+    size = sum(map(len, texts)) + len(_parts(body.get("systemInstruction")))
+    bound = bound_of(body.get("generationConfig") or {}, "maxOutputTokens")
+    return Question(texts[-1] if texts else "", tokens_in(size), bound)
+
+
+def _candidate(reply: Reply, text: str, finish: str | None) -> dict[str, Any]:
+    candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0}
+    return {
+        "candidates": [candidate | ({"finishReason": finish} if finish else {})],
+        "usageMetadata": {
+            "promptTokenCount": reply.input_tokens,
+            "candidatesTokenCount": reply.output_tokens,
+            "totalTokenCount": reply.input_tokens + reply.output_tokens,
+        },
+        "modelVersion": reply.model,
+        "responseId": reply.id,
+    }
+
+
+def _finish(reply: Reply) -> str:
+    return "MAX_TOKENS" if reply.cut_short else "STOP"
+
+
+def whole_content(body: Body, reply: Reply) -> dict[str, Any]:
+    """A `GenerateContentResponse`."""
+    return _candidate(reply, reply.text, _finish(reply))
+
+
+def stream_content(body: Body, reply: Reply) -> Stream:
+    """One response for each piece; the last has the reason why it ended."""
+    overloaded = {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}
+    return Stream(
+        head=b"",
+        pieces=[event(_candidate(reply, piece, None)) for piece in reply.pieces],
+        tail=event(_candidate(reply, "", _finish(reply))),
+        broken=event({"error": overloaded}),
+    )
+
+
+def read_embed(body: Body) -> Question:
+    """The `content`, or that of each of the `requests`."""
+    return Question("", tokens_in(sum(map(len, _embedded(body)))), 0)
+
+
+def _embedded(body: Body) -> list[str]:
+    if "requests" not in body:
+        return [_parts(body.get("content"))]
+    asked = body["requests"]
+    if not isinstance(asked, list) or not all(isinstance(each, Mapping) for each in asked):
+        raise ValueError("requests: a list of requests is required")
+    return [_parts(each.get("content")) for each in asked]
+
+
+def whole_embeddings(body: Body, reply: Reply) -> dict[str, Any]:
+    """A vector, or one for each request; the same text has the same vector."""
+    rows = []
+    for text in _embedded(body):
+        generator = random.Random(text)
+        rows.append({"values": [generator.uniform(-1.0, 1.0) for _ in range(DIMENSIONS)]})
+    return {"embeddings": rows} if "requests" in body else {"embedding": rows[0]}
+
+
+def read_interaction(body: Body) -> Question:
+    """`input`: a text, or contents."""
+    given = body.get("input")
+    text = given if isinstance(given, str) else text_of(given)
+    return Question(text, tokens_in(len(text)), bound_of(body.get("generation_config") or {}, "max_output_tokens"))
+
+
+def whole_interaction(body: Body, reply: Reply) -> dict[str, Any]:
+    """An `Interaction` that is completed."""
+    return {
+        "id": reply.id,
+        "status": "completed",
+        "model": reply.model,
+        "created": "2026-01-01T00:00:00Z",
+        "updated": "2026-01-01T00:00:00Z",
+        "steps": [{"type": "model_output", "content": [{"type": "text", "text": reply.text}]}],
+        "usage": {
+            "total_input_tokens": reply.input_tokens,
+            "total_output_tokens": reply.output_tokens,
+            "total_tokens": reply.input_tokens + reply.output_tokens,
+        },
+    }
+
+
+def count_tokens(body: Body) -> dict[str, Any]:
+    """What `countTokens` answers; it is no inference, and is not limited here."""
+    return {"totalTokens": read_generate(body).input_tokens}
+
+
+GENERATE = Endpoint("gemini", read_generate, whole_content, None)
+STREAM = Endpoint("gemini", read_generate, whole_content, stream_content, always)
+EMBED = Endpoint("gemini", read_embed, whole_embeddings, None)
+INTERACTIONS = Endpoint("gemini", read_interaction, whole_interaction, None)
+
+METHODS = {
+    "generateContent": GENERATE,
+    "streamGenerateContent": STREAM,
+    "embedContent": EMBED,
+    "batchEmbedContents": EMBED,
+}
+
+
+def route(path: str) -> tuple[str, str]:
+    """Model and method of a path of Gemini's or Vertex AI's, both empty for any other."""
+    match = _PATH.fullmatch(path)
+    return (match[1], match[2]) if match is not None else ("", "")

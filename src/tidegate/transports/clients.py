@@ -1,0 +1,52 @@
+"""The clients of an HTTP stack: of which modules and classes they are, and which of them were wrapped."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import weakref
+from collections.abc import Callable
+from types import ModuleType
+
+from tidegate.transports.patching import Patches
+
+logger = logging.getLogger("tidegate")
+
+
+class Clients:
+    """A stack as `tidegate.transports.stacks.Transport` describes it; `put` patches one of its modules, once."""
+
+    def __init__(self, modules: tuple[str, ...], classes: tuple[str, ...], put: Callable[[ModuleType], None]) -> None:
+        self.MODULES = modules
+        self.put = put
+        self.patches = Patches()
+        self._classes = classes
+        self._wrapped: weakref.WeakSet[object] = weakref.WeakSet()
+
+    def loaded(self) -> list[ModuleType]:
+        """Those of its modules that the process has imported."""
+        return [sys.modules[name] for name in self.MODULES if name in sys.modules]
+
+    def module_of(self, client: object) -> ModuleType:
+        """The module that a client (see `is_client`) is of."""
+        return next(module for module in self.loaded() if self._holds(module, client))
+
+    def is_client(self, candidate: object) -> bool:
+        """Whether it is a client of this stack."""
+        return any(self._holds(module, candidate) for module in self.loaded())
+
+    def remember(self, client: object) -> None:
+        """Notes what was wrapped: the patches stay on while it lives."""
+        self._wrapped.add(client)
+
+    def remembered(self) -> bool:
+        """Whether anything that was wrapped lives."""
+        return len(self._wrapped) > 0
+
+    def _holds(self, module: ModuleType, candidate: object) -> bool:
+        return isinstance(candidate, tuple(getattr(module, name) for name in self._classes))
+
+
+def unreadable() -> None:
+    """Says that a request passes through because it could not be read: nothing of ours is raised below an SDK."""
+    logger.exception("a request could not be read; it is not governed")

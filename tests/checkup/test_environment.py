@@ -1,0 +1,195 @@
+"""What is found in a Python environment, by the metadata of what is installed alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import tidegate
+from tests.checkup.conftest import Install
+from tidegate.checkup import environment
+from tidegate.checkup.environment import Installed, governs
+from tidegate.checkup.finding import Finding, Verdict
+from tidegate.checkup.packages import PACKAGES, PATCHERS, STACKS
+from tidegate.clocks.table import CLOCKS
+from tidegate.transports.stacks import TRANSPORTS
+
+
+def lines(found: Iterable[Finding]) -> list[str]:
+    return [each.line() for each in found]
+
+
+def test_a_stack_that_a_transport_governs_says_where_it_is_patched(install: Install) -> None:
+    install("httpx", "0.28.1")
+    assert lines(environment.stacks(Installed())) == [
+        "stack governed httpx 0.28.1: patched at Client.send, AsyncClient.send"
+    ]
+
+
+def test_what_is_governed_is_what_the_transports_say(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install("httpx", "0.28.1")
+    monkeypatch.setattr(environment, "TRANSPORTS", ())
+    assert lines(environment.stacks(Installed())) == ["stack ungoverned httpx 0.28.1: what is sent through it goes by"]
+
+
+def test_a_stack_that_is_new_among_the_transports_is_listed_by_its_name(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Niquests:
+        MODULES = ("niquests",)
+
+    install("niquests", "3.1")
+    monkeypatch.setattr(environment, "TRANSPORTS", (*TRANSPORTS, Niquests))
+    assert lines(environment.stacks(Installed())) == ["stack governed niquests 3.1: patched when it is imported"]
+
+
+def test_of_every_known_stack_that_is_governed_it_is_known_where() -> None:
+    governed = [stack for stack in STACKS if governs(stack)]
+    assert {"httpx", "httpx2", "requests", "aiohttp"} <= {stack.module for stack in governed}
+    assert all(stack.point and stack.least and stack.below for stack in governed)
+
+
+@pytest.mark.parametrize(("version", "outside"), [("0.22.9", True), ("0.23.0", False), ("0.99", False), ("1.0", True)])
+def test_a_version_outside_of_what_was_tried_is_said_to_be(install: Install, version: str, outside: bool) -> None:
+    install("httpx", version)
+    (found,) = environment.stacks(Installed())
+    assert ("outside of what was tried (0.23 to before 1)" in found.text) == outside
+
+
+def test_an_sdk_sends_through_what_its_metadata_requires(install: Install) -> None:
+    install("openai", "3.52.0", ("httpx2<3,>=2.12.0", "httpx; extra == 'legacy'", "pydantic"))
+    install("httpx2", "2.16.2")
+    install("httpx", "0.28.1")
+    assert lines(environment.sdks(Installed())) == ["sdk governed openai 3.52.0: sends through httpx2 2.16.2"]
+
+
+def test_a_framework_sends_through_the_stacks_of_its_sdk(install: Install) -> None:
+    install("deepeval", "4.3.1", ("grpcio", "openai"))
+    install("openai", "2.54.0", ("httpx<1,>=0.23.0",))
+    install("httpx", "0.28.1")
+    install("grpcio", "1.85.1")
+    assert "sdk governed deepeval 4.3.1: sends through httpx 0.28.1" in lines(environment.sdks(Installed()))
+
+
+def test_requirements_that_go_round_end(install: Install) -> None:
+    install("litellm", "1.0", ("openai", "httpx"))
+    install("openai", "2.0", ("litellm", "httpx"))
+    install("httpx", "0.28.1")
+    assert lines(environment.sdks(Installed())) == [
+        "sdk governed openai 2.0: sends through httpx 0.28.1",
+        "sdk governed litellm 1.0: sends through httpx 0.28.1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sdk", "stack"), [("xai-sdk", "grpcio"), ("google-cloud-aiplatform", "grpcio"), ("aioboto3", "aiobotocore")]
+)
+def test_an_sdk_without_a_governed_way_out_is_ungoverned(install: Install, sdk: str, stack: str) -> None:
+    install(sdk, "2.0")
+    install(stack, "1.9")
+    (found,) = environment.sdks(Installed())
+    assert found.verdict is Verdict.UNGOVERNED
+    assert f"sends through {stack} 1.9; {stack} cannot be governed" in found.text
+
+
+def test_grpc_alone_is_no_more_than_a_note(install: Install) -> None:
+    install("grpcio")
+    (found,) = environment.stacks(Installed())
+    assert found.verdict is Verdict.NOTE
+
+
+def clocks(environ: dict[str, str] | None = None, **settings: object) -> list[str]:
+    return lines(environment.clocks(Installed(), tidegate.Settings(**settings), environ or {}))
+
+
+def test_a_clock_says_what_becomes_of_it(install: Install) -> None:
+    install("ragas", "0.4.3")
+    assert clocks(max_wait=600) == [
+        "clock stretched ragas 0.4.3: one metric of one row, in `evaluate`: 180 s -> 780 s where you give no value"
+    ]
+    (kept,) = clocks(framework_clocks="keep")
+    assert kept.startswith(
+        "clock kept ragas 0.4.3: one metric of one row, in `evaluate`: 180 s by default, left by the"
+    )
+
+
+def test_a_clock_that_the_user_set_is_said_to_be_left(install: Install) -> None:
+    install("mlflow", "3.18.0")
+    (kept,) = clocks({"MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT": "30"})
+    assert kept.startswith("clock kept mlflow 3.18.0: ")
+    assert kept.endswith("left, for MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT is set")
+
+
+def test_settings_in_force_are_those_that_differ_and_never_show_a_secret() -> None:
+    settings = tidegate.Settings(max_wait=60, hosts=("llm.internal",), digest_key="hunter2-hunter2")
+    assert lines(environment.in_force(settings)) == [
+        "setting set max_wait: 60.0 (by TIDEGATE_MAX_WAIT)",
+        "setting set hosts: ('llm.internal',) (by TIDEGATE_HOSTS)",
+        "setting set digest_key: set (by TIDEGATE_DIGEST_KEY)",
+    ]
+    assert lines(environment.in_force(tidegate.Settings())) == []
+
+
+def test_who_else_patches_and_who_comes_first_is_told(install: Install, tmp_path: Path) -> None:
+    install("opentelemetry-instrumentation-httpx", "0.60b0")
+    install("wrapt", "1.17.3")
+    (tmp_path / "site" / "sitecustomize.py").touch()
+    found = lines(environment.interpreter(Installed()))
+    assert [line.partition(":")[0] for line in found] == [
+        "python note sitecustomize",
+        "trap trap wrapt 1.17.3",
+        "trap note opentelemetry-instrumentation-httpx 0.60b0",
+    ]
+
+
+def test_a_node_command_on_the_path_is_told_of(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "promptfoo"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [line.partition(":")[0] for line in lines(environment.interpreter(Installed()))] == ["trap note promptfoo"]
+
+
+@pytest.mark.parametrize(("flag", "said"), [("-I", ["-I"]), ("-E", ["-E"]), ("-S", ["-S"]), ("-s", [])])
+def test_a_python_out_of_reach_is_told_of(flag: str, said: list[str]) -> None:
+    path = [each for each in sys.path if each]
+    code = f"""
+import sys
+sys.path[:] = {path!r}
+from tidegate.checkup.environment import Installed, interpreter
+print([each.name for each in interpreter(Installed()) if each.name.startswith("-")])
+"""
+    done = subprocess.run([sys.executable, flag, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(said)
+
+
+def test_nothing_that_is_found_is_imported() -> None:
+    code = """
+import sys
+from tidegate.cli.doctor import findings
+assert any(each.name == "openai" for each in findings(None))
+print([name for name in ("openai", "anthropic", "httpx", "httpx2", "requests", "aiohttp") if name in sys.modules])
+"""
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_table_of_packages_is_sound() -> None:
+    names = [each.distribution for each in PACKAGES]
+    assert len(set(names)) == len(names)
+    assert all(each.source and each.modules for each in PACKAGES)
+    assert all(each.source for each in STACKS)
+    known = {*names, *(stack.distribution for stack in STACKS)}
+    assert all(set(each.instead) | set(each.also) <= known for each in PACKAGES)
+    assert {clock.framework for clock in CLOCKS} <= set(names)
+    assert not set(PATCHERS) & known

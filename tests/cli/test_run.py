@@ -1,0 +1,211 @@
+"""`tidegate run` as a wrapper: the command is as it would be alone, its end is ours, and ours is said in one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import textwrap
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import PYTHON, RUN, SRC, TIDEGATE, Done, environ, run
+
+UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` says what is governed"
+UNGOVERNED = "tidegate: nothing was governed: no Python process with tidegate was started (see docs/run.md)"
+
+
+def test_everything_after_the_command_is_its_own() -> None:
+    done = run(PYTHON, "-c", "import sys; print(sys.argv[1:])", "-n", "4", "--help", "--", "-x")
+    assert (done.code, done.out) == (0, "['-n', '4', '--help', '--', '-x']\n")
+
+
+def test_two_dashes_before_the_command_are_ours() -> None:
+    assert run("--", PYTHON, "-c", "import sys; print(sys.argv[1:])", "--").out == "['--']\n"
+
+
+def test_help_before_the_command_is_ours() -> None:
+    done = run("--help")
+    assert done.code == 0
+    assert "run [OPTIONS] {CMD [ARGS]...}" in done.out
+
+
+def test_without_a_command_it_says_what_it_lacks() -> None:
+    done = run()
+    assert done.code == 2
+    assert "CMD" in done.lines[-1]
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 255])
+def test_the_exit_code_is_the_commands(code: int) -> None:
+    assert run(PYTHON, "-c", f"raise SystemExit({code})").code == code
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGABRT])
+def test_a_command_that_a_signal_ended_ends_us_by_the_same(number: signal.Signals) -> None:
+    done = run("sh", "-c", f"kill -{number.value} $$")
+    assert (done.code, done.lines) == (-number, [UNGOVERNED])
+
+
+def test_a_missing_command_is_127_and_one_line() -> None:
+    done = run("no-such-command", "--help")
+    assert (done.code, done.out, done.lines) == (127, "", ["tidegate: no-such-command: command not found"])
+
+
+def test_a_file_that_is_no_program_is_126_and_one_line(tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("#!/bin/sh\n")
+    assert run(str(plain)).lines == [f"tidegate: {plain}: permission denied"]
+    assert run(str(plain)).code == 126
+    assert run(str(tmp_path)).lines == [f"tidegate: {tmp_path}: is a directory"]
+    assert run(str(tmp_path)).code == 126
+
+
+def test_a_script_whose_interpreter_is_missing_is_127_and_one_line(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/python\n")
+    script.chmod(0o755)
+    assert run(str(script)).lines == [f"tidegate: {script}: its interpreter was not found"]
+    assert run(str(script)).code == 127
+
+
+def test_a_command_off_the_path_is_found_beside_our_own_python(tmp_path: Path) -> None:
+    name = Path(PYTHON).name
+    done = run(name, "-c", "print(1)", env=environ(PATH=str(tmp_path)))
+    assert (done.code, done.out) == (0, "1\n")
+
+
+def test_what_comes_in_goes_to_the_command() -> None:
+    assert run(PYTHON, "-c", "print(input()[::-1])", given="olleh\n").out == "hello\n"
+
+
+def test_the_program_sees_its_path_arguments_folder_and_signals_as_without_us(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, signal, sys
+        print(sys.argv, sys.path, os.getcwd(), sys.flags, __name__)
+        print(signal.pthread_sigmask(signal.SIG_BLOCK, ()), sorted(map(int, os.listdir("/proc/self/fd"))))
+        print([signal.getsignal(n) for n in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM)])
+        """)
+    )
+    words = [PYTHON, str(script), "a", "-b"]
+    alone = subprocess.run(words, env=environ(), cwd=tmp_path, capture_output=True, text=True, check=True, input="")
+    assert run(*words, cwd=tmp_path).out == alone.stdout
+
+
+def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
+    words = [PYTHON, "-c", "import sys; print(*sys.modules)"]
+    alone = subprocess.run(words, env=environ(), capture_output=True, text=True, check=True)
+    more = set(run(*words).out.split()) - set(alone.stdout.split())
+    light = {"tidegate", "tidegate.opening", "tidegate.launch", "tidegate.launch.arrivals"}
+    assert more <= light | {"sitecustomize", "importlib", "importlib._bootstrap", "importlib._bootstrap_external",
+                            "__future__", "warnings", "_warnings"}  # fmt: skip
+    assert light <= more
+
+
+def test_the_sitecustomize_that_ours_shadows_runs_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; len(sys.orig_argv) == 4 and print('theirs')")
+    env = environ(PYTHONPATH=os.pathsep.join([SRC, str(tmp_path)]))
+    code = "import sitecustomize, os; print(os.path.dirname(sitecustomize.__file__))"
+    assert run(PYTHON, "-c", code, "program", env=env).out == f"theirs\n{tmp_path}\n"
+
+
+def test_a_sitecustomize_that_fails_complains_as_it_would_alone(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; len(sys.orig_argv) == 4 and 1 / 0")
+    env = environ(PYTHONPATH=os.pathsep.join([str(tmp_path), SRC]))
+    words = [PYTHON, "-c", "print(1)", "program"]
+    alone = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    done = run(*words, env=env)
+    assert "ZeroDivisionError" in alone.stderr
+    assert (done.out, done.lines) == (alone.stdout, [*alone.stderr.splitlines(), UNSEEN])
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> str:
+    """A Python without tidegate."""
+    venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
+    return str(tmp_path / "bare" / "bin" / "python")
+
+
+def test_a_python_without_tidegate_runs_ungoverned_and_says_so_once(bare: str) -> None:
+    env = environ()
+    del env["PYTHONPATH"]
+    done = run(bare, "-c", f"import os; print(1, flush=True); os.system('{bare} -c \"print(2)\"')", env=env)
+    assert (done.code, done.out) == (0, "1\n2\n")
+    assert done.lines == [f"tidegate: {bare} runs ungoverned: tidegate is not installed for it", UNGOVERNED]
+
+
+def test_a_python_in_which_tidegate_cannot_be_put_on_runs_ungoverned_and_says_so(bare: str, tmp_path: Path) -> None:
+    (tmp_path / "httpx.py").write_text("print('theirs')")
+    done = run(bare, "-c", "import httpx; print(httpx.__name__)", cwd=tmp_path)
+    assert (done.code, done.out) == (0, "theirs\nhttpx\n")
+    assert len(done.lines) == 2
+    assert done.lines[0].startswith(f"tidegate: {bare} runs ungoverned: ModuleNotFoundError: ")
+
+
+def test_a_python_that_heeds_no_environment_is_noticed() -> None:
+    assert run(PYTHON, "-I", "-c", "print(1)").lines == [UNGOVERNED]
+    assert run(PYTHON, "-c", "print(1)").lines == [UNSEEN]
+
+
+def test_one_inside_another_leaves_the_lines_to_the_outer() -> None:
+    done = run(*TIDEGATE, "run", PYTHON, "-c", "print(1)")
+    assert (done.out, done.lines) == ("1\n", [UNSEEN])
+
+
+def test_switched_off_it_runs_the_command_as_it_is() -> None:
+    code = "import os, sys; print('PYTHONPATH' in os.environ and 'site' in os.environ['PYTHONPATH'])"
+    done = run(PYTHON, "-c", code, env=environ(TIDEGATE_DISABLED="1"))
+    assert (done.out, done.lines) == ("False\n", ["tidegate: TIDEGATE_DISABLED is set; the command runs ungoverned"])
+    assert run(PYTHON, "-c", code, env=environ(TIDEGATE_DISABLED="1", TIDEGATE_LOG="off")).lines == []
+
+
+def test_it_is_silent_where_that_is_wanted() -> None:
+    done = run(PYTHON, "-c", "raise SystemExit(3)", env=environ(TIDEGATE_LOG="off"))
+    assert (done.code, done.lines) == (3, [])
+    assert run("no-such-command", env=environ(TIDEGATE_LOG="off")).code == 127
+
+
+def test_it_is_silent_where_output_and_complaints_are_one_stream() -> None:
+    done = subprocess.run([*RUN, "echo", "1"], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert (done.returncode, done.stdout) == (0, b"1\n")
+
+
+def test_a_setting_that_cannot_be_used_is_said_before_anything_runs() -> None:
+    done = run("echo", "1", env=environ(TIDEGATE_MAX_WAIT="long"))
+    assert (done.code, done.out) == (2, "")
+    assert done.lines[0].startswith("tidegate: max_wait: 'long' is not usable")
+
+
+TOLD = """
+import signal, sys
+def told(number, frame):
+    print(signal.Signals(number).name, flush=True)
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
+    signal.signal(number, told)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"])
+def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str) -> None:
+    with subprocess.Popen(
+        [*RUN, PYTHON, "-c", TOLD],
+        env=environ(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.Signals[name])
+        assert process.stdout.readline() == f"{name}\n"
+        out, err = process.communicate("", timeout=60)
+    assert Done(process.returncode, out, err.splitlines()).last == UNSEEN
+    assert (process.returncode, out) == (0, "")

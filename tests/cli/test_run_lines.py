@@ -1,0 +1,103 @@
+"""The two lines of `tidegate run`: of the busiest key while it runs, of everything at its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.cli.run_lines import Status, amount, clock, farewell
+from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
+
+
+def key(name: str, *, answered: int = 0, in_flight: int = 0, waiting: int = 0, **counts: int) -> KeyTotal:
+    total = KeyTotal(name, in_flight=in_flight, waiting=waiting)
+    total.counts |= {"attempts": answered + in_flight, "answered": answered, **counts}
+    return total
+
+
+def totals(*keys: KeyTotal, pythons: bool = True) -> Totals:
+    return Totals({each.key: each for each in keys}, pythons)
+
+
+def limited(total: KeyTotal, used: float, limit: float = 120.0, window: float = 60.0, until: float = 100.0) -> KeyTotal:
+    total.quotas["requests"] = QuotaTotal("requests", limit, window, used, 0.0, limit, until)
+    return total
+
+
+def test_before_the_first_call_there_is_no_line() -> None:
+    assert Status().line(totals(), 0.0) == ""
+    assert Status().line(totals(key("a")), 0.0) == ""
+
+
+def test_the_line_has_rate_limit_flight_queue_and_end() -> None:
+    status = Status()
+    status.line(totals(limited(key("a", answered=10, waiting=99), 10.0)), 0.0)
+    said = status.line(totals(limited(key("a", answered=70, in_flight=4, waiting=86), 74.0)), 30.0)
+    assert said == "tidegate  64 of 120 requests/min · 4 in flight · 86 waiting · ETA 0:45 · a"
+
+
+def test_the_rate_is_of_the_quotas_own_window() -> None:
+    status = Status()
+    for second in range(0, 200, 10):
+        said = status.line(totals(limited(key("a", answered=second * 2), second * 2.0)), float(second))
+    assert said.startswith("tidegate  120 of 120 requests/min")
+
+
+def test_without_a_known_limit_it_tells_the_answers() -> None:
+    status = Status()
+    status.line(totals(key("a", answered=10)), 0.0)
+    said = status.line(totals(key("a", answered=25, in_flight=2)), 30.0)
+    assert said == "tidegate  15 answered/min · 2 in flight · 0 waiting · a"
+
+
+def test_it_tells_of_the_busiest_key_and_that_there_are_others() -> None:
+    said = Status().line(
+        totals(key("a", answered=500), key("b", in_flight=1, waiting=9), key("c", in_flight=2), key("d", waiting=1)),
+        0.0,
+    )
+    assert said == "tidegate  0 answered/min · 1 in flight · 9 waiting · 2 more keys · b"
+
+
+def test_the_quota_that_binds_is_told() -> None:
+    busy = limited(key("a", answered=5), 5.0)
+    busy.quotas["tokens"] = QuotaTotal("tokens", 90_000.0, 60.0, 88_000.0, 0.0, 90_000.0, 10.0)
+    assert "of 90k tokens/min" in Status().line(totals(busy), 0.0)
+
+
+def test_the_farewell_counts_calls_and_what_became_of_them() -> None:
+    a = limited(key("a", answered=90, attempts=107, resent=10, absorbed=10, given_up=4, unsent=3, failed=2), 300.0)
+    a.counts |= {"abandoned": 1}
+    assert farewell(totals(a)) == (
+        "100 calls, 90 answered, 4 given up, 10 429s absorbed, 2 failed, 1 abandoned, "
+        "94% of the limit used (120 requests/min)"
+    )
+
+
+def test_one_is_told_in_the_singular() -> None:
+    said = farewell(totals(key("a", answered=1, attempts=2, resent=1, absorbed=1)))
+    assert said == "1 call, 1 answered, 0 given up, 1 429 absorbed"
+
+
+def test_an_attempt_that_execute_repeated_is_no_failed_call() -> None:
+    assert "failed" not in farewell(totals(key("a", answered=1, attempts=2, resent=1, failed=1)))
+
+
+def test_with_several_keys_it_says_whose_limit() -> None:
+    said = farewell(totals(limited(key("a", answered=9), 6.0), key("b", answered=2)))
+    assert said == "11 calls, 11 answered, 0 given up, 0 429s absorbed, 2% of the limit used (120 requests/min) by a"
+
+
+def test_nothing_seen_and_nothing_governed_are_two_things() -> None:
+    assert farewell(totals()) == "no LLM call was seen; `tidegate doctor` says what is governed"
+    assert farewell(totals(pythons=False)).startswith("nothing was governed: no Python process with tidegate")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0.0, "0"), (9999.0, "9999"), (10_000.0, "10k"), (450_000.0, "450k"), (2_000_000.0, "2M")]
+)
+def test_amounts_are_short(number: float, said: str) -> None:
+    assert amount(number) == said
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0:00"), (59.6, "1:00"), (725.0, "12:05"), (3725.0, "1:02:05")])
+def test_times_are_as_on_a_clock(seconds: float, said: str) -> None:
+    assert clock(seconds) == said

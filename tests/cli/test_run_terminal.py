@@ -1,0 +1,274 @@
+"""`tidegate run` on a terminal: the status line keeps to the last row, and the program's output is as it was."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import sys
+import termios
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyte
+import pytest
+
+from tests.cli.running import PYTHON, RUN, environ
+from tests.cli.test_run_calls import ASK
+from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
+
+COLUMNS, ROWS = 120, 12
+PATIENCE = 60.0
+"""Seconds after which a screen that does not come fails the test."""
+
+
+class Terminal:
+    """A terminal of a few rows with one program on it."""
+
+    def __init__(self, *command: str, env: dict[str, str], cwd: Path, columns: int) -> None:
+        self.screen = pyte.HistoryScreen(columns, ROWS, history=1000, ratio=1)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            try:
+                os.chdir(cwd)
+                self._resize(0, ROWS, columns)
+                os.execve(command[0], command, env)
+            finally:
+                os._exit(99)
+        self.status: int | None = None
+
+    def _resize(self, fd: int, rows: int, columns: int) -> None:
+        fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """As if the window were dragged."""
+        self.screen.resize(rows, columns)
+        self._resize(self.fd, rows, columns)
+
+    def type(self, keys: bytes) -> None:
+        """Keys on its keyboard."""
+        os.write(self.fd, keys)
+
+    def rows(self) -> list[str]:
+        """What is seen."""
+        return [row.rstrip() for row in self.screen.display]
+
+    def everything(self) -> list[str]:
+        """What has scrolled away, then what is seen."""
+        width = range(self.screen.columns)
+        gone = ["".join(line[x].data for x in width).rstrip() for line in self.screen.history.top]
+        return gone + self.rows()
+
+    def until(self, seen: Callable[[Terminal], object]) -> None:
+        """Lets it go on until `seen` holds."""
+        end = time.monotonic() + PATIENCE
+        while not seen(self):
+            assert time.monotonic() < end, self.rows()
+            assert self._go_on(), self.rows()
+
+    def to_the_end(self) -> int:
+        """Lets it end; its exit code."""
+        while self._go_on():
+            pass
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def close(self) -> None:
+        """Ends it, whatever it does."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self.fd)
+
+    def _go_on(self) -> bool:
+        if not select.select([self.fd], [], [], PATIENCE)[0]:
+            return False
+        try:
+            content = os.read(self.fd, 65536)
+        except OSError:
+            return False
+        self.raw += content
+        self._stream.feed(content)
+        return bool(content)
+
+
+@pytest.fixture
+def provider() -> Iterator[SimulatorProcess]:
+    scenario = Scenario(limiters=(Limit(limit=15, window=1.0),), dialect="openai", latency=Distribution.parse("0.3"))
+    with SimulatorProcess(scenario) as provider:
+        yield provider
+
+
+@pytest.fixture
+def start(tmp_path: Path, provider: SimulatorProcess) -> Iterator[Callable[..., Terminal]]:
+    (tmp_path / "ask.py").write_text(ASK)
+    opened: list[Terminal] = []
+
+    def begin(program: str, columns: int = COLUMNS, **env: str) -> Terminal:
+        (tmp_path / "program.py").write_text(textwrap.dedent(program))
+        command = [*RUN, PYTHON, "program.py"]
+        opened.append(Terminal(*command, env=environ(URL=provider.url, **env), cwd=tmp_path, columns=columns))
+        return opened[-1]
+
+    yield begin
+    for each in opened:
+        each.close()
+
+
+TALKS = """
+from concurrent.futures import ThreadPoolExecutor
+from ask import ask
+with ThreadPoolExecutor(60) as threads:
+    for number, _ in enumerate(threads.map(ask, range(60))):
+        print(f"line {number:03}", "." * 60, flush=True)
+"""
+
+STATUS = re.compile(
+    r"tidegate  (\d+) of 15 requests/s · (\d+) in flight · (\d+) waiting( · ETA \d+:\d\d)?"
+    r" · compatible · 127\.0\.0\.1:\d+/v1 · m · key \w{6}$"
+)
+
+
+def shows_status(terminal: Terminal) -> bool:
+    return STATUS.match(terminal.rows()[-1]) is not None
+
+
+def test_the_last_row_says_what_goes_on_and_the_output_is_whole(start: Callable[..., Terminal]) -> None:
+    terminal = start(TALKS)
+    terminal.until(lambda it: (said := STATUS.match(it.rows()[-1])) is not None and int(said[3]) > 0 and said[4])
+    said = STATUS.match(terminal.rows()[-1])
+    assert said is not None
+    assert int(said[2]) > 0
+    assert terminal.to_the_end() == 0
+    lines = [line for line in terminal.everything() if line]
+    assert lines[:-1] == [f"line {number:03} " + "." * 60 for number in range(60)]
+    assert lines[-1].startswith("tidegate: 60 calls, 60 answered, 0 given up, ")
+
+
+def test_at_the_end_the_whole_screen_is_the_terminals_again(start: Callable[..., Terminal]) -> None:
+    terminal = start(TALKS)
+    terminal.until(shows_status)
+    assert terminal.screen.margins is not None
+    assert terminal.to_the_end() == 0
+    assert terminal.screen.margins in (None, (0, ROWS - 1))
+    rows = [row for row in terminal.rows() if row]
+    assert rows[-1].startswith("tidegate: 60 calls")
+    assert not [row for row in rows if STATUS.match(row)]
+    assert (terminal.screen.cursor.x, terminal.rows()[terminal.screen.cursor.y]) == (0, "")
+
+
+def test_output_that_ends_in_the_middle_of_a_row_stays(start: Callable[..., Terminal]) -> None:
+    terminal = start("print('x', end='', flush=True)")
+    assert terminal.to_the_end() == 0
+    first, second = (row for row in terminal.rows() if row)
+    assert first == "x"
+    assert second.startswith("tidegate: no LLM call was seen")
+
+
+def test_without_a_call_nothing_is_drawn(start: Callable[..., Terminal]) -> None:
+    terminal = start("import time; print(1); time.sleep(1.2); print(2)")
+    assert terminal.to_the_end() == 0
+    assert [row for row in terminal.rows() if row][:2] == ["1", "2"]
+    assert b"\x1b7" not in terminal.raw
+
+
+def test_a_new_size_moves_the_line(start: Callable[..., Terminal]) -> None:
+    terminal = start(TALKS)
+    terminal.until(shows_status)
+    terminal.resize(ROWS + 5, COLUMNS)
+    terminal.until(lambda it: len(it.rows()) == ROWS + 5 and shows_status(it))
+    assert len([row for row in terminal.rows() if STATUS.match(row)]) == 1
+    assert terminal.to_the_end() == 0
+
+
+def test_a_narrow_terminal_cuts_the_line(start: Callable[..., Terminal]) -> None:
+    terminal = start(TALKS, columns=40)
+    terminal.until(lambda it: re.match(r"tidegate  \d+ of 15 requests/s · \d+ in f", it.rows()[-1]))
+    assert len(terminal.rows()[-1]) < 40
+
+
+@pytest.mark.parametrize("env", [{"TERM": "dumb"}, {"TIDEGATE_LOG": "off"}], ids=str)
+def test_where_nothing_can_or_shall_be_drawn_nothing_is(start: Callable[..., Terminal], env: dict[str, str]) -> None:
+    terminal = start(TALKS, **env)
+    assert terminal.to_the_end() == 0
+    assert b"\x1b" not in terminal.raw
+    assert (b"tidegate" in terminal.raw) == ("TIDEGATE_LOG" not in env)
+
+
+@pytest.mark.parametrize("env", [{}, {"NO_COLOR": "1"}], ids=str)
+def test_the_line_is_dim_unless_colours_are_unwanted(start: Callable[..., Terminal], env: dict[str, str]) -> None:
+    terminal = start(TALKS, **env)
+    terminal.until(shows_status)
+    assert (b"\x1b[2m" in terminal.raw) == (not env)
+
+
+def test_a_program_that_draws_its_own_screen_is_left_alone(start: Callable[..., Terminal]) -> None:
+    terminal = start("import sys, tty; tty.setcbreak(0); print('raw', flush=True)\n" + TALKS)
+    terminal.until(lambda it: b"raw" in it.raw)
+    assert terminal.to_the_end() == 0
+    assert b"\x1b7" not in terminal.raw
+
+
+INTERRUPTED = """
+import signal, time
+from ask import ask
+count = 0
+def interrupted(number, frame):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, interrupted)
+ask(0)
+print("ready", flush=True)
+end = time.monotonic() + 60
+while not count and time.monotonic() < end:
+    time.sleep(0.05)
+time.sleep(1.0)
+print("interrupted", count)
+"""
+
+
+def test_ctrl_c_reaches_the_program_once(start: Callable[..., Terminal]) -> None:
+    terminal = start(INTERRUPTED)
+    terminal.until(lambda it: b"ready" in it.raw)
+    terminal.type(b"\x03")
+    assert terminal.to_the_end() == 0
+    assert b"interrupted 1\r\n" in terminal.raw
+
+
+def test_an_interrupt_that_is_sent_to_us_on_a_terminal_is_passed_on(start: Callable[..., Terminal]) -> None:
+    terminal = start(INTERRUPTED)
+    terminal.until(lambda it: b"ready" in it.raw)
+    os.kill(terminal.pid, signal.SIGINT)
+    assert terminal.to_the_end() == 0
+    assert b"interrupted 1\r\n" in terminal.raw
+
+
+def test_a_program_that_ctrl_c_ends_ends_us_with_a_clean_screen(start: Callable[..., Terminal]) -> None:
+    terminal = start("from ask import ask\nask(0)\nprint('ready', flush=True)\nimport signal; signal.pause()")
+    terminal.until(lambda it: b"ready" in it.raw and it.rows()[-1].startswith("tidegate  "))
+    terminal.type(b"\x03")
+    assert terminal.to_the_end() == -signal.SIGINT
+    assert not [row for row in terminal.rows() if row.startswith("tidegate  ")]
+    assert [row for row in terminal.rows() if row][-1].startswith("tidegate: 1 call, 1 answered")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_ctrl_z_stops_us_with_a_clean_screen_and_both_go_on(start: Callable[..., Terminal]) -> None:
+    terminal = start(TALKS)
+    terminal.until(shows_status)
+    os.kill(terminal.pid, signal.SIGTSTP)
+    terminal.until(lambda it: not it.rows()[-1].startswith("tidegate  "))
+    _, status = os.waitpid(terminal.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    os.kill(terminal.pid, signal.SIGCONT)
+    assert terminal.to_the_end() == 0
+    assert [row for row in terminal.rows() if row][-1].startswith("tidegate: 60 calls, 60 answered")

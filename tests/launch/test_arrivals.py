@@ -1,0 +1,103 @@
+"""Tidegate is put on before the first module that it governs begins to load, and hears of all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from tidegate.launch.arrivals import WATCHED
+
+SRC = str(Path(__file__).parents[2] / "src")
+BEGIN = """
+import sys
+from tidegate.launch.arrivals import begin
+said = []
+begin(said.append, None)
+"""
+
+
+def python(program: str, cwd: Path) -> str:
+    code = BEGIN + textwrap.dedent(program)
+    env = {"PYTHONPATH": SRC}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=cwd, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_every_module_that_install_waits_for_is_watched(tmp_path: Path) -> None:
+    hooked = python(
+        """
+        import tidegate, wrapt
+        hooked = []
+        wrapt.register_post_import_hook = lambda hook, name: hooked.append(name)
+        tidegate.install()
+        print(*hooked)
+        """,
+        tmp_path,
+    ).split()
+    assert hooked
+    assert set(hooked) <= WATCHED
+
+
+def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> None:
+    said = python(
+        """
+        import json
+        print("tidegate.registries" in sys.modules)
+        import httpx2
+        print("tidegate.registries" in sys.modules, hasattr(httpx2.Client.send, "__wrapped__"), said)
+        """,
+        tmp_path,
+    )
+    assert said == "False\nTrue True []\n"
+
+
+def test_a_module_is_patched_that_loads_another_one_in_the_middle(tmp_path: Path) -> None:
+    (tmp_path / "httpx.py").write_text("import requests\nfrom httpx2 import *\nclass Client(Client):\n"
+                                       "    def send(self, request): pass\n")  # fmt: skip
+    said = python(
+        """
+        import httpx, requests
+        print(hasattr(httpx.Client.send, "__wrapped__"), hasattr(requests.Session.send, "__wrapped__"), said)
+        """,
+        tmp_path,
+    )
+    assert said == "True True []\n"
+
+
+def test_a_module_that_only_has_the_name_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "httpx.py").write_text("class Client:\n    def send(self): return 'theirs'\n")
+    assert python("import httpx; print(httpx.Client().send(), said)", tmp_path) == "theirs []\n"
+
+
+def test_what_is_not_there_fails_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "requests.py").write_text("raise ImportError('broken')")
+    said = python(
+        """
+        import importlib.util
+        for name in ("requests", "no_such_module"):
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                print(error)
+        """,
+        tmp_path,
+    )
+    assert said == "broken\nNo module named 'no_such_module'\n"
+
+
+def test_two_threads_that_load_governed_modules_at_once_are_both_patched(tmp_path: Path) -> None:
+    said = python(
+        """
+        import importlib, threading
+        threads = [threading.Thread(target=importlib.import_module, args=(name,)) for name in ("httpx2", "requests")]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        import httpx2, requests
+        print(hasattr(httpx2.Client.send, "__wrapped__"), hasattr(requests.Session.send, "__wrapped__"), said)
+        """,
+        tmp_path,
+    )
+    assert said == "True True []\n"

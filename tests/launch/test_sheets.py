@@ -1,0 +1,160 @@
+"""The counts of a process in a mapped file: written as they change, read by anybody, never two processes in one row."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.core.values import KEY, OK, answer, bucket, refusal
+from tidegate.core.admission import Admission
+from tidegate.core.vocabulary import Cost, Key
+from tidegate.launch import rows
+from tidegate.launch.sheets import Sheets
+from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
+from tidegate.line import Waiter
+from tidegate.settings import Settings
+from tidegate.slots import Slots
+
+
+def opened(sheets: Sheets, key: Key = KEY) -> Slots:
+    slots = Slots(Admission(key, Settings(), 60.0, 0.0))
+    sheets.keep(slots)
+    return slots
+
+
+def call(slots: Slots, now: float = 0.0, outcome: object = OK) -> None:
+    slots.admission.settle(slots.admission.admit(Cost(), now, 0.0, None), outcome, now + 1.0, 0.5, None)  # type: ignore[arg-type]
+
+
+def only(folder: Path) -> KeyTotal:
+    (total,) = Folder(folder).totals().keys.values()
+    return total
+
+
+def test_what_happens_at_a_key_stands_in_its_row_at_once(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    call(slots)
+    slots.admission.admit(Cost(), 2.0, 0.0, None)
+    total = only(tmp_path)
+    assert total.key == str(KEY)
+    assert (total.calls, total.counts["answered"], total.in_flight) == (2, 1, 1)
+
+
+def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
+    kept, plain = opened(Sheets(str(tmp_path))), Slots(Admission(KEY, Settings(), 60.0, 0.0))
+    for slots in (kept, plain):
+        for outcome in (OK, refusal(3.0), answer(bucket(60.0, 12.0)), answer(bucket(-1.0, -1.0))):
+            call(slots, 5.0, outcome)
+        slots.admission.counts.resent += 2
+        slots.admission.counts.absorbed += 1
+        slots.admission.counts.given_up += 1
+        slots.admission.counts.unsent += 1
+    assert kept.snapshot(9.0) == plain.snapshot(9.0)
+    assert only(tmp_path).counts == {name: getattr(plain.admission.counts, name) for name in rows.COUNTS}
+
+
+def test_who_waits_stands_there_too(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    call(slots)
+    waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
+    slots.line.join(waiter)
+    assert only(tmp_path).waiting == slots.line.count == 1
+    slots.line.leave(waiter)
+    assert only(tmp_path).waiting == 0
+
+
+def test_a_quota_is_told_with_what_was_used_of_it(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    call(slots, 0.0, answer(bucket(60.0, 10.0)))
+    for number in range(5):
+        call(slots, 10.0 + number)
+    quota = only(tmp_path).quotas["requests"]
+    assert (quota.name, quota.limit, quota.window, quota.used, quota.stood) == ("requests", 60.0, 60.0, 5.0, 10.0)
+    assert (quota.since, quota.until) == (1.0, 15.0)
+
+
+def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
+    sheets = Sheets(str(tmp_path))
+    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * rows.ROWS + 1)]
+    for slots in kept:
+        call(slots)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert Folder(tmp_path).totals().calls == len(kept)
+
+
+def test_a_key_that_is_made_anew_adds_to_what_it_was(tmp_path: Path) -> None:
+    sheets = Sheets(str(tmp_path))
+    for _ in range(2):
+        call(opened(sheets))
+    assert only(tmp_path).calls == 2
+
+
+def test_after_a_fork_the_child_has_rows_of_its_own_and_counts_from_nothing(tmp_path: Path) -> None:
+    sheets = Sheets(str(tmp_path))
+    slots = opened(sheets)
+    call(slots)
+    sheets.forked()
+    slots.line.clear()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    call(slots)
+    call(slots)
+    assert {path: path.read_bytes() for path in before} == before
+    assert slots.admission.counts.answered == 2
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_where_no_file_can_be_made_it_counts_all_the_same(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path / "gone")))
+    call(slots)
+    assert slots.admission.counts.answered == 1
+
+
+def test_a_name_that_is_too_long_is_cut(tmp_path: Path) -> None:
+    call(opened(Sheets(str(tmp_path)), Key("p", "https://" + "ü" * 300)))
+    assert only(tmp_path).key.startswith("p · üüü")
+
+
+def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_path: Path) -> None:
+    sheets = Sheets(str(tmp_path))
+    slots = opened(sheets)
+    call(slots)
+    slots.admission.admit(Cost(), 2.0, 0.0, None)
+    (sheet,) = tmp_path.iterdir()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    sheet.rename(tmp_path / sheet.name.replace(str(os.getpid()), str(child)))
+    folder = Folder(tmp_path)
+    for _ in range(2):
+        (total,) = folder.totals().keys.values()
+        assert (total.calls, total.counts["answered"], total.in_flight) == (2, 1, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_became_another_program_is_told_by_its_last_sheet(tmp_path: Path) -> None:
+    for _ in range(2):
+        slots = opened(Sheets(str(tmp_path)))
+        slots.admission.admit(Cost(), 2.0, 0.0, None)
+    total = only(tmp_path)
+    assert (total.calls, total.in_flight) == (2, 1)
+
+
+def quota(used: float, since: float, until: float, stood: float = 20.0) -> QuotaTotal:
+    return QuotaTotal("requests", 60.0, 60.0, used, since, stood, until)
+
+
+def test_the_share_is_of_what_stood_ready_and_what_came_back_meanwhile() -> None:
+    assert quota(40.0, 100.0, 160.0).share == 40.0 / (20.0 + 60.0)
+    assert quota(200.0, 100.0, 160.0).share == 1.0
+    assert quota(0.0, 100.0, 100.0, stood=0.0).share is None
+
+
+def test_the_shares_of_processes_add_up_from_the_first_to_the_last() -> None:
+    total = quota(30.0, 110.0, 150.0, stood=15.0)
+    total.add(rows.QuotaRow("requests", 60.0, 60.0, 20.0, 100.0, 20.0), 140.0)
+    assert (total.used, total.since, total.stood, total.until) == (50.0, 100.0, 20.0, 150.0)
+    total.add(rows.QuotaRow("requests", 120.0, 60.0, 1.0, 130.0, 1.0), 160.0)
+    assert (total.used, total.since, total.stood, total.until, total.limit) == (51.0, 100.0, 20.0, 160.0, 120.0)

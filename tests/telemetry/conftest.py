@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.telemetry.scene import Providers, Scene
+
+
+@pytest.fixture
+def providers() -> Providers:
+    return Providers()
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+@pytest.fixture
+def narrow() -> Scene:
+    """With one slot."""
+    return Scene(start_concurrency=1, max_concurrency=1)
