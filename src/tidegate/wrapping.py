@@ -25,8 +25,8 @@ def wrap(
 
     `max_wait` (seconds) and `priority` (higher goes first within a key) hold for this client; by default the
     registry's setting and 0. Copies that share its HTTP client (`with_options`, `copy`) are governed too. Wrapping
-    again replaces these options. Raises `TypeError` for what cannot be wrapped, `ConfigurationError` for an option out of
-    range: later it would be raised below the SDK.
+    again replaces these options. Raises `TypeError` for what cannot be wrapped, `ConfigurationError` for an option out
+    of range, which would else be found out below the SDK.
     """
     if max_wait is not None and not (isinstance(max_wait, int | float) and 0 <= max_wait <= 31_536_000):
         raise ConfigurationError("max_wait", max_wait, "between 0 and 31536000 seconds")
