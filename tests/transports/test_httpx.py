@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import pickle
 import weakref
 from types import ModuleType
@@ -211,3 +212,27 @@ def test_pytest_httpx2_still_intercepts_and_every_attempt_is_seen(registry: Any,
     assert registry.wrap(httpx2.Client()).post(CHAT, json=BODY).status_code == 200
     assert route.call_count == 2
     assert only(registry).attempts == 2
+
+
+def test_a_refusal_that_was_to_be_streamed_can_be_passed_on_as_it_came(module: ModuleType, registry: Any) -> None:
+    raw = gzip.compress(b'{"error": {"message": "no"}}')
+
+    def handler(request: Any) -> Any:
+        return module.Response(400, headers={"content-encoding": "gzip"}, content=chunks())
+
+    async def chunks() -> Any:
+        yield raw
+
+    def sync_handler(request: Any) -> Any:
+        return module.Response(400, headers={"content-encoding": "gzip"}, content=iter([raw]))
+
+    async def passed_on() -> bytes:
+        async with registry.wrap(module.AsyncClient(transport=module.MockTransport(handler))) as client:
+            response = await client.send(client.build_request("POST", CHAT, json=BODY), stream=True)
+            return b"".join([chunk async for chunk in response.aiter_raw()])
+
+    client = registry.wrap(mocked(module, sync_handler))
+    response = client.send(client.build_request("POST", CHAT, json=BODY), stream=True)
+    assert b"".join(response.iter_raw()) == raw
+    assert response.json() == {"error": {"message": "no"}}
+    assert asyncio.run(passed_on()) == raw
