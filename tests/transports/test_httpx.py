@@ -236,3 +236,16 @@ def test_a_refusal_that_was_to_be_streamed_can_be_passed_on_as_it_came(module: M
     assert b"".join(response.iter_raw()) == raw
     assert response.json() == {"error": {"message": "no"}}
     assert asyncio.run(passed_on()) == raw
+
+
+def test_a_stream_whose_headers_cannot_be_judged_is_handed_back_and_settled_once(
+    module: ModuleType, registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*facts: Any) -> Any:
+        raise ArithmeticError
+
+    monkeypatch.setattr("tidegate.providers.judge", judge)
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, content=iter([b"data: 1\n\n"]))))
+    with client.stream("POST", CHAT, json=BODY) as response:
+        assert response.read() == b"data: 1\n\n"
+    assert only(registry).in_flight == 0

@@ -206,7 +206,9 @@ class GovernedCall(Turn, ABC):
                 return self.answered(permit, outcome, body)
         except Exception:
             logger.exception("a response could not be judged; it is handed back")
-            return Outcome(Kind.ABANDONED, row="unjudged")
+            # The permit of what streams goes with the stream: only an end settles it.
+            streams = status < 400 and body is None
+            return good(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
         return outcome
 
     @abstractmethod
