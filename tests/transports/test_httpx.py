@@ -60,6 +60,7 @@ def test_the_synthetic_answer_is_of_the_clients_own_module(module: ModuleType) -
     assert isinstance(answer, module.Response)
     assert answer.status_code == 429
     assert answer.headers["x-should-retry"] == "false"
+    assert answer.elapsed.total_seconds() == 0
     assert answer.json()["error"]["code"] == "queue_deadline"
     with pytest.raises(module.HTTPStatusError):
         answer.raise_for_status()

@@ -8,6 +8,7 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
@@ -72,7 +73,9 @@ class HttpxCall(GovernedCall):
 
     def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
         """A 429 of the client's own module."""
-        return self.stack.module.Response(429, headers=headers, json=body, request=self.request)
+        response = self.stack.module.Response(429, headers=headers, json=body, request=self.request)
+        response.elapsed = timedelta()
+        return response
 
     def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
         outcome = self.outcome(permit, response.status_code, response, body)
