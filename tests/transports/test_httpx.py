@@ -250,3 +250,12 @@ def test_a_stream_whose_headers_cannot_be_judged_is_handed_back_and_settled_once
     with client.stream("POST", CHAT, json=BODY) as response:
         assert response.read() == b"data: 1\n\n"
     assert only(registry).in_flight == 0
+
+
+def test_a_hook_that_raises_for_the_status_does_not_hide_a_refusal(module: ModuleType, registry: Any) -> None:
+    answers = [module.Response(429, headers={"retry-after": "0.01"}), module.Response(200, json={})]
+    hooks = {"response": [lambda response: response.raise_for_status()]}
+    transport = module.MockTransport(lambda request: answers.pop(0))
+    client = registry.wrap(module.Client(transport=transport, event_hooks=hooks))
+    assert client.post(CHAT, json=BODY).status_code == 200
+    assert (only(registry).refused, only(registry).attempts) == (1, 2)

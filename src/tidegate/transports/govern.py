@@ -211,6 +211,15 @@ class GovernedCall(Turn, ABC):
             return good(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
         return outcome
 
+    def raised(self, permit: Permit, error: Exception) -> Outcome:
+        """What an attempt that raised comes to; a hook that raises for the status does not hide the answer from us."""
+        response = getattr(error, "response", None)
+        request = vars(response).get("_request", vars(response).get("request")) if hasattr(response, "__dict__") else None
+        if request is None or request is not self.request:
+            return self.judge_error(error)
+        body = getattr(response, "_content", None)
+        return self.outcome(permit, response.status_code, response, body if isinstance(body, bytes) else b"")
+
     @abstractmethod
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         """The headers of a stack's response, raw, in any case."""

@@ -43,7 +43,7 @@ class HttpxCall(GovernedCall):
                     unread = self.stream and not response.is_closed
                     body = self._kept(response, b"".join(response.iter_raw())) if unread else response.read()
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return Sent(self.raised(permit, error), error=error)
         return self._received(permit, response, body, self.stack.sync_stream)
 
     async def asend(self, permit: Permit) -> Sent:
@@ -60,7 +60,7 @@ class HttpxCall(GovernedCall):
                     else:
                         body = await response.aread()
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return Sent(self.raised(permit, error), error=error)
         return self._received(permit, response, body, self.stack.async_stream)
 
     def _kept(self, response: Any, raw: bytes) -> bytes:
