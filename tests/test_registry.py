@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import threading
 import tracemalloc
 from contextvars import ContextVar
 from typing import Any
+from unittest.mock import MagicMock
 
+import openai
 import pytest
 
 import tidegate
@@ -341,3 +344,16 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
         "seat": lambda: registry.seat(waiter, key, 60.0),
     }[step]()
     assert permit.settled
+
+
+@pytest.mark.parametrize("stand_in", [None, MagicMock()], ids=["forbidden", "mocked"])
+def test_a_stack_whose_import_is_forbidden_or_mocked_is_nobodys_error(
+    monkeypatch: pytest.MonkeyPatch, registry: tidegate.RateLimitRegistry, stand_in: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "requests", stand_in)
+    with openai.OpenAI(api_key="sk-test") as client:
+        assert registry.wrap(client) is client
+    try:
+        assert "httpx" in tidegate.install(registry)
+    finally:
+        tidegate.uninstall()

@@ -25,7 +25,8 @@ class Clients:
 
     def loaded(self) -> list[ModuleType]:
         """Those of its modules that the process has imported."""
-        return [sys.modules[name] for name in self.MODULES if name in sys.modules]
+        # None stands where an import is forbidden.
+        return [module for name in self.MODULES if (module := sys.modules.get(name)) is not None]
 
     def module_of(self, client: object) -> ModuleType:
         """The module that a client (see `is_client`) is of."""
@@ -44,7 +45,9 @@ class Clients:
         return len(self._wrapped) > 0
 
     def _holds(self, module: ModuleType, candidate: object) -> bool:
-        return isinstance(candidate, tuple(getattr(module, name) for name in self._classes))
+        # A module that is being imported, or a mock, may have no such class.
+        found = (getattr(module, name, None) for name in self._classes)
+        return isinstance(candidate, tuple(each for each in found if isinstance(each, type)))
 
 
 def unreadable() -> None:
