@@ -66,6 +66,14 @@ class Mark(NamedTuple):
     any_host: bool = False
     hosts: Mapping[str, str] = MappingProxyType({})
 
+    def __deepcopy__(self, memo: object) -> Mark:
+        """The same: the copy of a client counts at the registry of the first."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """None: a registry stays in its process, and elsewhere the client is as if it had never been wrapped."""
+        return type(None), ()
+
 
 @lru_cache(maxsize=64)
 def good(status: int) -> Outcome:
