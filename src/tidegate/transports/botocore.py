@@ -48,9 +48,6 @@ GIVEN_UP = "tidegate_given_up"
 MADE_OF = "_tidegate_made_of"
 """The attribute of a prepared request that holds what it was made of, to make it again."""
 
-FRESH = 1.0
-"""Seconds that a signature may be old at a first attempt: who passed the queue at once signs no second time."""
-
 TTL = "%Y%m%dT%H%M%SZ"
 """How `Endpoint._calculate_ttl` writes the instant at which a repeated request is of no more use."""
 
@@ -82,10 +79,9 @@ class WatchedParser(wrapt.ObjectProxy[Any]):
 class BotocoreCall(GovernedCall):
     """One `_get_response` of an endpoint, whose answer is the pair (response, exception) that it returns."""
 
-    __slots__ = ("endpoint", "sent_once", "signed_at")
+    __slots__ = ("endpoint", "signed_at")
 
     endpoint: Any
-    sent_once: bool
     signed_at: float
 
     @property
@@ -98,9 +94,8 @@ class BotocoreCall(GovernedCall):
         """Sends the request, and reads the answer's body where it is not to be streamed."""
         try:
             with Cell():
-                if self.sent_once or permit.sent_at - self.signed_at > FRESH:
+                if self.stood:
                     self._make_anew(permit.sent_at)
-                self.sent_once = True
                 answer, failure = self._sent()
         except Exception as error:
             return Sent(self.judge_error(error), error=error)
@@ -222,7 +217,7 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         unreadable()
         return None
     call.endpoint = endpoint
-    call.signed_at, call.sent_once = call.now(), False
+    call.signed_at = call.now()
     call.carry(wrapped, args, {}, request.stream_output)
     return call
 

@@ -25,8 +25,9 @@ class Clients:
 
     def loaded(self) -> list[ModuleType]:
         """Those of its modules that the process has imported."""
-        # None stands where an import is forbidden.
-        return [module for name in self.MODULES if (module := sys.modules.get(name)) is not None]
+        # None stands where an import is forbidden, and a mock where it is made up.
+        found = (sys.modules.get(name) for name in self.MODULES)
+        return [module for module in found if isinstance(module, ModuleType)]
 
     def module_of(self, client: object) -> ModuleType:
         """The module that a client (see `is_client`) is of."""
@@ -45,7 +46,7 @@ class Clients:
         return len(self._wrapped) > 0
 
     def _holds(self, module: ModuleType, candidate: object) -> bool:
-        # A module that is being imported, or a mock, may have no such class.
+        # A module that is being imported may have no such class yet.
         found = (getattr(module, name, None) for name in self._classes)
         return isinstance(candidate, tuple(each for each in found if isinstance(each, type)))
 

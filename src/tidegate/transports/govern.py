@@ -221,8 +221,9 @@ class GovernedCall(Turn, ABC):
 
     def raised(self, permit: Permit, error: Exception) -> Outcome:
         """What an attempt that raised comes to; a hook that raises for the status does not hide the answer from us."""
-        response = getattr(error, "response", None)
-        request = vars(response).get("_request", vars(response).get("request")) if hasattr(response, "__dict__") else None
+        response: Any = getattr(error, "response", None)
+        facts = getattr(response, "__dict__", {})
+        request = facts.get("_request", facts.get("request"))
         if request is None or request is not self.request:
             return self.judge_error(error)
         body = getattr(response, "_content", None)
