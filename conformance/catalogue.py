@@ -133,7 +133,15 @@ FRAMEWORKS = (
         answer=_score,
         settings={"DEEPEVAL_TELEMETRY_OPT_OUT": "1", "DEEPEVAL_NO_INSPECT_PROMPT": "1"},
     ),
-    Framework("dspy", "dspy", ("dspy==3.4.1",), "dspy_evaluate.py", "dspy", answer=_fields),
+    Framework(
+        "dspy",
+        "dspy",
+        ("dspy==3.4.1",),
+        "dspy_evaluate.py",
+        "dspy",
+        answer=_fields,
+        settings={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    ),
     Framework("langchain-openai", "langchain", ("langchain-openai==1.7.3",), "langchain_batch.py", "langchain"),
     Framework(
         "litellm",

@@ -28,11 +28,9 @@ class Environment:
     @property
     def versions(self) -> dict[str, str]:
         """The exact version of everything in it, by package; where older Pythons have another, the newer one's."""
-        versions: dict[str, str] = {}
-        for line in self.pins.read_text().splitlines():
-            name, _, version = line.partition(";")[0].strip().partition("==")
-            versions.setdefault(normal(name), version)
-        return versions
+        lines = (line.partition(";") for line in self.pins.read_text().splitlines())
+        pinned = (what.strip().partition("==") for what, _, older in lines if "<" not in older)
+        return {normal(name): version for name, _, version in pinned}
 
     @property
     def _made_from(self) -> str:

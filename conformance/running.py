@@ -28,7 +28,8 @@ AMBIENT = ("OPENAI_", "ANTHROPIC_", "AZURE_", "GOOGLE_", "GEMINI_", "AWS_", "TID
 class Suite(NamedTuple):
     """One SDK's own tests. `mocked` is `folder fixture`: of that folder, only the tests with that fixture are run.
 
-    `test_seconds` bounds one test, `seconds` a whole run. `left_out` says what is not run, and why.
+    `test_seconds` bounds one test, `seconds` a whole run. `left_out` says what is not run, and why. `infers` is False
+    where no test asks a model anything: such a suite can only show that what is none of ours passes through.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Suite(NamedTuple):
     left_out: str
     source: str
     mocked: str = ""
+    infers: bool = True
     test_seconds: int = 60
     seconds: int = 1800
 
@@ -137,8 +139,10 @@ def _options(arguments: Iterable[str]) -> list[str]:
 
 
 def check(command: list[str]) -> None:
-    """Runs a command that must succeed."""
-    subprocess.run(command, check=True)
+    """Runs a command that must succeed; what it says is shown where it does not."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{done.stdout[-4000:]}\n{' '.join(command)}: exit code {done.returncode}")
 
 
 def finish(command: list[str], *, cwd: Path, env: dict[str, str], log: Path, seconds: float) -> str:

@@ -16,6 +16,7 @@ from conformance.running import PLUGIN, ROOT, Run
 from conformance.suites import SUITES, complaints_of, main
 
 PASSED, FAILED = Result("passed"), Result("failed", "assert 2 == 3")
+ASKING, SILENT = (next(suite for suite in SUITES if suite.infers is infers) for infers in (True, False))
 CLEAN = settled([], lambda tests: ({}, {}))
 
 
@@ -164,28 +165,34 @@ def test_the_witness_installs_tidegate_and_counts_what_it_governs(tmp_path: Path
 
 
 def test_a_clean_comparison_has_no_complaint() -> None:
-    assert complaints_of(run({"a": PASSED}), run({"a": PASSED}, ended="exit code 1"), CLEAN) == []
+    assert complaints_of(ASKING, run({"a": PASSED}), run({"a": PASSED}, ended="exit code 1"), CLEAN) == []
 
 
 @pytest.mark.parametrize(("seen", "governed"), [(0, 0), (7, 0)])
 def test_a_comparison_in_which_nothing_was_governed_proves_nothing(seen: int, governed: int) -> None:
-    (complaint,) = complaints_of(run({"a": PASSED}), run({"a": PASSED}, seen=seen, governed=governed), CLEAN)
+    (complaint,) = complaints_of(ASKING, run({"a": PASSED}), run({"a": PASSED}, seen=seen, governed=governed), CLEAN)
     assert complaint == f"proves nothing: {seen} calls seen, 0 governed"
 
 
+def test_a_suite_that_asks_no_model_proves_that_calls_pass_through_if_any_is_seen() -> None:
+    assert complaints_of(SILENT, run({"a": PASSED}), run({"a": PASSED}, governed=0), CLEAN) == []
+    (complaint,) = complaints_of(SILENT, run({"a": PASSED}), run({"a": PASSED}, seen=0, governed=0), CLEAN)
+    assert complaint == "proves nothing: 0 calls seen, 0 governed"
+
+
 def test_a_comparison_without_a_test_proves_nothing() -> None:
-    assert complaints_of(run({}), run({}), CLEAN) == ["no test was run"]
+    assert complaints_of(ASKING, run({}), run({}), CLEAN) == ["no test was run"]
 
 
 def test_a_run_that_was_stopped_is_a_complaint() -> None:
-    (complaint,) = complaints_of(run({"a": PASSED}), run({"a": PASSED}, ended="stopped after 9 s"), CLEAN)
+    (complaint,) = complaints_of(ASKING, run({"a": PASSED}), run({"a": PASSED}, ended="stopped after 9 s"), CLEAN)
     assert complaint == "the run with tidegate: stopped after 9 s"
 
 
 def test_lasting_differences_are_a_complaint() -> None:
     found = differences({"a": PASSED}, {"a": FAILED})
     verdict = settled(found, Again(*[({"a": PASSED}, {"a": FAILED})] * ROUNDS))
-    assert complaints_of(run({"a": PASSED}), run({"a": FAILED}), verdict) == ["1 outcomes differ"]
+    assert complaints_of(ASKING, run({"a": PASSED}), run({"a": FAILED}), verdict) == ["1 outcomes differ"]
 
 
 def test_each_suite_says_what_it_leaves_out_and_where_its_row_comes_from() -> None:
