@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket as reading
-from tidegate.core.bucket import MARGIN_REQUESTS, MARGIN_SHARE, REORDER_FIRST, Bucket
+from tidegate.core.bucket import MARGIN_REQUESTS, MARGIN_SHARE, REORDER_FIRST, UNSURE_MOST, Bucket
 from tidegate.core.vocabulary import Reading
 
 
@@ -68,6 +68,18 @@ def test_a_level_above_the_copy_is_believed(mirror: Bucket) -> None:
 def test_it_tells_when_an_amount_and_its_margin_fit(mirror: Bucket) -> None:
     assert mirror.ready_at(1.0, 0.0, 0.0) == 1.0 + MARGIN_REQUESTS
     assert mirror.ready_at(1.0, 0.0, 1.5) == 1.5
+
+
+def test_an_anchor_whose_answer_took_longer_may_have_been_admitted_later() -> None:
+    mirror = Bucket(reading(60.0), 0.0)
+    observe(mirror, reading(60.0, 0.0), 1, 0.0, now=0.1)
+    assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(1.0 + MARGIN_REQUESTS)
+    observe(mirror, reading(60.0, 0.0), 2, 1.0, now=1.5)
+    assert mirror.ready_at(1.0, 0.0, 1.5) == pytest.approx(2.0 + MARGIN_REQUESTS + 0.4)
+    observe(mirror, reading(60.0, 0.0), 3, 2.0, now=30.0)
+    assert mirror.ready_at(1.0, 0.0, 30.0) == 30.0
+    mirror.debit(28.0, 0.0, 4, 30.0)
+    assert mirror.ready_at(1.0, 0.0, 30.0) == pytest.approx(31.0 + MARGIN_REQUESTS + UNSURE_MOST)
 
 
 def test_at_the_instant_it_told_the_amount_fits(mirror: Bucket) -> None:

@@ -30,6 +30,10 @@ MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
 """Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
 
+UNSURE_MOST = 1.0
+"""Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
+answer took longer than the quickest. A client that is slow to send (busy loops, new connections) is seen by that."""
+
 SLACK_SHARE = 0.005
 SLACK_MOST = 0.05
 """Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit; halved in each window."""
@@ -188,6 +192,7 @@ class Bucket:
         "_high",
         "_ledger",
         "_low",
+        "_quickest",
         "_reorder",
         "_reserved",
         "_slack",
@@ -196,6 +201,7 @@ class Bucket:
         "_span_clear",
         "_span_estimated",
         "_span_level",
+        "_unsure",
         "limit",
         "name",
         "rate",
@@ -231,6 +237,8 @@ class Bucket:
         self._span_clear = False
         self._slack = 0.0
         self._reorder = REORDER_FIRST
+        self._quickest = INFINITY
+        self._unsure = 0.0
 
     @property
     def paces(self) -> bool:
@@ -306,6 +314,9 @@ class Bucket:
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
+        if self.unit == "requests":
+            self._quickest = min(self._quickest, now - sent_at)
+            self._unsure = min(UNSURE_MOST, self.rate * (now - sent_at - self._quickest))
         self._anchor_remaining = level
         self._advance(now)
         refilled = min(self.limit, level + self.rate * (now - sent_at))
@@ -386,7 +397,7 @@ class Bucket:
 
     def _margin(self) -> float:
         base = MARGIN_REQUESTS if self.unit == "requests" else self.limit * MARGIN_SHARE
-        return base + self._slack
+        return base + self._slack + self._unsure
 
     def _advance(self, now: float) -> None:
         if now > self._ceiling_at:
