@@ -1,20 +1,20 @@
 # Each command sets up what it needs, in an environment of its own below .venv.
-# PYTHON may name another interpreter (3.11 or newer), NAMES the frameworks that `make frameworks` is to run.
+# PYTHON may name another interpreter (3.11 or newer), NAMES what `make frameworks` or `make suites` is to run.
 
 PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters frameworks clean
+.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
 
 test: $(ENVS)/test/ready test-openai2
-	$(ENVS)/test/bin/python -m pytest
+	$(ENVS)/test/bin/python -m pytest -n auto
 
 test-openai2: $(ENVS)/openai2/ready
-	$(ENVS)/openai2/bin/python -m pytest tests/sdk
+	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
 
 lint: $(ENVS)/lint/ready
 	$(ENVS)/lint/bin/ruff check
@@ -30,6 +30,10 @@ bench-overhead bench-makespan bench-waiters: bench-%: $(ENVS)/test/ready
 
 frameworks: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m conformance.frameworks $(NAMES)
+
+# The SDKs' own test suites, without tidegate and with it.
+suites:
+	$(PYTHON) -m conformance.suites --environments $(ENVS) $(NAMES)
 
 clean:
 	rm -rf $(ENVS) bench/results .hypothesis

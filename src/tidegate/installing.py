@@ -21,6 +21,8 @@ BASE_URLS = {
     "OPENAI_BASE_URL": "openai",
     "ANTHROPIC_BASE_URL": "openai",
     "AZURE_OPENAI_ENDPOINT": "openai",
+    "ANTHROPIC_BEDROCK_BASE_URL": "bedrock",
+    "AWS_BEDROCK_BASE_URL": "bedrock",
     "GOOGLE_GEMINI_BASE_URL": "gemini",
     "GOOGLE_VERTEX_BASE_URL": "gemini",
     "GROQ_BASE_URL": "groq",

@@ -145,6 +145,22 @@ def test_garbage_in_headers_and_body_is_no_bad_line() -> None:
     assert (found["limits"], found["retry_after_s"]) == ({}, None)
 
 
+def test_a_line_too_long_to_be_an_answer_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.cli.explain.MOST_BYTES", 1000)
+    bad, good = explained({**OPENAI, "body": "x" * 5000}, OPENAI)
+    assert bad == {"error": "longer than 1000 bytes"}
+    assert good["kind"] == "ok"
+
+
+def test_half_a_surrogate_pair_and_a_locale_of_ascii_end_nothing() -> None:
+    command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
+    lines = "\n".join(json.dumps({**OPENAI, "model": model}) for model in ("\ud800", "\u2603")).encode()
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    said = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True, timeout=60, env=environ).stdout
+    keys = [json.loads(line)["key"] for line in said.decode().splitlines()]
+    assert keys == ["openai · api.openai.com · \ud800", "openai · api.openai.com · \u2603"]
+
+
 def test_on_a_terminal_it_is_a_table() -> None:
     ours, theirs = os.openpty()
     try:

@@ -96,6 +96,12 @@ def test_the_program_sees_its_path_arguments_folder_and_signals_as_without_us(tm
     assert run(*words, cwd=tmp_path).out == alone.stdout
 
 
+def test_ones_own_python_path_follows_ours_as_it_is() -> None:
+    code = "import os; print(os.environ['PYTHONPATH'].split(os.pathsep)[1:])"
+    done = run(*TIDEGATE, "run", PYTHON, "-c", code, env=environ(PYTHONPATH=os.pathsep.join([SRC, "", "b"])))
+    assert done.out == f"{[SRC, '', 'b']}\n"
+
+
 def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
     words = [PYTHON, "-c", "import sys; print(*sys.modules)"]
     alone = subprocess.run(words, env=environ(), capture_output=True, text=True, check=True)
@@ -191,10 +197,15 @@ sys.stdin.read()
 """
 
 
+MAC = ["import signal; del signal.sigtimedwait; " + word if "import sys" in word else word for word in RUN]
+"""Where signals cannot be waited for with a timeout."""
+
+
+@pytest.mark.parametrize("command", [RUN, MAC], ids=["with", "without a timeout"])
 @pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"])
-def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str) -> None:
+def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str, command: list[str]) -> None:
     with subprocess.Popen(
-        [*RUN, PYTHON, "-c", TOLD],
+        [*command, PYTHON, "-c", TOLD],
         env=environ(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -209,3 +220,19 @@ def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str) -> None
         out, err = process.communicate("", timeout=60)
     assert Done(process.returncode, out, err.splitlines()).last == UNSEEN
     assert (process.returncode, out) == (0, "")
+
+
+def test_a_folder_for_the_counts_is_private_and_gone_at_the_end(tmp_path: Path) -> None:
+    code = "import os; d = os.environ['TIDEGATE_RUN_DIR']; print(oct(os.stat(d).st_mode)[-3:], d)"
+    said = run(PYTHON, "-c", code, env=environ(TMPDIR=str(tmp_path))).out.split()
+    assert said[0] == "700"
+    assert Path(said[1]).parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_processes_of_a_run_share_a_digest_key_that_differs_from_run_to_run() -> None:
+    code = "import os, subprocess, sys; print(os.environ['TIDEGATE_DIGEST_KEY'])"
+    said = [run("sh", "-c", f'{PYTHON} -c "{code}"; {PYTHON} -c "{code}"').out.split() for _ in range(2)]
+    assert len(set(said[0])) == len(set(said[1])) == 1
+    assert said[0] != said[1]
+    assert run(PYTHON, "-c", code, env=environ(TIDEGATE_DIGEST_KEY="own")).out == "own\n"

@@ -192,6 +192,15 @@ def test_a_window_that_changed_is_followed() -> None:
     assert mirror.window == 10.0
 
 
+def test_a_bucket_that_holds_less_than_its_limit_keeps_the_usual_window() -> None:
+    # 240 a minute, of which 5 at once: it says that 4 are left and that it is full again in 250 ms.
+    mirror = Bucket(reading(240.0, window=None), 0.0)
+    for order, (left, reset) in enumerate([(4.0, 0.25), (3.0, 0.468), (2.0, 0.678), (0.0, 1.0)]):
+        facts = {"limit": 240.0, "remaining": left, "reset_after": reset, "resolution": 0.001}
+        observe(mirror, Reading("requests", "requests", "continuous", **facts), order, 0.03 * order)
+    assert mirror.window == 60.0
+
+
 @pytest.mark.parametrize("reset", [None, 0.0, -3.0])
 def test_a_time_to_full_that_says_nothing_leaves_the_window(reset: float | None) -> None:
     mirror = Bucket(reading(100.0, window=None), 0.0)

@@ -26,7 +26,7 @@ def python(program: str, cwd: Path) -> str:
     ).stdout
 
 
-def test_every_module_that_install_waits_for_is_watched(tmp_path: Path) -> None:
+def test_what_is_watched_is_what_install_waits_for(tmp_path: Path) -> None:
     hooked = python(
         """
         import tidegate, wrapt
@@ -37,8 +37,7 @@ def test_every_module_that_install_waits_for_is_watched(tmp_path: Path) -> None:
         """,
         tmp_path,
     ).split()
-    assert hooked
-    assert set(hooked) <= WATCHED
+    assert sorted(set(hooked)) == sorted(WATCHED)
 
 
 def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> None:
@@ -55,8 +54,8 @@ def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> N
 
 
 def test_a_module_is_patched_that_loads_another_one_in_the_middle(tmp_path: Path) -> None:
-    (tmp_path / "httpx.py").write_text("import requests\nfrom httpx2 import *\nclass Client(Client):\n"
-                                       "    def send(self, request): pass\n")  # fmt: skip
+    theirs = "import requests, httpx2\nfrom httpx2 import *\n_multipart = httpx2._multipart\n"
+    (tmp_path / "httpx.py").write_text(theirs + "class Client(Client):\n    def send(self, request): pass\n")
     said = python(
         """
         import httpx, requests
@@ -101,3 +100,24 @@ def test_two_threads_that_load_governed_modules_at_once_are_both_patched(tmp_pat
         tmp_path,
     )
     assert said == "True True []\n"
+
+
+def test_a_forked_process_keeps_its_counts_in_a_sheet_of_its_own(tmp_path: Path) -> None:
+    said = python(
+        """
+        import os
+        begin(said.append, os.getcwd())
+        import tidegate
+        registry = tidegate.RateLimitRegistry()
+        registry.execute("key", lambda: 1)
+        child = os.fork()
+        if not child:
+            registry.execute("key", lambda: 1)
+            os._exit(0)
+        os.wait()
+        pids = {int(name.split("-")[0]) for name in os.listdir() if name.endswith(".sheet")}
+        print(pids == {os.getpid(), child})
+        """,
+        tmp_path,
+    )
+    assert said == "True\n"

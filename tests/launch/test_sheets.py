@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -122,11 +123,9 @@ def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_pat
     call(slots)
     slots.admission.admit(Cost(), 2.0, 0.0, None)
     (sheet,) = tmp_path.iterdir()
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    sheet.rename(tmp_path / sheet.name.replace(str(os.getpid()), str(child)))
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    sheet.rename(tmp_path / sheet.name.replace(f"{os.getpid()}-", f"{child.pid}-", 1))
     folder = Folder(tmp_path)
     for _ in range(2):
         (total,) = folder.totals().keys.values()

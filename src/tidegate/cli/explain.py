@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -43,6 +44,7 @@ def explain() -> None:
     RFC 3339 or null}. A line that is none gives an {"error": ...} line, and the next is read.
     """
     settings = Settings.from_environment()
+    _bear_any_text()
     console = Console() if sys.stdout.isatty() else None
     for found in explained(sys.stdin.buffer, settings.max_pause):
         if console is None:
@@ -51,10 +53,22 @@ def explain() -> None:
             console.print(_table(found))
 
 
+def _bear_any_text() -> None:
+    # JSON is UTF-8 in any locale; half a surrogate pair, which JSON can name and UTF-8 cannot, is named again.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        encoding = None if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
 def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
     """The explanation of each line of a binary stream that is not blank; one that cannot be read says so."""
     while line := lines.readline(MOST_BYTES):
         if not line.strip():
+            continue
+        if len(line) == MOST_BYTES and not line.endswith(b"\n"):
+            while (rest := lines.readline(MOST_BYTES)) and not rest.endswith(b"\n"):
+                pass
+            yield {"error": f"longer than {MOST_BYTES} bytes"}
             continue
         try:
             yield explanation(line, max_pause)

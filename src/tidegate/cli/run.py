@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from tidegate.cli.complaints import stop
-from tidegate.cli.last_row import LastRow, drawable
-from tidegate.cli.run_lines import Status, farewell
-from tidegate.launch.child import Child, Unstartable, replace
-from tidegate.launch.environment import environment, running
-from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 
 STDOUT, STDERR = 1, 2
-LOOK_EVERY = 0.5
-"""Seconds between two drawings of the status line."""
 
 
 def run(
@@ -30,15 +20,23 @@ def run(
 
     Everything after `run` belongs to the command, options too.
     """
+    if os.name != "posix":
+        raise stop("run needs a POSIX system; elsewhere, `import tidegate.auto` in the program does the same")
+    # Only now: these need what only such a system has.
+    from tidegate.cli.watch import watch
+    from tidegate.launch.child import Unstartable, replace
+    from tidegate.launch.environment import environment, running
+
     settings = Settings.from_environment()
+    shown = settings.log and heard()
     try:
         if settings.disabled:
-            if settings.log and heard():
+            if shown:
                 typer.echo("tidegate: TIDEGATE_DISABLED is set; the command runs ungoverned", err=True)
             replace(command, os.environ)
-        if not settings.log or not heard() or running(os.environ):
+        if not shown or running(os.environ):
             replace(command, environment(os.environ, None))
-        raise typer.Exit(_watched(command))
+        raise typer.Exit(watch(command))
     except Unstartable as error:
         raise stop(str(error), error.code) from None
 
@@ -53,30 +51,3 @@ def heard() -> bool:
     except OSError:
         return False
     return (err.st_dev, err.st_ino) != (out.st_dev, out.st_ino)
-
-
-def _watched(command: list[str]) -> int:
-    """Runs the command, shows what it does, and returns its exit code; ends as it did where a signal ended it."""
-    # A process that outlives the command may still write there.
-    with TemporaryDirectory(prefix="tidegate-run-", ignore_cleanup_errors=True) as run_dir:
-        folder, status = Folder(Path(run_dir)), Status()
-        row = LastRow(STDERR, os.environ)
-        child = Child(command, environment(os.environ, run_dir))
-
-        def show() -> None:
-            row.show(status.line(folder.totals(), time.monotonic()))
-
-        try:
-            ended = child.wait(show if drawable(STDERR, os.environ) else _nothing, row.clear, LOOK_EVERY)
-        finally:
-            row.clear()
-        said = f"tidegate: {farewell(folder.totals())}"
-        if drawable(STDERR, os.environ):
-            row.say(said)
-        else:
-            typer.echo(said, err=True)
-    return child.end_alike(ended)
-
-
-def _nothing() -> None:
-    pass

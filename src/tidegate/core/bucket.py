@@ -188,6 +188,7 @@ class Bucket:
         "_anchor_remaining",
         "_ceiling",
         "_ceiling_at",
+        "_default",
         "_high",
         "_ledger",
         "_low",
@@ -195,6 +196,7 @@ class Bucket:
         "_reorder",
         "_reserved",
         "_slack",
+        "_small",
         "_span_at",
         "_span_clear",
         "_span_estimated",
@@ -222,6 +224,7 @@ class Bucket:
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self._low, self._high = 0.0, float("inf")
+        self._default, self._small = self.window, False
         self._anchor_order = -1
         self._anchor_at = now
         self._anchor_level = self.limit
@@ -287,6 +290,8 @@ class Bucket:
 
     def overdrawn(self, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
+        if self._small:
+            return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         step = 1.0 if self.unit == "requests" else self.limit * SLACK_SHARE
         self._slack = min(self._slack + step, self.limit * SLACK_MOST)
 
@@ -341,6 +346,7 @@ class Bucket:
     def _observe_limit_and_window(self, reading: Reading) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = min(MOST, max(reading.limit, 1.0))
+            self._small = False
         elif reading.limit is None:
             self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
         if reading.window is not None:
@@ -354,10 +360,17 @@ class Bucket:
         if seen is None or seen[0] <= 0.0:
             return
         low, high = max(self._low, seen[0]), min(self._high, seen[1])
+        natural = snap(low, high, self.window)
         if low > high:
             low, high = seen
+            natural = snap(low, high, self.window)
+            # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
+            if natural is None and high < self._default:
+                self._small, self._slack = True, 0.0
         self._low, self._high = low, high
-        inferred = snap(low, high, self.window) or (low + min(high, 2 * low)) / 2
+        inferred = natural or (low + min(high, 2 * low)) / 2
+        if self._small:
+            inferred = max(natural or 0.0, self._default)
         self.window = usable_window(inferred, self.window)
 
     def _learn_scale(self, level: float, order: int, sent_at: float) -> None:

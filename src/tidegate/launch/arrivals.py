@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-STACKS = frozenset({"aiohttp", "httpx", "httpx2", "requests", "requests.sessions"})
+STACKS = frozenset({"aiohttp", "botocore.endpoint", "botocore.retries.bucket", "httpx", "httpx2", "requests"})
 SDKS = frozenset(
     {
+        "anthropic.lib.aws._client",
+        "anthropic.lib.bedrock._client",
+        "anthropic.lib.bedrock._mantle",
         "cohere.core.http_client",
         "google.genai._api_client",
         "google.genai._gaos.utils.retries",
@@ -32,10 +35,10 @@ SDKS = frozenset(
         "mistralai.utils.retries",
         "mistralai_azure.utils.retries",
         "mistralai_gcp.utils.retries",
-        "opentelemetry.sdk.metrics",
-        "opentelemetry.sdk.trace",
+        "openai.providers.bedrock",
     }
 )
+TELEMETRY = frozenset({"opentelemetry.sdk.metrics", "opentelemetry.sdk.trace"})
 CLOCKS = frozenset(
     {
         "deepeval",
@@ -52,7 +55,7 @@ CLOCKS = frozenset(
 )
 """Where `tidegate.clocks.table` has its dials, written out: no table is read in a process that makes no calls."""
 
-WATCHED = STACKS | SDKS | CLOCKS
+WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module that `install` waits for; it must be told before one of them is half loaded."""
 
 PATIENCE = 10.0

@@ -8,12 +8,14 @@ that we were given.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -38,6 +40,11 @@ FORWARDED = frozenset(
 )
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores and no other program expects to find ignored (subprocess: `restore_signals`)."""
+
+OWN = frozenset({0, signal.SIGCHLD, signal.SIGCONT})
+TYPED = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
+SLEEP = 0.05
+"""Seconds between two looks where signals cannot be waited for with a timeout."""
 
 FROM_KERNEL = 0x80
 """`si_code` of a signal that no process sent: the terminal's (Linux: SI_KERNEL)."""
@@ -83,7 +90,7 @@ class Child:
         path = find(command[0])
         self._taken = {*FORWARDED, signal.SIGCHLD}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
-        self._mask = mask
+        self._status: int | None = None
         try:
             self.pid = os.posix_spawn(path, list(command), dict(environ), setsigmask=mask, setsigdef=RESTORED)
         except OSError as error:
@@ -96,27 +103,37 @@ class Child:
         `suspend` is called before this process stops with its terminal's job.
         """
         while True:
-            taken = signal.sigtimedwait(self._taken, every)
-            if taken is None:
-                tick()
-                continue
-            number = taken.si_signo
-            if number == signal.SIGCHLD:
-                status = self._ended()
-                if status is not None:
-                    return status
-                continue
-            if taken.si_code != FROM_KERNEL and number != signal.SIGCONT:
+            number, ours = self._next(every)
+            status = self._ended()
+            if status is not None:
+                return status
+            if ours and number not in OWN:
                 self._tell(number)
             if number == signal.SIGTSTP:
                 suspend()
                 os.kill(os.getpid(), signal.SIGSTOP)
-            elif number == signal.SIGWINCH:
+            elif number in (0, signal.SIGWINCH):
                 tick()
 
+    def _next(self, patience: float) -> tuple[int, bool]:
+        """The next signal, 0 where none comes, and whether it was sent to us and not to our terminal's whole job."""
+        if hasattr(signal, "sigtimedwait"):
+            taken = signal.sigtimedwait(self._taken, patience)
+            return (taken.si_signo, taken.si_code != FROM_KERNEL) if taken is not None else (0, False)
+        # macOS: a signal does not say where it comes from. In the foreground, what a terminal sends is taken for its.
+        end = time.monotonic() + patience
+        while not (pending := signal.sigpending() & self._taken):
+            if time.monotonic() > end or self._ended() is not None:
+                return 0, False
+            time.sleep(SLEEP)
+        number = signal.sigwait(pending)
+        return number, not (number in TYPED and _foreground())
+
     def _ended(self) -> int | None:
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
-        return status if pid else None
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status
 
     def _tell(self, number: int) -> None:
         try:
@@ -136,6 +153,13 @@ class Child:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
         return 128 + number
+
+
+def _foreground() -> bool:
+    for fd in (0, 1, 2):
+        with contextlib.suppress(OSError):
+            return os.tcgetpgrp(fd) == os.getpgrp()
+    return False
 
 
 def _unstartable(name: str, error: OSError) -> Unstartable:

@@ -21,9 +21,12 @@ def environment(given: Mapping[str, str], run_dir: str | None) -> dict[str, str]
 
     One digest key is shared by the processes of a run, so that a credential is the same key in all of them.
     """
-    others = [each for each in given.get("PYTHONPATH", "").split(os.pathsep) if each and each != SITE]
+    path = given.get("PYTHONPATH", "")
+    # An empty part of a path that is not empty is the working directory.
+    others = [each for each in path.split(os.pathsep) if each != SITE] if path else []
     made = {**given, "PYTHONPATH": os.pathsep.join([SITE, *others])}
-    made.setdefault(DIGEST_KEY, secrets.token_hex(16))
+    if not made.get(DIGEST_KEY, "").strip():
+        made[DIGEST_KEY] = secrets.token_hex(16)
     if run_dir is not None:
         made[RUN_DIR] = run_dir
     return made

@@ -73,6 +73,7 @@ FALLBACK = (
 """Tables for clients that were wrapped by hand, whatever their base URL."""
 
 SPOKEN: dict[str, tuple[Provider, ...]] = {
+    "bedrock": (BEDROCK,),
     "gemini": (GEMINI_COMPATIBLE, VERTEX_COMPATIBLE),
     "groq": (GROQ,),
     "together": (TOGETHER,),
@@ -190,6 +191,8 @@ def _known(tables: Tables, host: str) -> Provider | None:
 
 
 def _spoken(path: str, family: str | None) -> Provider | None:
+    if "/model/" in path and BEDROCK.endpoint(path) is not None:
+        return BEDROCK
     own = _first(SPOKEN.get(family or "", ()), path)
     if own is not None:
         return own

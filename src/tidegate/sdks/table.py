@@ -11,7 +11,8 @@ from tidegate.sdks.cohere import COHERE
 from tidegate.sdks.google_genai import GOOGLE_GENAI
 from tidegate.sdks.hugging_face import HUGGING_FACE
 from tidegate.sdks.mistral import MISTRAL
-from tidegate.sdks.row import Sdk
+from tidegate.sdks.row import Hooks, Sdk
+from tidegate.transports import sigv4
 
 OPENAI = Sdk(
     package="openai",
@@ -19,6 +20,7 @@ OPENAI = Sdk(
     family="openai",
     families={"AzureOpenAI": "azure", "AsyncAzureOpenAI": "azure"},
     places=("_client",),
+    hooks=Hooks(sigv4.of("openai")),
     source="openai 3.52 and 2.54 `_base_client.py`",
 )
 ANTHROPIC = Sdk(
@@ -26,7 +28,15 @@ ANTHROPIC = Sdk(
     clients=("Anthropic", "AsyncAnthropic"),
     family="anthropic",
     places=("_client",),
+    hooks=Hooks(sigv4.of("anthropic")),
     source="anthropic 2.11 `_base_client.py`",
+)
+BOTO3 = Sdk(
+    package="botocore.client",
+    clients=("BedrockRuntime",),
+    family="bedrock",
+    places=("_endpoint",),
+    source="botocore 1.44.5 `client.py` (boto3 has no client classes of its own)",
 )
 GROQ = Sdk(
     package="groq",
@@ -60,6 +70,7 @@ REPLICATE = Sdk(
 SDKS = (
     OPENAI,
     ANTHROPIC,
+    BOTO3,
     GOOGLE_GENAI,
     GROQ,
     TOGETHER,

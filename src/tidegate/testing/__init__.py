@@ -8,9 +8,9 @@
         ...
         provider.truth().total.refused            # {} if nobody ran into the limit
 
-It speaks OpenAI's chat completions, responses and embeddings (also under Azure's paths) and Anthropic's messages, plain
-and streamed, over HTTP on this machine only. `SimulatorProcess` is the same in a process of its own. `ideal_makespan`
-says how soon a client could have been done that knew every limit.
+It speaks OpenAI's chat completions, responses and embeddings (also under Azure's paths), Anthropic's messages, and
+Bedrock's converse and invoke, plain and streamed, over HTTP on this machine only. `SimulatorProcess` is the same in a
+process of its own. `ideal_makespan` says how soon a client could have been done that knew every limit.
 """
 
 from __future__ import annotations

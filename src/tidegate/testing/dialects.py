@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from tidegate.testing.bedrock_prose import bedrock_words
 from tidegate.testing.gate import Refusal
 from tidegate.testing.gemini_refusals import gemini_error
 from tidegate.testing.limiters import SLACK, Level, Reason, Unit
@@ -226,6 +227,15 @@ def anthropic_refusal(refusal: Refusal, telling: Telling) -> Answer:
     return Answer(429, headers, _anthropic_error("rate_limit_error", anthropic_rate(refusal)))
 
 
+def bedrock_refusal(refusal: Refusal, telling: Telling) -> Answer:
+    """Bedrock's errors: their name stands in a header, with what botocore cuts off after the colon."""
+    if refusal.reason is Reason.OUTAGE and refusal.status in (502, 504):
+        return _broken(refusal.status)
+    status, name, message = bedrock_words(refusal)
+    kind = f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/"
+    return Answer(status, [("x-amzn-errortype", kind)], {"message": message})
+
+
 def gemini_refusal(refusal: Refusal, telling: Telling) -> Answer:
     """Gemini's errors, which say everything in their details; a proxy's 502 is HTML."""
     if refusal.status == 502:
@@ -253,6 +263,7 @@ DIALECT_TABLE: dict[str, Dialect] = {
     "azure": Dialect(azure_headers, azure_refusal),
     "azure-renewal": Dialect(azure_renewal_headers, azure_refusal),
     "anthropic": Dialect(anthropic_headers, anthropic_refusal),
+    "bedrock": Dialect(no_headers, bedrock_refusal),
     "gemini": Dialect(no_headers, gemini_refusal),
     "ietf": Dialect(ietf_headers, ietf_refusal),
     "none": Dialect(no_headers, silent_refusal),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from tidegate.errors import ConfigurationError
 from tidegate.testing.checks import among, at_least
@@ -19,8 +19,8 @@ from tidegate.testing.limiters import Limiter, Outage
 from tidegate.testing.specs import Fault, Limit, OutageSpan
 from tidegate.testing.text import decode, encode
 
-DialectName = Literal["auto", "openai", "azure", "azure-renewal", "anthropic", "gemini", "ietf", "none"]
-DIALECTS: tuple[DialectName, ...] = ("auto", "openai", "azure", "azure-renewal", "anthropic", "gemini", "ietf", "none")
+DialectName = Literal["auto", "openai", "azure", "azure-renewal", "anthropic", "bedrock", "gemini", "ietf", "none"]
+DIALECTS: tuple[DialectName, ...] = get_args(DialectName)
 
 RetryAfter = Literal["exact", "late", "absurd", "none"]
 RETRY_AFTERS: tuple[RetryAfter, ...] = ("exact", "late", "absurd", "none")
@@ -36,8 +36,8 @@ class Scenario:
     """A simulated provider.
 
     dialect              whose headers and error bodies; `auto` takes the endpoint's own (Anthropic for /v1/messages,
-                         Azure for /openai/deployments, Gemini for /v1beta/models, none for Cohere's and Ollama's chat,
-                         else OpenAI)
+                         Azure for /openai/deployments, Bedrock for /model, Gemini for /v1beta/models, none for Cohere's
+                         and Ollama's chat, else OpenAI)
     limiters             what is enforced, for each key
     scope                what makes a key: providers count by credential and model
     charge               what a token limiter is charged: see `Pricing`

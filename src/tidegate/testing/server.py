@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing import cohere_shapes, gemini_shapes, ollama_shapes
+from tidegate.testing import bedrock_shapes, cohere_shapes, gemini_shapes, ollama_shapes
 from tidegate.testing.accounts import Accounts, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
@@ -32,6 +32,8 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/v2/chat": cohere_shapes.CHAT,
     "/api/chat": ollama_shapes.CHAT,
 }
+
+REQUEST_IDS = {"anthropic": "request-id", "bedrock": "x-amzn-requestid"}
 
 MODELS = ("gpt-5-mini", "claude-sonnet-5", "text-embedding-3-small")
 
@@ -151,7 +153,7 @@ class Provider:
 
     def _headers(self, verdict: Verdict, dialect: str, scenario: Scenario) -> Headers:
         wall = time.time()
-        request_id = "request-id" if dialect == "anthropic" else "x-request-id"
+        request_id = REQUEST_IDS.get(dialect, "x-request-id")
         headers: Headers = [(request_id, f"req_{next(self._numbers):08d}")]
         if scenario.headers:
             headers += DIALECT_TABLE[dialect].headers(verdict.announced, wall)
@@ -175,6 +177,8 @@ def _route(path: str) -> Route | None:
         endpoint, dialect = ENDPOINTS.get(f"/v1/{rest}"), "azure"
     elif path.startswith("/openai/v1/"):
         endpoint = ENDPOINTS.get(path.removeprefix("/openai"))
+    elif path.startswith(bedrock_shapes.PREFIX):
+        endpoint, model = bedrock_shapes.endpoint_of(path)
     elif endpoint is None:
         model, method = gemini_shapes.route(path)
         endpoint = gemini_shapes.METHODS.get(method)
@@ -199,6 +203,9 @@ def _key(request: Request, model: str, scope: str) -> str:
     headers = request.headers
     credential = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
     credential = credential or headers.get("x-goog-api-key", "")
+    if credential.startswith("AWS4-"):
+        # Everything after the key's name is another with each request.
+        credential = credential.partition("/")[0]
     digest = hashlib.sha256(credential.encode()).hexdigest()[:8] if credential else "anonymous"
     return {"global": "global", "model": model, "credential": digest}.get(scope, f"{model} {digest}")
 

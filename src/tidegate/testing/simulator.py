@@ -84,6 +84,11 @@ class Simulator:
         return self.url + "/v1"
 
     @property
+    def bedrock_url(self) -> str:
+        """The `endpoint_url` of boto3's bedrock-runtime, and the base URL of the SDKs' own Bedrock clients."""
+        return self.url
+
+    @property
     def gemini_url(self) -> str:
         """The base URL of google-genai clients, for Gemini and Vertex AI alike: they add version and path."""
         return self.url

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
-
-import wrapt
 
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Sent
@@ -23,55 +21,8 @@ from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
+from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
-
-
-class WatchedRaw(wrapt.ObjectProxy[Any]):
-    """The `raw` of a streaming response, which carries a permit to its end."""
-
-    def __init__(self, raw: Any, watch: StreamWatch) -> None:
-        super().__init__(raw)
-        self._self_watch = watch
-
-    def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        """The body in pieces."""
-        try:
-            for chunk in self.__wrapped__.stream(*args, **kwargs):
-                self._self_watch.saw(chunk)
-                yield chunk
-        except Exception as error:
-            self._self_watch.finish(error)
-            raise
-        self._self_watch.finish()
-
-    def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> bytes:
-        """The rest of the body, or the next `amt` bytes of it."""
-        try:
-            chunk: bytes = self.__wrapped__.read(amt, *args, **kwargs)
-        except Exception as error:
-            self._self_watch.finish(error)
-            raise
-        self._self_watch.saw(chunk)
-        if amt is None or (amt > 0 and not chunk):
-            self._self_watch.finish()
-        return chunk
-
-    def close(self) -> None:
-        """Closes the connection."""
-        try:
-            self.__wrapped__.close()
-        finally:
-            self._self_watch.finish()
-
-    def release_conn(self) -> None:
-        """Gives the connection back to its pool."""
-        try:
-            self.__wrapped__.release_conn()
-        finally:
-            self._self_watch.finish()
-
-    def __del__(self) -> None:
-        self._self_watch.drop()
 
 
 class RequestsCall(GovernedCall):
@@ -89,7 +40,7 @@ class RequestsCall(GovernedCall):
                 complete = not self.stream or response.status_code >= 400
                 body = response.content if complete else None
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return Sent(self.raised(permit, error), error=error)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
             return Sent(outcome, response=response)

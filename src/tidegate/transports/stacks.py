@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Protocol, cast
 
-from tidegate.transports import aiohttp, httpx, requests
+from tidegate.transports import aiohttp, botocore, httpx, requests
 from tidegate.transports.patching import Patches
 
 
@@ -24,7 +24,7 @@ class Transport(Protocol):
     remembered: Callable[[], bool]
 
 
-TRANSPORTS = cast("tuple[Transport, ...]", (httpx.TRANSPORT, requests.TRANSPORT, aiohttp.TRANSPORT))
+TRANSPORTS = cast("tuple[Transport, ...]", (httpx.TRANSPORT, requests.TRANSPORT, aiohttp.TRANSPORT, botocore.TRANSPORT))
 
 
 def transport_of(client: object) -> Transport | None:
