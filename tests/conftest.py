@@ -15,6 +15,12 @@ from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
 
+def pytest_collection_finish() -> None:
+    """What the imports left is nobody's garbage: the collections after each test need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def registry() -> tidegate.RateLimitRegistry:
     """A registry with the default settings, whatever the environment says."""
