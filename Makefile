@@ -11,10 +11,10 @@ demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
 
 test: $(ENVS)/test/ready test-openai2
-	$(ENVS)/test/bin/python -m pytest
+	$(ENVS)/test/bin/python -m pytest -n auto
 
 test-openai2: $(ENVS)/openai2/ready
-	$(ENVS)/openai2/bin/python -m pytest tests/sdk
+	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
 
 lint: $(ENVS)/lint/ready
 	$(ENVS)/lint/bin/ruff check

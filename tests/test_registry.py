@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import threading
 import tracemalloc
 from contextvars import ContextVar
 from typing import Any
+from unittest.mock import MagicMock
 
+import openai
 import pytest
 
 import tidegate
 from tidegate.core import events
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
+from tidegate.line import Waiter
 from tidegate.testing import VirtualClock
 
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")
@@ -315,3 +319,41 @@ def test_the_snapshot_says_what_binds_and_until_when() -> None:
 
 def test_the_default_registry_is_one_and_the_same() -> None:
     assert tidegate.registry() is tidegate.registry()
+
+
+@pytest.mark.parametrize("step", ["resent", "gave_up", "seat"])
+def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    key = Key("openai", "https://provider.test", "", "m", "")
+    permit = registry.try_admit(key)
+    assert permit
+
+    class Dropping(Waiter):
+        @property
+        def slots(self) -> Any:
+            registry.drop(permit)
+            return registry._slots[key]
+
+        def belong(self, slots: object) -> None:
+            registry.drop(permit)
+
+    waiter = Dropping.__new__(Dropping)
+    {
+        "resent": lambda: registry.resent(waiter, Kind.RATE_LIMIT),
+        "gave_up": lambda: registry.gave_up(waiter, False),
+        "seat": lambda: registry.seat(waiter, key, 60.0),
+    }[step]()
+    assert permit.settled
+
+
+@pytest.mark.parametrize("stand_in", [None, MagicMock()], ids=["forbidden", "mocked"])
+def test_a_stack_whose_import_is_forbidden_or_mocked_is_nobodys_error(
+    monkeypatch: pytest.MonkeyPatch, registry: tidegate.RateLimitRegistry, stand_in: Any
+) -> None:
+    monkeypatch.setitem(sys.modules, "requests", stand_in)
+    with openai.OpenAI(api_key="sk-test") as client:
+        assert registry.wrap(client) is client
+    try:
+        assert "httpx" in tidegate.install(registry)
+    finally:
+        tidegate.uninstall()

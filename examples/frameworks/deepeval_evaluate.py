@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deepeval import evaluate
 from deepeval.metrics import GEval
-from deepeval.models import GPTModel
+from deepeval.models import OpenAIModel
 from deepeval.test_case import LLMTestCase, SingleTurnParams
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("rows.jsonl").open()]
@@ -19,7 +19,7 @@ def main() -> None:
         name="Correctness",
         evaluation_steps=["Multiply the two numbers of the input.", "Compare the product with the actual output."],
         evaluation_params=[SingleTurnParams.INPUT, SingleTurnParams.ACTUAL_OUTPUT],
-        model=GPTModel(model="gpt-5-mini"),
+        model=OpenAIModel(model="gpt-5-mini"),
     )
     cases = [LLMTestCase(input=row["question"], actual_output=row["answer"]) for row in ROWS]
     results = evaluate(test_cases=cases, metrics=[correctness]).test_results

@@ -247,6 +247,8 @@ class RateLimitRegistry:
         """Ties a call that has passed without standing to the line it may have to return to."""
         with self._lock:
             waiter.belong(self._slots_of(key, window, self.clock()))
+        if self._dropped:
+            self._drain()
 
     def look(self, waiter: Waiter) -> Permit | None:
         """The permit of a waiting call, where it has one by now."""
@@ -307,6 +309,8 @@ class RateLimitRegistry:
             counts = waiter.slots.admission.counts
             counts.resent += 1
             counts.absorbed += after in CAPACITY
+        if self._dropped:
+            self._drain()
 
     def gave_up(self, waiter: Waiter, unsent: bool) -> None:
         """Counts a call that is given up for want of capacity; `unsent` where no attempt of it was ever made."""
@@ -314,6 +318,8 @@ class RateLimitRegistry:
             counts = waiter.slots.admission.counts
             counts.given_up += 1
             counts.unsent += unsent
+        if self._dropped:
+            self._drain()
 
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry.

@@ -62,6 +62,11 @@ class Turn(Waiter):
         return exchange(self, self.policy, registry.clock(), registry.draw, Begun(permit, sent, self.began))
 
     @property
+    def stood(self) -> bool:
+        """Whether it had to stand in the line, before its first attempt or since."""
+        return getattr(self, "waker", None) is not None
+
+    @property
     def gate(self) -> str:
         """What is closed for the head of the line."""
         return self.slots.gate if self.slots is not None else ""

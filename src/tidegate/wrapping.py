@@ -25,10 +25,13 @@ def wrap(
 
     `max_wait` (seconds) and `priority` (higher goes first within a key) hold for this client; by default the
     registry's setting and 0. Copies that share its HTTP client (`with_options`, `copy`) are governed too. Wrapping
-    again replaces these options. Raises `TypeError` for what cannot be wrapped.
+    again replaces these options. Raises `TypeError` for what cannot be wrapped, `ConfigurationError` for an option out
+    of range, which would else be found out below the SDK.
     """
-    if max_wait is not None and not 0 <= max_wait <= 31_536_000:
+    if max_wait is not None and not (isinstance(max_wait, int | float) and 0 <= max_wait <= 31_536_000):
         raise ConfigurationError("max_wait", max_wait, "between 0 and 31536000 seconds")
+    if not isinstance(priority, int):
+        raise ConfigurationError("priority", priority, "a whole number")
     senders, sdk = _senders(client)
     registry = registry or default_registry()
     family = sdk.family_of(client) if sdk is not None else None

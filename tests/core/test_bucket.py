@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket as reading
-from tidegate.core.bucket import MARGIN_REQUESTS, MARGIN_SHARE, REORDER_FIRST, Bucket
+from tidegate.core.bucket import MARGIN_REQUESTS, MARGIN_SHARE, REORDER_FIRST, UNSURE_MOST, Bucket
 from tidegate.core.vocabulary import Reading
 
 
@@ -68,6 +68,18 @@ def test_a_level_above_the_copy_is_believed(mirror: Bucket) -> None:
 def test_it_tells_when_an_amount_and_its_margin_fit(mirror: Bucket) -> None:
     assert mirror.ready_at(1.0, 0.0, 0.0) == 1.0 + MARGIN_REQUESTS
     assert mirror.ready_at(1.0, 0.0, 1.5) == 1.5
+
+
+def test_an_anchor_whose_answer_took_longer_may_have_been_admitted_later() -> None:
+    mirror = Bucket(reading(60.0), 0.0)
+    observe(mirror, reading(60.0, 0.0), 1, 0.0, now=0.1)
+    assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(1.0 + MARGIN_REQUESTS)
+    observe(mirror, reading(60.0, 0.0), 2, 1.0, now=1.5)
+    assert mirror.ready_at(1.0, 0.0, 1.5) == pytest.approx(2.0 + MARGIN_REQUESTS + 0.4)
+    observe(mirror, reading(60.0, 0.0), 3, 2.0, now=30.0)
+    assert mirror.ready_at(1.0, 0.0, 30.0) == 30.0
+    mirror.debit(28.0, 0.0, 4, 30.0)
+    assert mirror.ready_at(1.0, 0.0, 30.0) == pytest.approx(31.0 + MARGIN_REQUESTS + UNSURE_MOST)
 
 
 def test_at_the_instant_it_told_the_amount_fits(mirror: Bucket) -> None:
@@ -178,6 +190,15 @@ def test_a_window_that_changed_is_followed() -> None:
     observe(mirror, reading(1000.0, 0.0, reset_after=60.0, window=None), 1, 0.0)
     observe(mirror, reading(1000.0, 0.0, reset_after=10.0, window=None), 2, 1.0)
     assert mirror.window == 10.0
+
+
+def test_a_bucket_that_holds_less_than_its_limit_keeps_the_usual_window() -> None:
+    # 240 a minute, of which 5 at once: it says that 4 are left and that it is full again in 250 ms.
+    mirror = Bucket(reading(240.0, window=None), 0.0)
+    for order, (left, reset) in enumerate([(4.0, 0.25), (3.0, 0.468), (2.0, 0.678), (0.0, 1.0)]):
+        facts = {"limit": 240.0, "remaining": left, "reset_after": reset, "resolution": 0.001}
+        observe(mirror, Reading("requests", "requests", "continuous", **facts), order, 0.03 * order)
+    assert mirror.window == 60.0
 
 
 @pytest.mark.parametrize("reset", [None, 0.0, -3.0])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from huggingface_hub import InferenceClient
 
+import tidegate
 from tidegate.sdks import speakeasy
 from tidegate.sdks.row import Hooks
+from tidegate.transports.govern import MARK
 from tidegate.transports.patching import Patches
 
 SOURCE = "def decide(response):\n    return True\n"
@@ -68,3 +73,11 @@ def test_an_sdk_of_another_shape_stays_as_it_is_and_is_named(name: str, caplog: 
     with caplog.at_level(logging.WARNING, "tidegate"):
         assert __import__(name).decide(None) is True
     assert f"{name} is of another shape" in caplog.text
+
+
+def test_a_wrapped_client_that_is_copied_counts_at_the_same_registry_and_pickled_as_if_never_wrapped(
+    registry: tidegate.RateLimitRegistry,
+) -> None:
+    client = registry.wrap(InferenceClient(token="hf_test"))
+    assert getattr(copy.deepcopy(client), MARK) is getattr(client, MARK)
+    assert getattr(pickle.loads(pickle.dumps(client)), MARK) is None

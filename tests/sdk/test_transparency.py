@@ -153,10 +153,14 @@ def test_what_cannot_be_wrapped_is_a_type_error_that_says_what_can(
         registry.wrap(thing)
 
 
-def test_a_bad_option_of_wrap_names_field_value_and_bound(registry: tidegate.RateLimitRegistry) -> None:
-    with pytest.raises(tidegate.ConfigurationError, match="max_wait") as caught:
-        registry.wrap(mocked("openai", Script("openai", ok("openai"))), max_wait=-1)
-    assert (caught.value.field, caught.value.value) == ("max_wait", -1)
+@pytest.mark.parametrize(("field", "value"), [("max_wait", -1), ("max_wait", "60"), ("priority", "high")])
+def test_a_bad_option_of_wrap_names_field_value_and_bound(
+    field: str, value: object, registry: tidegate.RateLimitRegistry
+) -> None:
+    options: dict[str, Any] = {field: value}
+    with pytest.raises(tidegate.ConfigurationError, match=field) as caught:
+        registry.wrap(mocked("openai", Script("openai", ok("openai"))), **options)
+    assert (caught.value.field, caught.value.value) == (field, value)
 
 
 @pytest.mark.parametrize("kind", KINDS)

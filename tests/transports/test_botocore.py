@@ -486,3 +486,15 @@ def test_threads_share_one_client_and_one_queue(registry: tidegate.RateLimitRegi
             thread.join()
     assert len(answers) == 12
     assert (only(registry).answered, only(registry).in_flight) == (12, 0)
+
+
+def test_a_call_that_passes_at_once_is_signed_once_also_where_somebody_listens(
+    registry: tidegate.RateLimitRegistry,
+) -> None:
+    made: list[Any] = []
+    registry.subscribe(lambda event: None)
+    with client_of() as client:
+        Script(client, FINE)
+        client.meta.events.register("request-created", lambda **facts: made.append(facts))
+        registry.wrap(client).converse(**ASK)
+    assert len(made) == 1

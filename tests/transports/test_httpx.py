@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import gzip
 import pickle
 import weakref
 from types import ModuleType
@@ -59,6 +60,7 @@ def test_the_synthetic_answer_is_of_the_clients_own_module(module: ModuleType) -
     assert isinstance(answer, module.Response)
     assert answer.status_code == 429
     assert answer.headers["x-should-retry"] == "false"
+    assert answer.elapsed.total_seconds() == 0
     assert answer.json()["error"]["code"] == "queue_deadline"
     with pytest.raises(module.HTTPStatusError):
         answer.raise_for_status()
@@ -211,3 +213,49 @@ def test_pytest_httpx2_still_intercepts_and_every_attempt_is_seen(registry: Any,
     assert registry.wrap(httpx2.Client()).post(CHAT, json=BODY).status_code == 200
     assert route.call_count == 2
     assert only(registry).attempts == 2
+
+
+def test_a_refusal_that_was_to_be_streamed_can_be_passed_on_as_it_came(module: ModuleType, registry: Any) -> None:
+    raw = gzip.compress(b'{"error": {"message": "no"}}')
+
+    def handler(request: Any) -> Any:
+        return module.Response(400, headers={"content-encoding": "gzip"}, content=chunks())
+
+    async def chunks() -> Any:
+        yield raw
+
+    def sync_handler(request: Any) -> Any:
+        return module.Response(400, headers={"content-encoding": "gzip"}, content=iter([raw]))
+
+    async def passed_on() -> bytes:
+        async with registry.wrap(module.AsyncClient(transport=module.MockTransport(handler))) as client:
+            response = await client.send(client.build_request("POST", CHAT, json=BODY), stream=True)
+            return b"".join([chunk async for chunk in response.aiter_raw()])
+
+    client = registry.wrap(mocked(module, sync_handler))
+    response = client.send(client.build_request("POST", CHAT, json=BODY), stream=True)
+    assert b"".join(response.iter_raw()) == raw
+    assert response.json() == {"error": {"message": "no"}}
+    assert asyncio.run(passed_on()) == raw
+
+
+def test_a_stream_whose_headers_cannot_be_judged_is_handed_back_and_settled_once(
+    module: ModuleType, registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*facts: Any) -> Any:
+        raise ArithmeticError
+
+    monkeypatch.setattr("tidegate.providers.judge", judge)
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, content=iter([b"data: 1\n\n"]))))
+    with client.stream("POST", CHAT, json=BODY) as response:
+        assert response.read() == b"data: 1\n\n"
+    assert only(registry).in_flight == 0
+
+
+def test_a_hook_that_raises_for_the_status_does_not_hide_a_refusal(module: ModuleType, registry: Any) -> None:
+    answers = [module.Response(429, headers={"retry-after": "0.01"}), module.Response(200, json={})]
+    hooks = {"response": [lambda response: response.raise_for_status()]}
+    transport = module.MockTransport(lambda request: answers.pop(0))
+    client = registry.wrap(module.Client(transport=transport, event_hooks=hooks))
+    assert client.post(CHAT, json=BODY).status_code == 200
+    assert (only(registry).refused, only(registry).attempts) == (1, 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import subprocess
 import sys
@@ -223,3 +224,23 @@ def test_install_governs_what_is_imported_later_and_imports_nothing() -> None:
     """
     lines = "\n".join(line.strip() for line in code.splitlines())
     assert subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True).stdout == b"True\n"
+
+
+def test_a_hook_that_raises_for_the_status_does_not_hide_a_refusal(registry: tidegate.RateLimitRegistry) -> None:
+    statuses = [429, 200]
+
+    class Scripted(requests.adapters.BaseAdapter):
+        def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+            response = requests.Response()
+            response.status_code, response.request, response.raw = statuses.pop(0), request, io.BytesIO(b"{}")
+            response.headers["retry-after"] = "0.01"
+            return response
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    with registry.wrap(requests.Session()) as session:
+        session.mount("https://", Scripted())
+        session.hooks["response"].append(lambda response, **options: response.raise_for_status())
+        assert session.post("https://provider.test/v1/chat/completions", json=BODY).status_code == 200
+    assert (only(registry).refused, only(registry).attempts) == (1, 2)

@@ -30,6 +30,10 @@ MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
 """Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
 
+UNSURE_MOST = 1.0
+"""Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
+answer took longer than the quickest. A client that is slow to send (busy loops, new connections) is seen by that."""
+
 SLACK_SHARE = 0.005
 SLACK_MOST = 0.05
 """Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit; halved in each window."""
@@ -184,16 +188,20 @@ class Bucket:
         "_anchor_remaining",
         "_ceiling",
         "_ceiling_at",
+        "_default",
         "_high",
         "_ledger",
         "_low",
+        "_quickest",
         "_reorder",
         "_reserved",
         "_slack",
+        "_small",
         "_span_at",
         "_span_clear",
         "_span_estimated",
         "_span_level",
+        "_unsure",
         "limit",
         "name",
         "rate",
@@ -216,6 +224,7 @@ class Bucket:
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self._low, self._high = 0.0, float("inf")
+        self._default, self._small = self.window, False
         self._anchor_order = -1
         self._anchor_at = now
         self._anchor_level = self.limit
@@ -228,6 +237,8 @@ class Bucket:
         self._span_clear = False
         self._slack = 0.0
         self._reorder = REORDER_FIRST
+        self._quickest = INFINITY
+        self._unsure = 0.0
 
     @property
     def paces(self) -> bool:
@@ -279,6 +290,8 @@ class Bucket:
 
     def overdrawn(self, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
+        if self._small:
+            return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         step = 1.0 if self.unit == "requests" else self.limit * SLACK_SHARE
         self._slack = min(self._slack + step, self.limit * SLACK_MOST)
 
@@ -301,6 +314,9 @@ class Bucket:
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
+        if self.unit == "requests":
+            self._quickest = min(self._quickest, now - sent_at)
+            self._unsure = min(UNSURE_MOST, self.rate * (now - sent_at - self._quickest))
         self._anchor_remaining = level
         self._advance(now)
         refilled = min(self.limit, level + self.rate * (now - sent_at))
@@ -330,6 +346,7 @@ class Bucket:
     def _observe_limit_and_window(self, reading: Reading) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = min(MOST, max(reading.limit, 1.0))
+            self._small = False
         elif reading.limit is None:
             self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
         if reading.window is not None:
@@ -343,10 +360,17 @@ class Bucket:
         if seen is None or seen[0] <= 0.0:
             return
         low, high = max(self._low, seen[0]), min(self._high, seen[1])
+        natural = snap(low, high, self.window)
         if low > high:
             low, high = seen
+            natural = snap(low, high, self.window)
+            # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
+            if natural is None and high < self._default:
+                self._small, self._slack = True, 0.0
         self._low, self._high = low, high
-        inferred = snap(low, high, self.window) or (low + min(high, 2 * low)) / 2
+        inferred = natural or (low + min(high, 2 * low)) / 2
+        if self._small:
+            inferred = max(natural or 0.0, self._default)
         self.window = usable_window(inferred, self.window)
 
     def _learn_scale(self, level: float, order: int, sent_at: float) -> None:
@@ -373,7 +397,7 @@ class Bucket:
 
     def _margin(self) -> float:
         base = MARGIN_REQUESTS if self.unit == "requests" else self.limit * MARGIN_SHARE
-        return base + self._slack
+        return base + self._slack + self._unsure
 
     def _advance(self, now: float) -> None:
         if now > self._ceiling_at:

@@ -94,7 +94,7 @@ class BotocoreCall(GovernedCall):
         """Sends the request, and reads the answer's body where it is not to be streamed."""
         try:
             with Cell():
-                if permit.sent_at != self.began:
+                if self.stood:
                     self._make_anew(permit.sent_at)
                 answer, failure = self._sent()
         except Exception as error:

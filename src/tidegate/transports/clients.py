@@ -25,7 +25,9 @@ class Clients:
 
     def loaded(self) -> list[ModuleType]:
         """Those of its modules that the process has imported."""
-        return [sys.modules[name] for name in self.MODULES if name in sys.modules]
+        # None stands where an import is forbidden, and a mock where it is made up.
+        found = (sys.modules.get(name) for name in self.MODULES)
+        return [module for module in found if isinstance(module, ModuleType)]
 
     def module_of(self, client: object) -> ModuleType:
         """The module that a client (see `is_client`) is of."""
@@ -44,7 +46,9 @@ class Clients:
         return len(self._wrapped) > 0
 
     def _holds(self, module: ModuleType, candidate: object) -> bool:
-        return isinstance(candidate, tuple(getattr(module, name) for name in self._classes))
+        # A module that is being imported may have no such class yet.
+        found = (getattr(module, name, None) for name in self._classes)
+        return isinstance(candidate, tuple(each for each in found if isinstance(each, type)))
 
 
 def unreadable() -> None:

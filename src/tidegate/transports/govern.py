@@ -66,6 +66,14 @@ class Mark(NamedTuple):
     any_host: bool = False
     hosts: Mapping[str, str] = MappingProxyType({})
 
+    def __deepcopy__(self, memo: object) -> Mark:
+        """The same: the copy of a client counts at the registry of the first."""
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """None: a registry stays in its process, and elsewhere the client is as if it had never been wrapped."""
+        return type(None), ()
+
 
 @lru_cache(maxsize=64)
 def good(status: int) -> Outcome:
@@ -206,8 +214,20 @@ class GovernedCall(Turn, ABC):
                 return self.answered(permit, outcome, body)
         except Exception:
             logger.exception("a response could not be judged; it is handed back")
-            return Outcome(Kind.ABANDONED, row="unjudged")
+            # The permit of what streams goes with the stream: only an end settles it.
+            streams = status < 400 and body is None
+            return good(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
         return outcome
+
+    def raised(self, permit: Permit, error: Exception) -> Outcome:
+        """What an attempt that raised comes to; a hook that raises for the status does not hide the answer from us."""
+        response: Any = getattr(error, "response", None)
+        facts = getattr(response, "__dict__", {})
+        request = facts.get("_request", facts.get("request"))
+        if request is None or request is not self.request:
+            return self.judge_error(error)
+        body = getattr(response, "_content", None)
+        return self.outcome(permit, response.status_code, response, body if isinstance(body, bytes) else b"")
 
     @abstractmethod
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:

@@ -8,6 +8,7 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from types import ModuleType
 from typing import Any
 
@@ -37,9 +38,12 @@ class HttpxCall(GovernedCall):
                 if permit.sent_at - self.began > sigv4.STALE_AFTER:
                     sigv4.renew(self.request)
                 response = self.wrapped(*self.args, **self.kwargs)
-                body = response.read() if _complete(response, self.stream) else None
+                body = None
+                if _complete(response, self.stream):
+                    unread = self.stream and not response.is_closed
+                    body = self._kept(response, b"".join(response.iter_raw())) if unread else response.read()
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return Sent(self.raised(permit, error), error=error)
         return self._received(permit, response, body, self.stack.sync_stream)
 
     async def asend(self, permit: Permit) -> Sent:
@@ -49,14 +53,29 @@ class HttpxCall(GovernedCall):
                 if permit.sent_at - self.began > sigv4.STALE_AFTER:
                     await sigv4.arenew(self.request)
                 response = await self.wrapped(*self.args, **self.kwargs)
-                body = await response.aread() if _complete(response, self.stream) else None
+                body = None
+                if _complete(response, self.stream):
+                    if self.stream and not response.is_closed:
+                        body = self._kept(response, b"".join([chunk async for chunk in response.aiter_raw()]))
+                    else:
+                        body = await response.aread()
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return Sent(self.raised(permit, error), error=error)
         return self._received(permit, response, body, self.stack.async_stream)
+
+    def _kept(self, response: Any, raw: bytes) -> bytes:
+        """The body of a refusal that was to be streamed; whoever passes it on can stream it still, as it came."""
+        body = b""
+        for read in (True, False):
+            response.stream, response.is_closed, response.is_stream_consumed = self.stack.whole(raw), False, False
+            body = response.read() if read else body
+        return body
 
     def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
         """A 429 of the client's own module."""
-        return self.stack.module.Response(429, headers=headers, json=body, request=self.request)
+        response = self.stack.module.Response(429, headers=headers, json=body, request=self.request)
+        response.elapsed = timedelta()
+        return response
 
     def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
         outcome = self.outcome(permit, response.status_code, response, body)

@@ -40,7 +40,7 @@ class RequestsCall(GovernedCall):
                 complete = not self.stream or response.status_code >= 400
                 body = response.content if complete else None
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return Sent(self.raised(permit, error), error=error)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
             return Sent(outcome, response=response)
