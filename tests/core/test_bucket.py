@@ -254,6 +254,17 @@ def test_an_answer_that_shows_more_than_can_be_left_has_overtaken_others() -> No
     assert mirror.level(2.3) == 16.0
 
 
+@pytest.mark.parametrize(("charged", "stays"), [(1_000.0, 8_000.0), (5_000.0, 1_000.0)])
+def test_of_tokens_an_answer_must_have_seen_half_of_what_was_estimated(charged: float, stays: float) -> None:
+    mirror = Bucket(tokens(120_000.0, 120_000.0), 0.0)
+    observe(mirror, tokens(120_000.0, 100_000.0), 1, 0.0)
+    sent = [mirror.debit(1_000.0, 0.0, order, 1.0 + order / 10) for order in range(2, 12)]
+    sent[-1].answered = True
+    remaining = 100_000.0 + 2.1 * 2_000.0 - charged
+    mirror.observe(tokens(120_000.0, remaining), 11, 2.1, 2.1, sent[-1])
+    assert mirror.level(2.1) == pytest.approx(remaining - stays)
+
+
 def test_the_ledger_does_not_grow_without_headers(mirror: Bucket) -> None:
     for order in range(2, 5000):
         mirror.debit(0.5, 0.0, order, float(order))

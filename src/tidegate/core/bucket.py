@@ -306,9 +306,9 @@ class Bucket:
             return
         low, _ = REORDER_BOUNDS
         self._reorder = max(low, self._reorder * REORDER_DECAY)
-        seen = INFINITY
-        if self.unit == "requests":
-            seen = self._anchor_level + self.rate * (sent_at - self._anchor_at) - level
+        seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
+        if self.unit != "requests":
+            seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
         self._span_estimated += self._ledger.drop_through(order, sent_at, self._reorder, seen)
         if self.unit != "requests":
             self._learn_scale(level, order, sent_at)
