@@ -28,9 +28,9 @@ def broken():
     raise ValueError("no fixture")
 
 def test_good():
-    answer = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(429))).post(
+    answer = httpx2.Client(transport=httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))).post(
         "https://api.openai.com/v1/chat/completions", json={"model": "m"})
-    assert answer.status_code == 429
+    assert answer.status_code == 200
 
 def test_bad():
     assert 2 == 3
@@ -48,7 +48,7 @@ def test_expected():
 
 def test_offline():
     with pytest.raises(socket.gaierror):
-        socket.getaddrinfo("api.openai.com", 443)
+        socket.getaddrinfo("127.1", 443)  # resolves on every machine, network or not, but is no address as written
     assert socket.getaddrinfo("localhost", 80)
 """
 
