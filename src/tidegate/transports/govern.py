@@ -45,6 +45,9 @@ USAGE_ALWAYS = 64
 USAGE_EVERY = 32
 """Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
 
+UNREAL = Outcome(Kind.ABANDONED, row="no network")
+"""What a mock's refusal or failure comes to: there is no provider behind it, whose limit could be waited for."""
+
 SHORT = 4096
 """Bytes of a complete body, at most, that may be an error under a 200 (ModelScope, OpenRouter; PROVIDERS.md rule 7)."""
 
@@ -150,10 +153,13 @@ class GovernedCall(Turn, ABC):
     It carries what the SDK called: `wrapped(*args, **kwargs)`, whose answer is to be streamed or not.
     """
 
-    __slots__ = ("args", "inquiry", "kwargs", "provider", "stream", "wrapped")
+    __slots__ = ("args", "inquiry", "kwargs", "mocks", "provider", "stream", "wrapped")
 
     def __init__(self, mark: Mark, provider: providers.Provider, sending: Sending) -> None:
         registry = mark.registry
+        # A client that was wrapped is governed whatever answers it. In a process that merely has tidegate installed,
+        # the tests of the SDKs, and of those who use them, must see what their mocks say.
+        self.mocks = mark.any_host
         inquiry = providers.read_inquiry(provider, sending.path, sending.body)
         if sending.model and not inquiry.model:
             inquiry = inquiry._replace(model=sending.model)

@@ -14,12 +14,18 @@ from typing import Any
 
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Sent
+from tidegate.core.vocabulary import Outcome
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
+from tidegate.transports.govern import UNREAL, GovernedCall, Sending, good, marked, provider_of
 from tidegate.transports.streams import StreamWatch
+
+OWN_STREAMS = frozenset(
+    {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
+)
+"""What httpx 0.28 and httpx2 2.16 make of a body given to a response, or of what comes from their connection pool."""
 
 _stacks: dict[type, Stack] = {}
 
@@ -78,12 +84,19 @@ class HttpxCall(GovernedCall):
         return response
 
     def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
+        if not self.mocks and _made_up(response):
+            return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
             return Sent(outcome, response=response)
         watch = StreamWatch(self, permit, outcome)
         response.stream = stream(response.stream, watch)
         return Sent(outcome, response=response, streaming=True)
+
+    def judge_error(self, error: Exception) -> Outcome:
+        """What an exception means; nothing where it does not come from below the HTTP library."""
+        # What the network raises is translated for httpx, with its cause; a mock raises httpx's own at once.
+        return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
 
     def pairs(self, response: Any) -> list[tuple[bytes, bytes]]:
         """The answer's headers."""
@@ -155,6 +168,16 @@ TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
 def _complete(response: Any, stream: bool) -> bool:
     # An error's body is read before it is judged; a mock's answer may be complete although a stream was asked for.
     return not stream or response.status_code >= 400 or response.is_closed
+
+
+def _made_up(response: Any) -> bool:
+    # What came over a connection has it among its documented extensions. Without one it is a mock's if its stream is
+    # still the library's own; transports of other libraries, and applications called in this process, bring theirs.
+    extensions, stream = getattr(response, "extensions", None), getattr(response, "stream", None)
+    if not isinstance(extensions, dict) or "network_stream" in extensions:
+        return False
+    kind = type(getattr(stream, "_stream", stream))
+    return kind.__name__ in OWN_STREAMS and kind.__module__.partition(".")[0] in TRANSPORT.MODULES
 
 
 def _form_model(stream: Any) -> str:
