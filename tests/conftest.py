@@ -15,12 +15,6 @@ from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
 
-def pytest_collection_finish() -> None:
-    """What the imports left is nobody's garbage: the collections after each test need not look at it."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
 def registry() -> tidegate.RateLimitRegistry:
     """A registry with the default settings, whatever the environment says."""
@@ -40,7 +34,9 @@ def unpatched() -> Iterator[None]:
     yield
     Installation.mark = None
     winding.restore()
-    gc.collect()
+    if any(transport.patches.on for transport in TRANSPORTS):
+        # Not after every test: with all SDKs loaded it takes longer than most of them.
+        gc.collect()
     for transport in TRANSPORTS:
         transport.patches.remove()
     for sdk in SDKS:

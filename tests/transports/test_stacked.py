@@ -14,7 +14,7 @@ import openai
 import pytest
 
 import tidegate
-from tests.transports.answering import ANSWER, BODY, Reply, Server, fine, only
+from tests.transports.answering import ANSWER, BODY, Reply, Server, fine, only, refused_at_first
 from tidegate.testing import Simulator
 
 MESSAGES: list[Any] = BODY["messages"]  # type: ignore[assignment]
@@ -62,6 +62,17 @@ def test_an_httpx_client_on_aiohttp_takes_one_slot_a_call(narrow: tidegate.RateL
     with Server(fine) as server:
         asyncio.run(main(server.chat))
     assert (only(narrow).attempts, only(narrow).in_flight) == (1, 0)
+
+
+def test_a_refused_stream_of_an_httpx_client_on_aiohttp_is_repeated(narrow: tidegate.RateLimitRegistry) -> None:
+    async def main(url: str) -> None:
+        tidegate.install(narrow)
+        async with httpx_aiohttp.HttpxAiohttpClient() as client, client.stream("POST", url, json=BODY) as answer:
+            assert (answer.status_code, await answer.aread()) == (200, ANSWER)
+
+    with Server(refused_at_first) as server:
+        asyncio.run(main(server.chat))
+    assert (only(narrow).attempts, only(narrow).refused) == (2, 1)
 
 
 @pytest.mark.parametrize("status", [200, 400])

@@ -44,13 +44,13 @@ class HttpxCall(GovernedCall):
                 if permit.sent_at - self.began > sigv4.STALE_AFTER:
                     sigv4.renew(self.request)
                 response = self.wrapped(*self.args, **self.kwargs)
-                body = None
+                mocked, body = not self.mocks and _made_up(response), None
                 if _complete(response, self.stream):
                     unread = self.stream and not response.is_closed
                     body = self._kept(response, b"".join(response.iter_raw())) if unread else response.read()
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
-        return self._received(permit, response, body, self.stack.sync_stream)
+        return self._received(permit, response, body, None if mocked else self.stack.sync_stream)
 
     async def asend(self, permit: Permit) -> Sent:
         """Sends the request, and reads the answer's body where it is not to be streamed."""
@@ -59,7 +59,7 @@ class HttpxCall(GovernedCall):
                 if permit.sent_at - self.began > sigv4.STALE_AFTER:
                     await sigv4.arenew(self.request)
                 response = await self.wrapped(*self.args, **self.kwargs)
-                body = None
+                mocked, body = not self.mocks and _made_up(response), None
                 if _complete(response, self.stream):
                     if self.stream and not response.is_closed:
                         body = self._kept(response, b"".join([chunk async for chunk in response.aiter_raw()]))
@@ -67,7 +67,7 @@ class HttpxCall(GovernedCall):
                         body = await response.aread()
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
-        return self._received(permit, response, body, self.stack.async_stream)
+        return self._received(permit, response, body, None if mocked else self.stack.async_stream)
 
     def _kept(self, response: Any, raw: bytes) -> bytes:
         """The body of a refusal that was to be streamed; whoever passes it on can stream it still, as it came."""
@@ -83,8 +83,9 @@ class HttpxCall(GovernedCall):
         response.elapsed = timedelta()
         return response
 
-    def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type) -> Sent:
-        if not self.mocks and _made_up(response):
+    def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type | None) -> Sent:
+        """What came; `stream` is what carries the permit of a body under way, None where a mock made the answer up."""
+        if stream is None:
             return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:

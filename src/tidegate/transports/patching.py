@@ -20,6 +20,11 @@ class Patches:
         self._lock = threading.Lock()
         self._handles: dict[tuple[type | ModuleType, str], Any] = {}
 
+    @property
+    def on(self) -> bool:
+        """Whether anything is patched."""
+        return bool(self._handles)
+
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
         """Wraps `target.method`, of a class or a module; returns False where it is wrapped already."""
         with self._lock:
