@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,12 @@ from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
 from tidegate.transports.govern import Installation
 from tidegate.transports.stacks import TRANSPORTS
+
+
+def pytest_configure() -> None:
+    """Programs that tests start can be interrupted: what a shell starts in the background ignores interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -75,8 +75,9 @@ class Terminal:
 
     def to_the_end(self) -> int:
         """Lets it end; its exit code."""
+        end = time.monotonic() + PATIENCE
         while self._go_on():
-            pass
+            assert time.monotonic() < end, self.rows()
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
