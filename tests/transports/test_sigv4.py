@@ -37,7 +37,7 @@ SERVICES = {
 
 
 class Server:
-    """Refuses the first request and answers the others; the requests are kept as they were."""
+    """Refuses the first request and answers the others, as over a network; the requests are kept as they were."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         self.answer = answer
@@ -47,7 +47,8 @@ class Server:
         self.seen.append((request.method, str(request.url), httpx2.Headers(request.headers), request.content))
         if len(self.seen) == 1:
             error = {"x-amzn-errortype": "ThrottlingException", "retry-after": "0.02"}
-            return httpx2.Response(429, headers=error, json={"message": "Too many tokens, please wait."})
+            told = {"message": "Too many tokens, please wait."}
+            return httpx2.Response(429, headers=error, json=told, extensions={"network_stream": None})
         return httpx2.Response(200, json=self.answer)
 
 
