@@ -11,7 +11,7 @@ demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
 
 test: $(ENVS)/test/ready test-openai2
-	$(ENVS)/test/bin/python -m pytest -n auto
+	$(ENVS)/test/bin/python -m pytest -n 4
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
