@@ -164,93 +164,158 @@ class Seat(Protocol):
         ...
 
 
-Effect: TypeAlias = Wait | Send
-Flow: TypeAlias = Generator[Effect, Resume, Ended]
-
-
-def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], begun: Begun | None = None) -> Flow:
-    """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
-    began = now if begun is None else begun.began
-    deadline = began + policy.max_wait
-    attempts, failures, waited, standing = 0, 0, 0.0, False
-    last: Sent | None = None
-    held: Permit | None = None
-    try:
-        while True:
-            stood, gate = now, ""
-            if begun is not None:
-                permit: Permit | None = begun.permit
-            else:
-                permit = seat.look(now) if standing else seat.stand(now, deadline)
-            while permit is None and now < deadline:
-                gate = seat.gate or "queue"
-                now = (yield Wait(seat.until, seat.alarm())).now
-                permit = seat.look(now)
-            if gate:
-                seat.tell(events.RequestWaited, now - stood, gate)
-            waited += now - stood
-            if permit is None:
-                seat.gave_up(last is None)
-                seat.tell(events.QueueDeadline, now - began, seat.gate)
-                return Ended(Ending.EXPIRED if last is None else Ending.GIVEN_UP, last, waited, seat.gate)
-            held = permit
-            if begun is not None:
-                sent: Sent | None = begun.sent
-                begun = None
-            else:
-                if last is None:
-                    seat.tell(events.RequestStarted, waited)
-                else:
-                    seat.resent(last.outcome.kind)
-                here = yield Send(permit)
-                now, sent = here.now, here.sent
-            assert sent is not None, "a Send is resumed with what became of it"
-            outcome, held, attempts = sent.outcome, None, attempts + 1
-            if outcome.kind is Kind.OK:
-                if sent.streaming:
-                    seat.learn(permit, outcome, now)
-                else:
-                    seat.settle(permit, outcome, now, False)
-                seat.tell(events.RequestCompleted, attempts, now - began, outcome.status)
-                return Ended(Ending.ANSWERED, sent, waited)
-            again = _again(policy, permit, outcome, now >= deadline, failures + 1)
-            standing = again is Again.AT_ONCE
-            seat.settle(permit, outcome, now, standing)
-            if again is Again.NO:
-                given_up = outcome.kind in CAPACITY and policy.replayable
-                if given_up:
-                    seat.gave_up(False)
-                why = (outcome.kind, outcome.cause, given_up, outcome.status)
-                seat.tell(events.RequestFailed, attempts, now - began, *why)
-                final = given_up or outcome.kind in TERMINAL
-                return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, waited)
-            last = sent
-            seat.tell(events.RequestRetrying, attempts, outcome.kind, outcome.cause, outcome.status)
-            if again is Again.LATER:
-                failures += 1
-                stood = now
-                until = now + full_jitter(failures, policy.backoff_base, policy.backoff_cap, draw())
-                until = min(until, deadline)
-                while now < until:
-                    now = (yield Wait(until, seat.alarm())).now
-                seat.tell(events.RequestWaited, now - stood, "backoff")
-                if now >= deadline:
-                    seat.gave_up(False)
-                    why = (outcome.kind, outcome.cause, True, outcome.status)
-                    seat.tell(events.RequestFailed, attempts, now - began, *why)
-                    return Ended(Ending.GIVEN_UP, last, waited)
-    finally:
-        if held is not None:
-            seat.abandon(held)
-        seat.leave()
-
-
 class Again(StrEnum):
     """Whether and when a call is attempted again."""
 
     NO = "no"
     AT_ONCE = "at_once"
     LATER = "later"
+
+
+Effect: TypeAlias = Wait | Send
+Flow: TypeAlias = Generator[Effect, Resume, Ended]
+
+
+def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], begun: Begun | None = None) -> Flow:
+    """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
+    call = _Call(seat, policy, now if begun is None else begun.began)
+    try:
+        while True:
+            if begun is None:
+                now = yield from call.queue(now)
+                if call.permit is None:
+                    return call.expired(now)
+                now = yield from call.send(now)
+            else:
+                call.permit, call.sent, begun = begun.permit, begun.sent, None
+            again = call.settle(now)
+            if again is Again.NO:
+                return call.ended(now)
+            if again is Again.LATER:
+                now = yield from call.back_off(now, draw)
+                if now >= call.deadline:
+                    return call.too_late(now)
+    finally:
+        if call.permit is not None:
+            seat.abandon(call.permit)
+        seat.leave()
+
+
+class _Call:
+    """What one exchange remembers. `permit` is what it holds, `sent` what the last attempt came to."""
+
+    __slots__ = (
+        "attempts",
+        "began",
+        "deadline",
+        "failures",
+        "permit",
+        "policy",
+        "seat",
+        "sent",
+        "standing",
+        "waited",
+    )
+
+    def __init__(self, seat: Seat, policy: Policy, began: float) -> None:
+        self.seat = seat
+        self.policy = policy
+        self.began = began
+        self.deadline = began + policy.max_wait
+        self.attempts = self.failures = 0
+        self.waited = 0.0
+        self.standing = False
+        self.permit: Permit | None = None
+        self.sent: Sent | None = None
+
+    def queue(self, now: float) -> Generator[Effect, Resume, float]:
+        """Waits for a permit, or for the deadline; returns the time."""
+        seat, stood, gate = self.seat, now, ""
+        permit = seat.look(now) if self.standing else seat.stand(now, self.deadline)
+        while permit is None and now < self.deadline:
+            gate = seat.gate or "queue"
+            now = (yield Wait(seat.until, seat.alarm())).now
+            permit = seat.look(now)
+        if gate:
+            seat.tell(events.RequestWaited, now - stood, gate)
+        self.waited += now - stood
+        self.permit = permit
+        return now
+
+    def send(self, now: float) -> Generator[Effect, Resume, float]:
+        """One attempt; returns the time of its end."""
+        assert self.permit is not None, "an attempt is sent under a permit"
+        if self.sent is None:
+            self.seat.tell(events.RequestStarted, self.waited)
+        else:
+            self.seat.resent(self.sent.outcome.kind)
+        here = yield Send(self.permit)
+        self.sent = here.sent
+        return here.now
+
+    def settle(self, now: float) -> Again:
+        """Gives the permit back with what the attempt came to; decides whether and when there is another one."""
+        permit, sent, seat = self.permit, self.sent, self.seat
+        assert permit is not None, "an attempt holds its permit"
+        assert sent is not None, "a Send is resumed with what became of it"
+        outcome, self.permit = sent.outcome, None
+        self.attempts += 1
+        if outcome.kind is Kind.OK:
+            if sent.streaming:
+                seat.learn(permit, outcome, now)
+            else:
+                seat.settle(permit, outcome, now, False)
+            return Again.NO
+        again = _again(self.policy, permit, outcome, now >= self.deadline, self.failures + 1)
+        self.standing = again is Again.AT_ONCE
+        seat.settle(permit, outcome, now, self.standing)
+        if again is not Again.NO:
+            seat.tell(events.RequestRetrying, self.attempts, outcome.kind, outcome.cause, outcome.status)
+        return again
+
+    def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
+        """Waits before a transient failure is repeated; returns the time."""
+        self.failures += 1
+        began, policy = now, self.policy
+        until = now + full_jitter(self.failures, policy.backoff_base, policy.backoff_cap, draw())
+        until = min(until, self.deadline)
+        while now < until:
+            now = (yield Wait(until, self.seat.alarm())).now
+        self.seat.tell(events.RequestWaited, now - began, "backoff")
+        return now
+
+    def ended(self, now: float) -> Ended:
+        """The result where the last attempt is not repeated."""
+        sent = self.sent
+        assert sent is not None, "an attempt was made"
+        outcome = sent.outcome
+        if outcome.kind is Kind.OK:
+            self.seat.tell(events.RequestCompleted, self.attempts, now - self.began, outcome.status)
+            return Ended(Ending.ANSWERED, sent, self.waited)
+        given_up = outcome.kind in CAPACITY and self.policy.replayable
+        if given_up:
+            self.seat.gave_up(False)
+        self._failed(outcome, given_up, now)
+        final = given_up or outcome.kind in TERMINAL
+        return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
+
+    def too_late(self, now: float) -> Ended:
+        """The result where the deadline came during the back-off."""
+        assert self.sent is not None, "an attempt was made"
+        self.seat.gave_up(False)
+        self._failed(self.sent.outcome, True, now)
+        return Ended(Ending.GIVEN_UP, self.sent, self.waited)
+
+    def expired(self, now: float) -> Ended:
+        """The result where the deadline came in the queue."""
+        sent, gate = self.sent, self.seat.gate
+        self.seat.gave_up(sent is None)
+        self.seat.tell(events.QueueDeadline, now - self.began, gate)
+        return Ended(Ending.EXPIRED if sent is None else Ending.GIVEN_UP, sent, self.waited, gate)
+
+    def _failed(self, outcome: Outcome, given_up: bool, now: float) -> None:
+        why = (outcome.kind, outcome.cause, given_up, outcome.status)
+        self.seat.tell(events.RequestFailed, self.attempts, now - self.began, *why)
 
 
 def _again(policy: Policy, permit: Permit, outcome: Outcome, late: bool, failures: int) -> Again:

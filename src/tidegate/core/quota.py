@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from tidegate.core.bucket import DEFAULT_WINDOW, Bucket, Debit
+from tidegate.core.bucket import DEFAULT_WINDOW, Bucket
+from tidegate.core.ledger import Debit
 from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading
 from tidegate.core.window import Window
 

@@ -9,7 +9,8 @@ an empty window lets one probe through now and then and holds the rest behind it
 
 from __future__ import annotations
 
-from tidegate.core.bucket import DEFAULT_WINDOW, MONTH, Debit, Ledger, usable_window
+from tidegate.core.bucket import DEFAULT_WINDOW, MONTH, usable_window
+from tidegate.core.ledger import Debit, Ledger
 from tidegate.core.vocabulary import Reading
 
 PROBE_FIRST = 1.0
