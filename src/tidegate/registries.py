@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from tidegate import opening
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
-from tidegate.core.bucket import DEFAULT_WINDOW
+from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import CAPACITY, Cost, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.drive import adrive, drive
