@@ -10,7 +10,7 @@ from typing import Any
 
 from bench.common import Check
 from bench.scenarios import Row
-from tidegate.testing import Schedule, Truth, ideal_schedule
+from tidegate.testing import Schedule, Truth
 
 MOST_DISPLACED = 2.0
 """Places, on average, by which first admissions may come out of order."""
@@ -62,13 +62,12 @@ def measured(
     truth: Truth,
     *,
     makespan: float,
-    held: Sequence[float],
     cpu: float,
     losses: Mapping[str, int],
     bare: float | None = None,
 ) -> Run:
     """The run that left this truth behind."""
-    oracle = ideal_schedule(row.seeded(seed), row.calls(seed), concurrency=row.callers, drawn=True)
+    oracle = row.ideal(seed)
     hits = truth.total.refused.get("outage", 0)
     return Run(
         row=row.name,
@@ -82,7 +81,7 @@ def measured(
         displaced=displacement(truth),
         peak=truth.total.peak_in_flight,
         behind=behind(truth, oracle),
-        held=statistics.median(held) / unloaded(row, seed) if held else math.nan,
+        held=statistics.median(truth.held) / unloaded(row, seed) if truth.held else math.nan,
         cpu=cpu / row.count,
         bare=bare,
         losses=dict(losses),
