@@ -232,6 +232,7 @@ def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
         row,
         seed,
         laboratory.accounts.truth(),
+        [sending.row for sending in laboratory.sends],
         makespan=laboratory.makespan,
         cpu=time.process_time() - began,
         losses=losses,
