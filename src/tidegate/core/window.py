@@ -96,6 +96,7 @@ class Window:
         "_remaining",
         "_step",
         "_supposed",
+        "_tells",
         "ledger",
         "limit",
         "name",
@@ -121,6 +122,7 @@ class Window:
         self.turned: Refill | None = None
         self._boundaries = Boundaries(usable_window(reading.window, default_window), reading.window is not None)
         self._supposed = supposed
+        self._tells = False
         self._remaining = self._ceiling = self.limit
         self._anchor_order = -1
         self._anchor_at = now
@@ -166,15 +168,16 @@ class Window:
         if amount + reserve <= 0.0:
             return now
         self._roll(now)
-        certain = self._certain
+        # Where answers tell of the boundary, the one that is under way will: nothing is gained by trying.
+        waits = self._certain or (self._tells and bool(self.ledger.entries))
         if not self._exhausted:
             fits = self._unspent() >= min(amount + reserve, self.limit) - 1e-9
-            if fits or not certain:
+            if fits or not waits:
                 return now if self._careful is None else self._careful.ready_at(now)
         if self._boundaries.high is None:
             return max(now, self._probe_at)
         boundary = self._boundaries.high + BOUNDARY_GUARD
-        return boundary if certain else min(boundary, max(now, self._probe_at))
+        return boundary if waits else min(boundary, max(now, self._probe_at))
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
@@ -234,6 +237,7 @@ class Window:
         if order <= self._anchor_order or sent_at < self._began_at:
             return
         if reading.reset_after is not None and reading.reset_after <= MONTH:
+            self._tells = True
             rounding = reading.resolution if reading.resolution >= 0.5 else 0.0
             self._boundaries.lies(
                 sent_at + reading.reset_after - rounding, now + reading.reset_after + rounding, told=True
