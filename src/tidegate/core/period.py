@@ -30,10 +30,7 @@ SHORTEST = 1.0
 
 
 class Period:
-    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is.
-
-    `taken` says what was taken when (instant, units), for as long as it may have turned to a rolling window.
-    """
+    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is."""
 
     __slots__ = (
         "_default",
@@ -43,10 +40,10 @@ class Period:
         "_low",
         "_same_instant",
         "_same_time",
+        "_taken",
+        "_used",
         "brim",
-        "taken",
         "turned",
-        "used",
     )
 
     def __init__(self, default: float) -> None:
@@ -60,14 +57,18 @@ class Period:
         """Seconds after which what was taken comes back, where the window is a rolling one."""
         return self._first[1] if self._first is not None else self._default
 
+    def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
+        """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
+        return [(at, amount) for at, amount in self._taken if at < sent_at - JITTER]
+
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
         self._first: tuple[float, float] | None = None
         self._same_instant = self._same_time = True
         self.brim: float | None = None
-        self.used = 0.0
-        self.taken: list[tuple[float, float]] = []
+        self._used = 0.0
+        self._taken: list[tuple[float, float]] = []
 
     def window(self, reading: Reading, sent_at: float, so_far: float) -> float:
         """The window in seconds, by one more answer, to the request sent at `sent_at`."""
@@ -111,9 +112,9 @@ class Period:
         return window
 
     def _compare(self, sent_at: float, used: float, reset: float, resolution: float) -> None:
-        if self._same_time and len(self.taken) < MOST_TAKEN and used > self.used:
-            self.taken.append((sent_at, used - self.used))
-            self.used = used
+        if self._same_time and len(self._taken) < MOST_TAKEN and used > self._used:
+            self._taken.append((sent_at, used - self._used))
+            self._used = used
         if self._first is None:
             self._first = sent_at, reset
             return
@@ -125,4 +126,4 @@ class Period:
         self._same_instant = self._same_instant and abs(sent_at + reset - first_at - first_reset) <= slack
         self._same_time = self._same_time and abs(reset - first_reset) <= slack
         if not self._same_time:
-            self.taken.clear()
+            self._taken.clear()

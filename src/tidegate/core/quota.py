@@ -173,7 +173,7 @@ class Quotas:
         mirror.overdrawn(sent_at, now, retry_after)
         if mirror.turned is not None:
             empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0)
-            self._turn(mirror, mirror.turned, empty, now).observe(empty, order, sent_at, now, None)
+            self._turn(mirror, mirror.turned, empty, sent_at, now).observe(empty, order, sent_at, now, None)
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
@@ -194,7 +194,7 @@ class Quotas:
             mine = next((debit for charged, debit, _ in charges if charged.name == reading.name), None)
             mirror.observe(reading, order, sent_at, now, mine)
             if mirror.turned is not None:
-                mirror = self._turn(mirror, mirror.turned, reading, now)
+                mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
@@ -235,13 +235,13 @@ class Quotas:
             self._charged.append((mirror, place, reading.unit in PRODUCED))
         return mirror
 
-    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, now: float) -> Mirror:
+    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, sent_at: float, now: float) -> Mirror:
         """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
         turned: Mirror
         if refill == "fixed":
             turned = Window(reading, now, self.default_window)
         elif refill == "rolling" and isinstance(mirror, Bucket):
-            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken)
+            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken_before(sent_at))
         else:
             turned = Bucket(reading, now, self.default_window)
         turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
