@@ -24,7 +24,9 @@ from typing import Protocol
 from tidegate.core import events
 from tidegate.core.breaker import Breaker, State
 from tidegate.core.estimate import Estimate
+from tidegate.core.goodput import Goodput
 from tidegate.core.limit import ConcurrencyLimit
+from tidegate.core.pacer import Pacer
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Mirror, Quotas
 from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome, Usage
@@ -37,6 +39,8 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
+
+INFINITY = float("inf")
 
 HEADERS_EVERY = 16
 """Successes of which one re-anchors the mirrors while more than half of every quota is left."""
@@ -81,6 +85,7 @@ class Permit:
         "in_flight",
         "informs",
         "learned",
+        "mark",
         "order",
         "place",
         "probe",
@@ -95,6 +100,7 @@ class Permit:
         self.epoch = admission.epoch
         self.generation = admission.generation
         self.in_flight = len(admission.flying) + 1
+        self.mark = admission.pacer.mark
         self.sent_at = sent_at
         self.probe = probe
         self.place = 0
@@ -140,16 +146,21 @@ class Admission:
     """The admission state of one key."""
 
     __slots__ = (
+        "_attempts_before",
         "_paused",
+        "_refused_before",
+        "began",
         "breaker",
         "counts",
         "epoch",
         "estimate",
         "flying",
         "generation",
+        "goodput",
         "key",
         "limit",
         "order",
+        "pacer",
         "pause",
         "quotas",
         "used_at",
@@ -158,6 +169,8 @@ class Admission:
     def __init__(self, key: Key, tuning: Tuning, default_window: float, now: float) -> None:
         self.key = key
         self.limit = ConcurrencyLimit(tuning.start_concurrency, tuning.max_concurrency, tuning.concurrency_cut)
+        self.goodput = Goodput()
+        self.pacer = Pacer()
         self.pause = Pause(tuning.pause_base, tuning.max_pause)
         self.breaker = Breaker(tuning.breaker_threshold, tuning.breaker_cooldown, tuning.max_breaker_cooldown)
         self.quotas = Quotas(default_window)
@@ -167,8 +180,9 @@ class Admission:
         self.order = 0
         self.epoch = 0
         self.generation = 0
-        self.used_at = now
+        self.used_at = self.began = now
         self._paused = False
+        self._attempts_before = self._refused_before = 0
 
     @property
     def in_flight(self) -> int:
@@ -177,9 +191,17 @@ class Admission:
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends)."""
-        if len(self.flying) >= self.limit.slots:
-            return float("inf"), "concurrency"
         ready, gate = now, ""
+        if len(self.flying) >= self.limit.slots:
+            opens = self.limit.opens_at(now)
+            if opens > now:
+                ready, gate = opens, "concurrency"
+                if opens == INFINITY:
+                    return ready, gate
+        if self.pacer.active:
+            paced = self.pacer.opens_at(now)
+            if paced > ready:
+                ready, gate = paced, "pace"
         if self.breaker.state is not State.CLOSED:
             breaker = self.breaker.opens_at(now)
             if breaker > ready:
@@ -194,11 +216,18 @@ class Admission:
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
+        if not self.flying:
+            self.began = now
+            self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
         self.order += 1
         self.counts.attempts += 1
         probe = self.breaker.sent()
         self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
+        if len(self.flying) >= self.limit.slots:
+            self.limit.filled(len(self.flying), now)
+        if self.pacer.active:
+            self.pacer.sent(now)
         self.used_at = now
         if out is not None:
             if probe:
@@ -276,7 +305,8 @@ class Admission:
     def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
-            self._adopt(mirror, permit, outcome, now)
+            if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
+                self._adopt(mirror, permit, outcome, now)
             if out is not None:
                 out.append(
                     events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window)
@@ -305,10 +335,19 @@ class Admission:
         self.counts.latencies.append(now - permit.sent_at)
         if permit.probe or self.breaker.failures:
             self._answered(permit, now, out)
+        if self.goodput.answered(permit.in_flight, permit.sent_at, now):
+            self._bound(now, out)
         if permit.epoch == self.epoch:
             self.pause.answered()
             if self.limit.succeeded(saturation) and out is not None:
                 out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
+
+    def _bound(self, now: float, out: Out) -> None:
+        before = self.limit.slots
+        self.limit.bound(self.goodput.useful)
+        if out is not None and self.limit.slots != before:
+            changed = events.ConcurrencyDecreased if self.limit.slots < before else events.ConcurrencyIncreased
+            out.append(changed(self.key, now, self.limit.slots))
 
     def _answered(self, permit: Permit, now: float, out: Out) -> None:
         if self.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
@@ -330,14 +369,12 @@ class Admission:
             self.epoch += 1
         hint = self._credible(outcome.retry_after)
         gate = self._explanation(permit, outcome, hint, now, new_wave)
-        if new_wave and not gate and outcome.cause in CUTTING:
-            before = self.limit.slots
-            self.limit.refused(max(permit.in_flight, saturation))
-            if out is not None and self.limit.slots < before:
-                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots))
-        if not gate or hint:
+        paced = not gate and outcome.cause in CUTTING
+        if paced:
+            self._unexplained(permit, outcome, now, new_wave, out)
+        if not (gate or paced) or hint:
             before_pause = self.pause.until
-            until = self.pause.close(now, hint, not gate, draw, new_wave)
+            until = self.pause.close(now, hint, not (gate or paced), draw, new_wave)
             if until > max(before_pause, now):
                 self._paused = True
                 if out is not None:
@@ -345,6 +382,33 @@ class Admission:
         if out is not None:
             facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
             out.append(events.RateLimitHit(self.key, now, *facts))
+
+    def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
+        before = self.limit.slots
+        if not self.pacer.active and outcome.cause is not Cause.SLOPE and not outcome.retry_after:
+            admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
+            if self.limit.refused(permit.in_flight, admitted, now, new_wave):
+                if out is not None and self.limit.slots < before:
+                    out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots))
+                return
+            self.limit.lift()
+        if self.pacer.active:
+            self.pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause)
+        else:
+            self.pacer.begin(self._run(), permit.sent_at - self.began, self._announced(), permit.sent_at, now, outcome.cause)
+
+    def _run(self) -> int:
+        """Calls let in since the key was last idle."""
+        return max(1, self.counts.attempts - self._attempts_before - self.counts.refused + self._refused_before)
+
+    def _announced(self) -> float:
+        """The rate of the fastest announced quota of requests over a minute or less; infinity without any."""
+        rates = [
+            mirror.limit / mirror.window
+            for mirror in self.quotas.mirrors.values()
+            if mirror.unit == "requests" and mirror.window <= 60.0
+        ]
+        return max(rates, default=INFINITY)
 
     def _credible(self, hint: float | None) -> float | None:
         if hint is not None and not 0.0 <= hint < ABSURD_HINT:
