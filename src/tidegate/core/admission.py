@@ -424,9 +424,13 @@ class Admission:
         if ready <= now:
             # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
             # nearly empty; else the limit that refused is another one.
-            name = self.quotas.lacking(permit.cost, outcome.readings, now)
+            name = self.quotas.lacking(permit.cost, outcome.readings, now) or self._portion(permit, hint, now)
             if not name:
                 return ""
         if new_wave:
             self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name
+
+    def _portion(self, permit: Permit, hint: float | None, now: float) -> str:
+        sent_before = (each.sent_at for each in self.flying.values() if each.order < permit.order)
+        return self.quotas.portion(permit.sent_at, sent_before, hint, now)

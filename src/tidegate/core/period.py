@@ -22,6 +22,9 @@ JITTER_SHARE = 0.1
 """Seconds by which instants and times that are the same may differ (new connections, a busy loop), and share of the
 time that they may."""
 
+VARIED = 0.1
+"""Share of the limit by which the use must have varied before an unvaried time or instant means anything."""
+
 MOST_TAKEN = 1024
 """Steps that are kept of what was taken when, for as long as the quota may be one of a rolling window."""
 
@@ -37,7 +40,9 @@ class Period:
         "_denied",
         "_first",
         "_high",
+        "_least",
         "_low",
+        "_most",
         "_same_instant",
         "_same_time",
         "_taken",
@@ -67,6 +72,7 @@ class Period:
         self._first: tuple[float, float] | None = None
         self._same_instant = self._same_time = True
         self.brim: float | None = None
+        self._least, self._most = float("inf"), 0.0
         self._used = 0.0
         self._taken: list[tuple[float, float]] = []
 
@@ -94,7 +100,7 @@ class Period:
         natural = snap(low, high, so_far)
         denied = low > high
         if denied:
-            if self._same_instant or self._same_time:
+            if (self._same_instant or self._same_time) and self._most - self._least >= VARIED * limit:
                 if not (self._same_instant and self._same_time):
                     self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
@@ -115,6 +121,7 @@ class Period:
         if self._same_time and len(self._taken) < MOST_TAKEN and used > self._used:
             self._taken.append((sent_at, used - self._used))
             self._used = used
+        self._least, self._most = min(self._least, used), max(self._most, used)
         if self._first is None:
             self._first = sent_at, reset
             return

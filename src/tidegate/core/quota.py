@@ -8,6 +8,7 @@ from typing import Protocol
 from tidegate.core.bucket import Bucket
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.ledger import Debit, Ledger
+from tidegate.core.portion import Portion, portion_of
 from tidegate.core.rolling import Rolling
 from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
@@ -32,6 +33,11 @@ class Mirror(Protocol):
     @property
     def window(self) -> float:
         """Seconds that it counts over."""
+        ...
+
+    @property
+    def declared(self) -> float | None:
+        """The window where the provider says it, or where it is known for certain."""
         ...
 
     @property
@@ -94,7 +100,7 @@ class Quotas:
     booked in one go before anything looks at a mirror: what a mirror says is the same.
     """
 
-    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window")
+    __slots__ = ("_charged", "_mirrors", "_portion", "_tab", "_whole", "ample", "default_window")
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
@@ -102,6 +108,8 @@ class Quotas:
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
         self._tab: list[tuple[list[Charge], Cost, int, float]] = []
+        self._portion: Portion | None = None
+        self._whole: dict[str, float] = {}
 
     @property
     def mirrors(self) -> dict[str, Mirror]:
@@ -153,7 +161,7 @@ class Quotas:
         self._book()
         for charged, _, reserve in charges:
             if reserve:
-                mirror = self._mirrors[charged.name]
+                mirror = self._mirrors.get(charged.name, charged)
                 mirror.settle(reserve, produced, order, now)
                 mirror.used += produced
                 self._spend(mirror, max(0.0, produced - reserve))
@@ -162,7 +170,7 @@ class Quotas:
         """Takes back what a refused request was not charged."""
         self._book()
         for charged, debit, reserve in charges:
-            mirror = self._mirrors[charged.name]
+            mirror = self._mirrors.get(charged.name, charged)
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
@@ -171,8 +179,12 @@ class Quotas:
         self.ample = False
         mirror = self.mirrors[name]
         mirror.overdrawn(sent_at, now, retry_after)
-        if mirror.turned is not None:
-            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0)
+        portion = self._portion
+        if portion is not None and portion.mirror is mirror:
+            portion.refused()
+            self._check_portion(portion, now)
+        elif mirror.turned is not None:
+            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0, None, mirror.declared)
             self._turn(mirror, mirror.turned, empty, sent_at, now).observe(empty, order, sent_at, now, None)
 
     def observe(
@@ -199,8 +211,30 @@ class Quotas:
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
                 scarcest = share if scarcest is None else min(scarcest, share)
+        if self._portion is not None:
+            self._check_portion(self._portion, now)
         self._find_room(now)
         return made, scarcest
+
+    def portion(self, sent_at: float, sent_before: Iterable[float], hint: float | None, now: float) -> str:
+        """The shorter quota that a refusal speaks of though every announced one shows room; '' where it speaks of none.
+
+        `sent_before` are the instants at which those were sent that are under way since before the refused request.
+        """
+        if not hint:
+            return ""
+        if self._portion is not None:
+            return self._portion.mirror.name if self._portion.explains(now) else ""
+        for mirror in self.mirrors.values():
+            if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
+                let_in = [sent_at - each for each in sent_before]
+                told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
+                if told is not None:
+                    window = Window(told, now, self.default_window, supposed=True)
+                    self._portion = Portion(window, mirror.name, mirror.limit)
+                    self._add(window)
+                    return told.name
+        return ""
 
     def lacking(self, cost: Cost, readings: Iterable[Reading], now: float) -> str:
         """The quota that a refusal's own readings show too low for `cost`; without any, a mirror nearly as low."""
@@ -229,11 +263,23 @@ class Quotas:
             mirror = Window(reading, now, self.default_window, supposed=True)
         else:
             mirror = Bucket(reading, now, self.default_window)
-        self._mirrors[reading.name] = mirror
-        place = PLACES.get(reading.unit)
-        if place is not None:
-            self._charged.append((mirror, place, reading.unit in PRODUCED))
+        self._add(mirror)
         return mirror
+
+    def _add(self, mirror: Mirror) -> None:
+        self._mirrors[mirror.name] = mirror
+        place = PLACES.get(mirror.unit)
+        if place is not None:
+            self._charged.append((mirror, place, mirror.unit in PRODUCED))
+
+    def _check_portion(self, portion: Portion, now: float) -> None:
+        # Where it was none, the whole quota of that limit is not taken for divided again.
+        limit = self._mirrors[portion.parent].limit
+        if portion.fails(limit, now):
+            self._portion = None
+            self._whole[portion.parent] = limit
+            del self._mirrors[portion.mirror.name]
+            self._charged = [each for each in self._charged if each[0] is not portion.mirror]
 
     def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, sent_at: float, now: float) -> Mirror:
         """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
@@ -247,7 +293,7 @@ class Quotas:
         turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
         turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
         self._mirrors[mirror.name] = turned
-        self._charged = [(turned if each is mirror else each, *rest) for each, *rest in self._charged]
+        self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
         return turned
 
     def _book(self) -> None:

@@ -83,6 +83,11 @@ class Rolling:
         self._views: deque[View] = deque()
 
     @property
+    def declared(self) -> float | None:
+        """Its window."""
+        return self.window
+
+    @property
     def paces(self) -> bool:
         """True: the instant of the next free unit is known."""
         return True

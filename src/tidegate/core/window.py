@@ -142,6 +142,11 @@ class Window:
         return self._boundaries.period
 
     @property
+    def declared(self) -> float | None:
+        """Its window where that is certain."""
+        return self._boundaries.period if self._boundaries.known else None
+
+    @property
     def _certain(self) -> bool:
         # Whether waiting for the boundary is right, and no try would tell more.
         boundaries = self._boundaries
