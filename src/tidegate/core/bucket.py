@@ -54,6 +54,10 @@ REORDER_DECAY = 0.95
 MOST = 1e15
 """No quota is larger: beyond it doubles lose the single unit."""
 
+HELD_WEIGHT = 0.1
+"""What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
+so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
+
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
@@ -83,6 +87,7 @@ class Bucket:
         "_brim",
         "_ceiling",
         "_ceiling_at",
+        "_held",
         "_quickest",
         "_reorder",
         "_slack",
@@ -132,6 +137,7 @@ class Bucket:
         self._reorder = REORDER_FIRST
         self._quickest = INFINITY
         self._unsure = 0.0
+        self._held = 0.0
 
     @property
     def turned(self) -> Refill | None:
@@ -153,7 +159,7 @@ class Bucket:
         rate = self.rate
         anchored = self._anchor_level + rate * (now - self._anchor_at) - self.ledger.total
         ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
-        return min(anchored, ceiling) - self.reserved
+        return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit; what is above the limit fits alone, in a full bucket."""
@@ -177,9 +183,10 @@ class Bucket:
         self.reserved += reserve
         return debit
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`."""
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
+        """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`."""
         self.reserved = max(0.0, self.reserved - reserve)
+        self._held += HELD_WEIGHT * (now - sent_at - self._held)
         if produced > 0.0:
             self._advance(now)
             self._ceiling -= produced

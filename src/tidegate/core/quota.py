@@ -62,7 +62,7 @@ class Mirror(Protocol):
         """Charges `amount` and holds `reserve`."""
         ...
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         """Turns a reservation into a charge."""
         ...
 
@@ -159,10 +159,10 @@ class Quotas:
     def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
         """Turns what an attempt had reserved into a charge of what it `produced`."""
         self._book()
-        for charged, _, reserve in charges:
+        for charged, debit, reserve in charges:
             if reserve:
                 mirror = self._mirrors.get(charged.name, charged)
-                mirror.settle(reserve, produced, order, now)
+                mirror.settle(reserve, produced, order, debit.charged_at, now)
                 mirror.used += produced
                 self._spend(mirror, max(0.0, produced - reserve))
 

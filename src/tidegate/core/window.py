@@ -195,7 +195,7 @@ class Window:
         self.reserved += reserve
         return debit
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         """Turns a reservation into a charge of what was `produced`."""
         self.reserved = max(0.0, self.reserved - reserve)
         if produced > 0.0:
