@@ -58,6 +58,9 @@ HELD_WEIGHT = 0.1
 """What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
 so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
 
+FEW = 100.0
+"""A limit of no more requests is read to the fraction: the part of one that `remaining` leaves out is seconds of it."""
+
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
@@ -213,6 +216,8 @@ class Bucket:
             return
         self._observe_size(reading, sent_at)
         level = max(-self.limit, min(reading.remaining, self.limit))
+        if self.limit <= FEW and self.unit == "requests":
+            level = self.period.whole_level(reading, level)
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return

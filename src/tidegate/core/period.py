@@ -17,6 +17,9 @@ DENIABLE = 1.0 / 3.0
 """A declared window is denied by a reset that says half or double of it while a third of the limit is used. With less
 used, resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
 
+FRACTION = 0.05
+"""Of one request: the window must be known so well that the fraction of a level is."""
+
 COARSE = 0.5
 """Seconds; what is rounded so coarsely is the difference of two rounded instants (an RFC 3339 reset and a `date`), and
 may err by as much to either side."""
@@ -65,6 +68,15 @@ class Period:
     def returns_after(self) -> float:
         """Seconds after which what was taken comes back, where the window is a rolling one."""
         return self._first[1] if self._first is not None else self._default
+
+    def whole_level(self, reading: Reading, level: float) -> float:
+        """The level with the fraction that `remaining` leaves out, where the time until full tells it; else `level`."""
+        limit, reset = reading.limit, reading.reset_after
+        if limit is None or reset is None or reading.window is not None or self.brim is not None:
+            return level
+        if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
+            return level
+        return min(level + 1.0, max(level, limit - reset * limit / self._low))
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
         """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
@@ -119,7 +131,9 @@ class Period:
             self.brim = 1.0
         self._low, self._high = low, high
         if self.brim is None:
-            return natural or (low + min(high, 2 * low)) / 2
+            longest = min(high, 2 * low)
+            # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
+            return natural or (longest if early else (low + longest) / 2)
         window = max(natural or 0.0, self._default)
         self.brim = min(limit, max(self.brim, remaining + reset * limit / window))
         return window
