@@ -187,10 +187,14 @@ class Bucket:
         return debit
 
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
-        """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`."""
+        """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`.
+
+        It is below zero where a part of the charge comes back.
+        """
         self.reserved = max(0.0, self.reserved - reserve)
-        self._held += HELD_WEIGHT * (now - sent_at - self._held)
-        if produced > 0.0:
+        if reserve:
+            self._held += HELD_WEIGHT * (now - sent_at - self._held)
+        if produced:
             self._advance(now)
             self._ceiling -= produced
             self.ledger.add(Debit(produced, order, now, produced))

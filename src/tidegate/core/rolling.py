@@ -119,9 +119,12 @@ class Rolling:
         return debit
 
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`."""
+        """Turns a reservation into a charge of what was `produced`.
+
+        It is below zero where a part of the charge comes back.
+        """
         self.reserved = max(0.0, self.reserved - reserve)
-        if produced > 0.0:
+        if produced:
             self.ledger.add(Debit(produced, order, now))
 
     def refund(self, debit: Debit, reserve: float) -> None:
