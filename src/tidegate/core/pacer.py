@@ -30,6 +30,7 @@ DROP = 0.25
 
 SEEK_STEP = 1.5
 SEEK_CALLS = 3
+SEEK_BACK = 0.5
 """While the rate is not known the pace grows by half whenever so many calls were let in."""
 
 STEP = 1.25
@@ -70,6 +71,9 @@ SAME = 0.15
 
 SURE = 4
 TRUE_SHARE = 0.9
+MANY = 30
+NO_SURPLUS = 1.015
+AFTERMATH_FADES = 0.7
 """Calls let in between two refusals from which their rate is taken; below this share of the pace it was no drop, but a
 measurement too high."""
 
@@ -77,8 +81,7 @@ SLOWEST = 1.0 / 60.0
 """Calls a second that are tried at least (C-17: growing to 60 s)."""
 
 BURST_SECONDS = 0.05
-SMALL_BURST = 2.5
-"""What a late timer may catch up, in seconds of the pace. A bucket of less than so many calls saves nothing."""
+"""What a late timer may catch up, in seconds of the pace."""
 
 WAIT_GROWTH = 1.6
 OUTAGE_SECONDS = 0.5
@@ -106,6 +109,7 @@ class Pacer:
     """The pace of one key; `rate` is in calls a second, instants are monotonic seconds."""
 
     __slots__ = (
+        "_aftermath",
         "_at",
         "_base",
         "_best",
@@ -115,14 +119,20 @@ class Pacer:
         "_first_seconds",
         "_former",
         "_grace",
+        "_held",
         "_judged_at",
+        "_last_count",
+        "_last_seconds",
         "_level",
         "_lone",
+        "_measured_at",
         "_next",
         "_next_count",
         "_patience",
         "_price",
+        "_promoted_from",
         "_refused",
+        "_saves",
         "_wait_seconds",
         "_waits",
         "_zero_at",
@@ -153,6 +163,9 @@ class Pacer:
         self._judged_at = float("inf")
         self._grace = GRACE_FIRST
         self._zero_at, self._zero_count = 0.0, 0
+        self._last_count, self._last_seconds = 0, 0.0
+        self._held = self._promoted_from = self._measured_at = self._aftermath = 0.0
+        self._saves = False
         self._first_count, self._first_seconds = 0, 0.0
 
     @property
@@ -181,7 +194,7 @@ class Pacer:
         if self._lone:
             self._lone = False
             self._judged_at = now + self._grace
-            self._level = 1.0 - self.rate * self._grace
+            self._level = min(0.0, 1.0 - self.rate * self._grace)
         elif now >= self._next and self.sent_count >= self._next_count:
             self._step(now)
 
@@ -236,11 +249,17 @@ class Pacer:
         if count < SURE and (not count or self.phase is Phase.HOLDING):
             self._wait(cause, now)
         elif count < SURE:
-            self._seek(min(self.rate, (count + 0.5) / seconds), now)
+            self._seek(min(self.rate, max(self.rate * SEEK_BACK, (count + 0.5) / seconds)), now)
+        elif self.phase is Phase.HOLDING and self._promoted_from:
+            # It did not hold: what comes back unused is kept, and was spent.
+            self._saves = True
+            self._hold(self._promoted_from, now)
         elif self.phase is Phase.HOLDING and count / seconds > TRUE_SHARE * self.rate:
             self._former = self.rate
             self._patience = PATIENCE_SECONDS
             self._seek(self.rate * DROP, now)
+        elif self.phase is Phase.HOLDING and count < MANY:
+            self._measure(count + self._last_count, seconds + self._last_seconds, now)
         else:
             self._measure(count, seconds, now)
 
@@ -255,6 +274,8 @@ class Pacer:
             if cause is Cause.SLOPE:
                 seconds = CLIMB_WAIT
         self._wait_seconds = min(seconds, 1.0 / SLOWEST)
+        if self.phase is Phase.HOLDING and now < self._measured_at + PATIENCE_SECONDS:
+            self._aftermath = now - self._measured_at + self._wait_seconds
         self._level = 1.0 - self.rate * self._wait_seconds
         self._lone = True
         self._after(self._patience if self.phase is Phase.HOLDING else 0.0, SEEK_CALLS, now)
@@ -279,8 +300,8 @@ class Pacer:
         before, rate = self.measured, count / seconds
         self.measured = rate
         self._best = max(rate, self._best * BEST_FADES)
-        if not before:
-            self.burst = max(1.0, self._first_count - rate * self._first_seconds)
+        self.burst = max(1.0, self._first_count - rate * self._first_seconds)
+        self._last_count, self._last_seconds = count, seconds
         if rate < TOP * self._best:
             self._patience = PATIENCE_SECONDS
         elif abs(rate - before) > SAME * before:
@@ -292,14 +313,22 @@ class Pacer:
             self._patience = max(self._patience, ANNOUNCED_PATIENCE)
         # Half a call for what may have been left at either instant.
         sure = min(ANNOUNCED_SHARE * self.most, MARGIN * (count - 0.5) / seconds)
-        if self.phase is Phase.RISING and self.burst < SMALL_BURST:
-            sure = max(sure, self._base)
-        self._hold(sure, now)
+        held, rose = self._held, self.phase is Phase.RISING
+        if rose and not self._saves and rate < NO_SURPLUS * held and self._base > held:
+            self._hold(self._base, now)
+            self._promoted_from = max(sure, held)
+        else:
+            self._hold(sure, now)
+        if rose and self._aftermath:
+            self._level, self._lone = 1.0 - self.rate * self._aftermath, True
+            self._aftermath *= AFTERMATH_FADES
+        self._measured_at = now
 
     def _hold(self, rate: float, now: float) -> None:
         self.phase = Phase.HOLDING
-        self.rate = self._base = max(SLOWEST, rate)
+        self.rate = self._base = self._held = max(SLOWEST, rate)
         self._best = max(self._best, self.rate)
+        self._promoted_from = 0.0
         self._factor = STEP
         self._after(self._patience, 0, now)
 
