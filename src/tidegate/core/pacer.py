@@ -74,6 +74,9 @@ TRUE_SHARE = 0.9
 MANY = 30
 NO_SURPLUS = 1.015
 AFTERMATH_FADES = 0.7
+AFTERMATH_MOST = 1.0
+AFTERMATH_FIRST = 0.2
+AFTERMATH_SHARE = 0.03
 """Calls let in between two refusals from which their rate is taken; below this share of the pace it was no drop, but a
 measurement too high."""
 
@@ -120,6 +123,7 @@ class Pacer:
         "_former",
         "_grace",
         "_held",
+        "_highest",
         "_judged_at",
         "_last_count",
         "_last_seconds",
@@ -164,7 +168,7 @@ class Pacer:
         self._grace = GRACE_FIRST
         self._zero_at, self._zero_count = 0.0, 0
         self._last_count, self._last_seconds = 0, 0.0
-        self._held = self._promoted_from = self._measured_at = self._aftermath = 0.0
+        self._highest = self._held = self._promoted_from = self._measured_at = self._aftermath = 0.0
         self._saves = False
         self._first_count, self._first_seconds = 0, 0.0
 
@@ -241,6 +245,8 @@ class Pacer:
             self._too_steep(since, now)
         else:
             self._learn(since, sent_at - self._zero_at, cause, now)
+            if self.phase is Phase.HOLDING and 0.0 < now - self._measured_at < AFTERMATH_MOST:
+                self._aftermath = now - self._measured_at + self._wait_seconds
         if since >= SURE:
             self._zero_at, self._zero_count = sent_at, count
             self._waits, self._wait_seconds = 0, 0.0
@@ -274,8 +280,6 @@ class Pacer:
             if cause is Cause.SLOPE:
                 seconds = CLIMB_WAIT
         self._wait_seconds = min(seconds, 1.0 / SLOWEST)
-        if self.phase is Phase.HOLDING and now < self._measured_at + PATIENCE_SECONDS:
-            self._aftermath = now - self._measured_at + self._wait_seconds
         self._level = 1.0 - self.rate * self._wait_seconds
         self._lone = True
         self._after(self._patience if self.phase is Phase.HOLDING else 0.0, SEEK_CALLS, now)
@@ -319,8 +323,9 @@ class Pacer:
             self._promoted_from = max(sure, held)
         else:
             self._hold(sure, now)
-        if rose and self._aftermath:
-            self._level, self._lone = 1.0 - self.rate * self._aftermath, True
+        if rose:
+            pause = max(self._aftermath, min(AFTERMATH_FIRST, AFTERMATH_SHARE * self.burst / self.rate))
+            self._level = min(self._level, 1.0 - self.rate * pause)
             self._aftermath *= AFTERMATH_FADES
         self._measured_at = now
 
@@ -328,6 +333,7 @@ class Pacer:
         self.phase = Phase.HOLDING
         self.rate = self._base = self._held = max(SLOWEST, rate)
         self._best = max(self._best, self.rate)
+        self._highest = RISE_MOST * self._best
         self._promoted_from = 0.0
         self._factor = STEP
         self._after(self._patience, 0, now)
@@ -348,11 +354,11 @@ class Pacer:
         self.phase = Phase.RISING
         self._factor = min(STEP_MOST, self._factor * self._factor)
         self._after(STEP_SECONDS, STEP_CALLS, now)
-        if self.rate > RISE_MOST * self._best:
-            # As much as twice the best was never known: it is believed where it holds for a while.
-            self.rate = RISE_MOST * self._best
-            if held >= self.rate:
-                self._best = held
+        if self.rate > self._highest:
+            # Twice the best was never known: it is believed where it holds for a while.
+            if held >= self._highest:
+                self._highest *= RISE_MOST
+            self.rate = min(self.rate, self._highest)
             self._after(PATIENCE_SECONDS, STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:
