@@ -48,13 +48,16 @@ ANNOUNCED_PATIENCE = 30.0
 ANNOUNCED_SHARE = 0.985
 NEAR = 0.5
 
+CLIMB_FROM = 1.2
 CLIMB = 1.1
-CLIMB_SECONDS = 0.25
-CLIMB_BACK = 0.95
-CLIMB_SLOWER = 1.03
+CLIMB_SECONDS = 0.15
+CLIMB_SOONER = 0.8
+CLIMB_SLOWER = 1.2
 CLIMB_WAIT = 0.15
-CLIMB_PAUSE = 0.75
-"""Growth under a slope limit: 1.46 a second, under the 1.5 that spike arrests allow; what a refusal takes back."""
+CLIMB_WAITS = 8
+CLIMB_WAIT_GROWTH = 1.5
+"""Under a slope limit: the first pace, times what was let in during a second; its growth at each step; how soon the
+next one comes, and how that changes with a step that holds and one that is refused; the first wait after a refusal."""
 
 PATIENCE_SECONDS = 1.0
 PATIENCE_KNOWN = 2.0
@@ -72,6 +75,7 @@ SAME = 0.15
 SURE = 4
 TRUE_SHARE = 0.9
 MANY = 30
+DEEP = 3.0
 NO_SURPLUS = 1.015
 AFTERMATH_FADES = 0.7
 AFTERMATH_MOST = 1.0
@@ -218,7 +222,7 @@ class Pacer:
         if rate > NEAR * most:
             rate = ANNOUNCED_SHARE * most
         if cause is Cause.SLOPE:
-            self.phase, self.rate = Phase.CLIMBING, max(SLOWEST, count / max(1.0, seconds))
+            self.phase, self.rate = Phase.CLIMBING, max(SLOWEST, CLIMB_FROM * count / max(1.0, seconds))
             self._after(self._climb, 0, now)
             wait = CLIMB_WAIT
         else:
@@ -264,7 +268,7 @@ class Pacer:
             self._former = self.rate
             self._patience = PATIENCE_SECONDS
             self._seek(self.rate * DROP, now)
-        elif self.phase is Phase.HOLDING and count < MANY:
+        elif self.phase is Phase.HOLDING and count < MANY and self.burst > DEEP * self.rate:
             self._measure(count + self._last_count, seconds + self._last_seconds, now)
         else:
             self._measure(count, seconds, now)
@@ -278,7 +282,7 @@ class Pacer:
         else:
             self._former = -1.0
             if cause is Cause.SLOPE:
-                seconds = CLIMB_WAIT
+                seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** max(0, self._waits - CLIMB_WAITS)
         self._wait_seconds = min(seconds, 1.0 / SLOWEST)
         self._level = 1.0 - self.rate * self._wait_seconds
         self._lone = True
@@ -341,6 +345,7 @@ class Pacer:
     def _step(self, now: float) -> None:
         if self.phase is Phase.CLIMBING:
             self.rate *= CLIMB
+            self._climb = max(CLIMB_SECONDS, self._climb * CLIMB_SOONER)
             self._after(self._climb, 0, now)
             return
         held, self.rate = self.rate, self.rate * self._factor
@@ -366,9 +371,8 @@ class Pacer:
         if not count:
             self._wait(Cause.SLOPE, now)
         else:
-            self.rate *= CLIMB_BACK
             self._climb *= CLIMB_SLOWER
-        self._after(CLIMB_PAUSE, 0, now)
+        self._after(self._climb, 0, now)
 
     def _rest(self, now: float) -> None:
         if self.phase is Phase.RISING:
