@@ -54,6 +54,12 @@ REORDER_DECAY = 0.95
 MOST = 1e15
 """No quota is larger: beyond it doubles lose the single unit."""
 
+NOISE_MEMORY = 0.98
+NOISE_DEVIATIONS = 0.5
+NOISE_MOST = 0.02
+"""Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
+estimates that no answer has confirmed yet are off, seen from those that were."""
+
 HELD_WEIGHT = 0.1
 """What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
 so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
@@ -88,6 +94,7 @@ class Bucket:
         "_anchor_order",
         "_anchor_remaining",
         "_brim",
+        "_confirmed",
         "_ceiling",
         "_ceiling_at",
         "_held",
@@ -95,6 +102,7 @@ class Bucket:
         "_reorder",
         "_slack",
         "_spilt",
+        "_squares",
         "_span_at",
         "_span_clear",
         "_span_estimated",
@@ -141,6 +149,7 @@ class Bucket:
         self._quickest = INFINITY
         self._unsure = 0.0
         self._held = 0.0
+        self._squares = self._confirmed = 0.0
 
     @property
     def turned(self) -> Refill | None:
@@ -231,8 +240,13 @@ class Bucket:
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
         if self.unit != "requests":
             seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
+        confirmed = -self.ledger.dropped
         self._span_estimated += self.ledger.drop_through(order, sent_at, self._reorder, seen)
         if self.unit != "requests":
+            confirmed += self.ledger.dropped
+            expected = self._anchor_level + self.rate * (sent_at - self._anchor_at) - confirmed
+            self._squares = NOISE_MEMORY * self._squares + (expected - level) ** 2
+            self._confirmed = NOISE_MEMORY * self._confirmed + confirmed
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
@@ -302,6 +316,9 @@ class Bucket:
     def _margin(self) -> float:
         if self.unit != "requests":
             base = self.limit * MARGIN_SHARE
+            if self._confirmed > 0.0 and self.ledger.total > 0.0:
+                noise = (self._squares / self._confirmed * self.ledger.total) ** 0.5
+                base += min(noise * NOISE_DEVIATIONS, self.limit * NOISE_MOST)
         elif self.window <= LONG_WINDOW:
             base = min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
         else:
