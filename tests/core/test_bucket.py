@@ -155,18 +155,18 @@ def test_a_refund_gives_back_what_the_ceiling_lost_too() -> None:
 def test_output_is_reserved_until_it_is_charged(mirror: Bucket) -> None:
     mirror.debit(1.0, 4.0, 2, 10.0)
     assert mirror.level(10.0) == 5.0
-    mirror.settle(4.0, 2.0, 3, 10.0)
+    mirror.settle(4.0, 2.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 7.0
 
 
 def test_an_answer_without_output_releases_its_reservation(mirror: Bucket) -> None:
     mirror.debit(0.0, 4.0, 2, 10.0)
-    mirror.settle(4.0, 0.0, 3, 10.0)
+    mirror.settle(4.0, 0.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 10.0
 
 
 def test_no_reservation_is_released_twice(mirror: Bucket) -> None:
-    mirror.settle(4.0, 0.0, 3, 10.0)
+    mirror.settle(4.0, 0.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 10.0
 
 
