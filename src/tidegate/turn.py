@@ -9,7 +9,8 @@ from tidegate.core.admission import Permit
 from tidegate.core.exchange import Begun, Flow, Policy, Sent, exchange
 from tidegate.core.vocabulary import Key, Kind, Outcome
 from tidegate.line import Waiter, Waker
-from tidegate.registries import ABANDONED, RateLimitRegistry
+from tidegate.queues import ABANDONED
+from tidegate.registries import RateLimitRegistry
 
 
 class Turn(Waiter):
