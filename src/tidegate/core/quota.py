@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tidegate.core.bucket import DEFAULT_WINDOW, Bucket
 from tidegate.core.ledger import Debit
+from tidegate.core.lesson import QuotaLesson
 from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading
 from tidegate.core.window import Window
 
@@ -33,6 +34,10 @@ class Mirror(Protocol):
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
+        ...
+
+    def comes_back_at(self, now: float) -> float | None:
+        """When the whole limit is there again all at once; None where it refills continuously."""
         ...
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
@@ -81,7 +86,7 @@ class Quotas:
     booked in one go before anything looks at a mirror: what a mirror says is the same.
     """
 
-    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window")
+    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window", "lessons")
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
@@ -89,6 +94,7 @@ class Quotas:
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
         self._tab: list[tuple[list[Charge], Cost, int, float]] = []
+        self.lessons: dict[str, QuotaLesson] = {}
 
     @property
     def mirrors(self) -> dict[str, Mirror]:
@@ -158,13 +164,16 @@ class Quotas:
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
-    ) -> tuple[list[Mirror], float | None]:
-        """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
+    ) -> tuple[list[Mirror], tuple[float, str] | None]:
+        """Takes in the readings of one response; returns the mirrors they made, and the scarcest that nothing paces.
+
+        Of that one, the share that is left and its name.
+        """
         self._book()
         for _, debit, _ in charges:
             debit.answered = True
         made: list[Mirror] = []
-        scarcest: float | None = None
+        scarcest: tuple[float, str] | None = None
         for reading in readings:
             mirror = self._mirrors.get(reading.name)
             if mirror is None:
@@ -172,10 +181,11 @@ class Quotas:
                     continue
                 mirror = self._make(reading, now)
                 made.append(mirror)
+            self.lessons[reading.name].heard(reading, now)
             mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
             mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
-                share = reading.remaining / mirror.limit
+                share = reading.remaining / mirror.limit, mirror.name
                 scarcest = share if scarcest is None else min(scarcest, share)
         self._find_room(now)
         return made, scarcest
@@ -201,6 +211,7 @@ class Quotas:
     def _make(self, reading: Reading, now: float) -> Mirror:
         mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
         self._mirrors[reading.name] = mirror
+        self.lessons[reading.name] = QuotaLesson()
         place = PLACES.get(reading.unit)
         if place is not None:
             self._charged.append((mirror, place, reading.unit in PRODUCED))

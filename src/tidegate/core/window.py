@@ -79,6 +79,11 @@ class Window:
         level = self._remaining - self._ledger.total - self._reserved
         return min(0.0, level) if self._exhausted else level
 
+    def comes_back_at(self, now: float) -> float | None:
+        """When the whole limit is there again; at the latest, where no boundary is known."""
+        self._roll(now)
+        return self._boundary_high + BOUNDARY_GUARD if self._boundary_high is not None else now + self.window
+
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit: now, after the boundary, or when the next probe is due."""
         if amount + reserve <= 0.0:
