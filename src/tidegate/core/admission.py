@@ -74,6 +74,7 @@ class Permit:
 
     __slots__ = (
         "admission",
+        "answered",
         "charges",
         "cost",
         "epoch",
@@ -99,8 +100,9 @@ class Permit:
         self.probe = probe
         self.place = 0
         self.settled = False
+        self.answered = False
         self.learned = False
-        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
+        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
         self.informs = not admission.quotas.ample or admission.counts.attempts % HEADERS_EVERY == 0
 
     @property
@@ -301,6 +303,9 @@ class Admission:
             self.limit.announced(mirror.level(now))
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
+        permit.answered = True
+        for _, debit, _ in permit.charges:
+            debit.answered = True
         self.counts.answered += 1
         self.counts.latencies.append(now - permit.sent_at)
         if permit.probe or self.breaker.failures:
