@@ -22,12 +22,12 @@ from collections import deque
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.breaker import Breaker, State
+from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Mirror, Quotas
-from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome, Usage
+from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
 """Causes that say we send too much. Somebody else's capacity and a model that is not ready say nothing about us."""
@@ -182,7 +182,7 @@ class Admission:
         if len(self.flying) >= self.limit.slots:
             return float("inf"), "concurrency"
         ready, gate = now, ""
-        if self.breaker.state is not State.CLOSED:
+        if self.breaker.state is not CLOSED:
             breaker = self.breaker.opens_at(now)
             if breaker > ready:
                 ready, gate = breaker, "breaker"
@@ -198,8 +198,9 @@ class Admission:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
         self.order += 1
         self.counts.attempts += 1
-        probe = self.breaker.sent()
-        self.pause.sent(now)
+        probe = self.breaker.state is not CLOSED and self.breaker.sent()
+        if self.pause.alone:
+            self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
         self.used_at = now
         if out is not None:
@@ -237,13 +238,13 @@ class Admission:
         self.used_at = now
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
-        if kind is not Kind.OK and kind in REFUSED:
+        if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
         elif permit.cost.produced:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
-        if kind is Kind.OK:
+        if kind is OK:
             self._succeeded(permit, saturation, now, out)
         elif kind in CAPACITY:
             self._refused(permit, outcome, saturation, now, draw, out)

@@ -117,8 +117,12 @@ class Quotas:
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
-        if self.ample and self._fits(cost):
-            return now, ""
+        if self.ample:
+            for mirror, place, reserves in self._charged:
+                if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
+                    break
+            else:
+                return now, ""
         latest, binding = now, ""
         if self._tab:
             self._book()
@@ -260,12 +264,6 @@ class Quotas:
         mirror.room -= amount
         if mirror.room < 0.0:
             self.ample = False
-
-    def _fits(self, cost: Cost) -> bool:
-        for mirror, place, reserves in self._charged:
-            if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
-                return False
-        return True
 
 
 def _measurable(reading: Reading) -> bool:
