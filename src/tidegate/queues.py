@@ -14,7 +14,7 @@ from itertools import islice
 from tidegate import forking, opening
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
-from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome, Usage
+from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.line import Price, Waiter
 from tidegate.listening import Listeners
@@ -231,7 +231,7 @@ class Queues:
         if permit.generation != admission.generation:
             permit.settled = True
         elif not permit.settled:
-            draw = 0.0 if outcome.kind is Kind.OK else self.draw()
+            draw = 0.0 if outcome.kind is OK else self.draw()
             admission.settle(permit, outcome, now, draw, out)
         if rejoin is not None and rejoin.slots is not None:
             rejoin.slots.rejoin(rejoin, now)

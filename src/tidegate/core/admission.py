@@ -22,13 +22,13 @@ from collections import deque
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.breaker import Breaker, State
+from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
 from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Mirror, Quotas
-from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome, Usage
+from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
 """Causes that say we send too much. Somebody else's capacity and a model that is not ready say nothing about us."""
@@ -75,6 +75,7 @@ class Permit:
 
     __slots__ = (
         "admission",
+        "answered",
         "charges",
         "cost",
         "epoch",
@@ -100,8 +101,9 @@ class Permit:
         self.probe = probe
         self.place = 0
         self.settled = False
+        self.answered = False
         self.learned = False
-        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
+        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
         self.informs = not admission.quotas.ample or admission.counts.attempts % HEADERS_EVERY == 0
 
     @property
@@ -183,7 +185,7 @@ class Admission:
         if len(self.flying) >= self.limit.slots:
             return float("inf"), "concurrency"
         ready, gate = now, ""
-        if self.breaker.state is not State.CLOSED:
+        if self.breaker.state is not CLOSED:
             breaker = self.breaker.opens_at(now)
             if breaker > ready:
                 ready, gate = breaker, "breaker"
@@ -199,8 +201,9 @@ class Admission:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
         self.order += 1
         self.counts.attempts += 1
-        probe = self.breaker.sent()
-        self.pause.sent(now)
+        probe = self.breaker.state is not CLOSED and self.breaker.sent()
+        if self.pause.alone:
+            self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
         self.used_at = now
         if out is not None:
@@ -238,13 +241,13 @@ class Admission:
         self.used_at = now
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
-        if kind is not Kind.OK and kind in REFUSED:
+        if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
         elif permit.cost.produced:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
-        if kind is Kind.OK:
+        if kind is OK:
             self._succeeded(permit, saturation, now, out)
         elif kind in CAPACITY:
             self._refused(permit, outcome, saturation, now, draw, out)
@@ -308,6 +311,9 @@ class Admission:
                 self.lessons.limit.taken(Origin.HEADERS, now)
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
+        permit.answered = True
+        for _, debit, _ in permit.charges:
+            debit.answered = True
         self.counts.answered += 1
         self.counts.latencies.append(now - permit.sent_at)
         if permit.probe or self.breaker.failures:

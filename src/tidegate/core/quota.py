@@ -78,6 +78,24 @@ Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
 
 
+class Charged(Protocol):
+    """Whose charge it is; `answered` says that the provider has taken it in."""
+
+    @property
+    def answered(self) -> bool: ...
+
+
+class Unanswered:
+    """Nobody known: the charge stays in doubt until an answer confirms it."""
+
+    answered = False
+
+
+UNANSWERED = Unanswered()
+Tabbed = tuple[list[Charge], Cost, int, float, Charged]
+"""Charges to be booked: where they go, their cost, the order and the instant of their sending, and whose they are."""
+
+
 class Quotas:
     """The mirrors of one key by name; they come into being with the first reading that names them.
 
@@ -93,8 +111,8 @@ class Quotas:
         self.ample = False
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
-        self._tab: list[tuple[list[Charge], Cost, int, float]] = []
         self.lessons: dict[str, QuotaLesson] = {}
+        self._tab: list[Tabbed] = []
 
     @property
     def mirrors(self) -> dict[str, Mirror]:
@@ -105,8 +123,12 @@ class Quotas:
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
-        if self.ample and self._fits(cost):
-            return now, ""
+        if self.ample:
+            for mirror, place, reserves in self._charged:
+                if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
+                    break
+            else:
+                return now, ""
         latest, binding = now, ""
         if self._tab:
             self._book()
@@ -116,7 +138,7 @@ class Quotas:
                 latest, binding = ready, mirror.name
         return latest, binding
 
-    def debit(self, cost: Cost, order: int, now: float) -> list[Charge]:
+    def debit(self, cost: Cost, order: int, now: float, call: Charged = UNANSWERED) -> list[Charge]:
         """Charges an attempt to every quota it counts against; the charges may come into the list later."""
         charges: list[Charge] = []
         if not self._charged:
@@ -124,7 +146,7 @@ class Quotas:
         if not self.ample:
             self._charge(charges, cost, order, now)
             return charges
-        self._tab.append((charges, cost, order, now))
+        self._tab.append((charges, cost, order, now, call))
         for mirror, place, reserves in self._charged:
             mirror.room -= cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
             if mirror.room < 0.0:
@@ -169,7 +191,7 @@ class Quotas:
 
         Of that one, the share that is left and its name.
         """
-        self._book()
+        self._book(order)
         for _, debit, _ in charges:
             debit.answered = True
         made: list[Mirror] = []
@@ -217,17 +239,29 @@ class Quotas:
             self._charged.append((mirror, place, reading.unit in PRODUCED))
         return mirror
 
-    def _book(self) -> None:
+    def _book(self, confirmed: int = 0) -> None:
+        """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
         tab, self._tab = self._tab, []
-        for charges, cost, order, now in tab:
-            self._charge(charges, cost, order, now)
+        sums, latest = [0.0] * len(PLACES), None
+        for entry in tab if confirmed else ():
+            _, cost, order, _, call = entry
+            if call.answered and order < confirmed and not cost.produced:
+                # The reading drops these charges as soon as they are made: for that, one stands for them all.
+                sums = [total + amount for total, amount in zip(sums, cost, strict=False)]
+                latest = entry
+        if latest is not None:
+            self._charge([], Cost(*sums), latest[2], latest[3], True)
+        for charges, cost, order, now, call in tab:
+            if not (call.answered and order < confirmed and not cost.produced):
+                self._charge(charges, cost, order, now, call.answered)
 
-    def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float) -> None:
+    def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
         for mirror, place, reserves in self._charged:
             amount = cost[place]
             reserve = cost.produced if reserves else 0.0
             if amount or reserve:
                 debit = mirror.debit(amount, reserve, order, now)
+                debit.answered = answered
                 mirror.used += debit.amount
                 charges.append((mirror, debit, reserve))
 
@@ -241,12 +275,6 @@ class Quotas:
         mirror.room -= amount
         if mirror.room < 0.0:
             self.ample = False
-
-    def _fits(self, cost: Cost) -> bool:
-        for mirror, place, reserves in self._charged:
-            if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
-                return False
-        return True
 
 
 def _measurable(reading: Reading) -> bool:
