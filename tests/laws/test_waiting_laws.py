@@ -81,7 +81,7 @@ def foreseen(world: World, at: float) -> tuple[KeySnapshot, float]:
     seen: list[tuple[KeySnapshot, set[int]]] = []
 
     def look() -> None:
-        waiting = {row for row, call in world._flows.items() if call.standing}
+        waiting = {row for row, call in world.calls.items() if call.standing}
         seen.append((world.registry.snapshot().keys[KEY], waiting))
 
     world.after(at, look)
