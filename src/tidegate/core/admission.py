@@ -312,7 +312,8 @@ class Admission:
         if permit.probe or self.breaker.failures:
             self._answered(permit, now, out)
         if permit.epoch == self.epoch:
-            self.pause.answered()
+            if self.pause.refusals or self.pause.alone:
+                self.pause.answered()
             if self.limit.succeeded(saturation) and out is not None:
                 out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
 
