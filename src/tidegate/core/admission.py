@@ -371,5 +371,5 @@ class Admission:
             if not name:
                 return ""
         if new_wave:
-            self.quotas.overdrawn(name, now, hint)
+            self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from tidegate.core.bucket import DEFAULT_WINDOW, Bucket
-from tidegate.core.ledger import Debit
-from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading
+from tidegate.core.bucket import Bucket
+from tidegate.core.derive import DEFAULT_WINDOW
+from tidegate.core.ledger import Debit, Ledger
+from tidegate.core.rolling import Rolling
+from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
 
 
@@ -17,7 +19,6 @@ class Mirror(Protocol):
     name: str
     unit: str
     limit: float
-    window: float
     scale: float
     room: float
     """Units that may be charged before less than half of the limit is left."""
@@ -25,6 +26,18 @@ class Mirror(Protocol):
     """Units charged by this process from `since` on (monotonic seconds), when `stood` units were left."""
     since: float
     stood: float
+    ledger: Ledger
+    reserved: float
+
+    @property
+    def window(self) -> float:
+        """Seconds that it counts over."""
+        ...
+
+    @property
+    def turned(self) -> Refill | None:
+        """How the quota comes back, where that turned out to be otherwise than this copy takes it to."""
+        ...
 
     @property
     def paces(self) -> bool:
@@ -51,8 +64,8 @@ class Mirror(Protocol):
         """Takes back what a refused request was not charged."""
         ...
 
-    def overdrawn(self, now: float, retry_after: float | None) -> None:
-        """The provider refused although this copy saw room; `retry_after` is in seconds, where it said one."""
+    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
+        """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
         ...
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
@@ -160,8 +173,9 @@ class Quotas:
     def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
         """Turns what an attempt had reserved into a charge of what it `produced`."""
         self._book()
-        for mirror, _, reserve in charges:
+        for charged, _, reserve in charges:
             if reserve:
+                mirror = self._mirrors[charged.name]
                 mirror.settle(reserve, produced, order, now)
                 mirror.used += produced
                 self._spend(mirror, max(0.0, produced - reserve))
@@ -169,14 +183,19 @@ class Quotas:
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""
         self._book()
-        for mirror, debit, reserve in charges:
+        for charged, debit, reserve in charges:
+            mirror = self._mirrors[charged.name]
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
-    def overdrawn(self, name: str, now: float, retry_after: float | None) -> None:
-        """The provider refused for want of the quota `name`, whatever its mirror says."""
+    def overdrawn(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
+        """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
         self.ample = False
-        self.mirrors[name].overdrawn(now, retry_after)
+        mirror = self.mirrors[name]
+        mirror.overdrawn(sent_at, now, retry_after)
+        if mirror.turned is not None:
+            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0)
+            self._turn(mirror, mirror.turned, empty, now).observe(empty, order, sent_at, now, None)
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
@@ -194,8 +213,11 @@ class Quotas:
                     continue
                 mirror = self._make(reading, now)
                 made.append(mirror)
-            mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
+            mine = next((debit for charged, debit, _ in charges if charged.name == reading.name), None)
             mirror.observe(reading, order, sent_at, now, mine)
+            if mirror.turned is not None:
+                mirror = self._turn(mirror, mirror.turned, reading, now)
+                mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit
                 scarcest = share if scarcest is None else min(scarcest, share)
@@ -221,15 +243,41 @@ class Quotas:
         return tightest
 
     def _make(self, reading: Reading, now: float) -> Mirror:
-        mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
+        mirror: Mirror
+        if reading.refill == "fixed":
+            mirror = Window(reading, now, self.default_window)
+        elif reading.window is None and reading.reset_after is None:
+            # Nothing tells how it comes back. A window promises least, and shows soon whether it is one.
+            mirror = Window(reading, now, self.default_window, supposed=True)
+        else:
+            mirror = Bucket(reading, now, self.default_window)
         self._mirrors[reading.name] = mirror
         place = PLACES.get(reading.unit)
         if place is not None:
             self._charged.append((mirror, place, reading.unit in PRODUCED))
         return mirror
 
+<<<<<<< HEAD
     def _book(self, confirmed: int = 0) -> None:
         """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
+=======
+    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, now: float) -> Mirror:
+        """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
+        turned: Mirror
+        if refill == "fixed":
+            turned = Window(reading, now, self.default_window)
+        elif refill == "rolling" and isinstance(mirror, Bucket):
+            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken)
+        else:
+            turned = Bucket(reading, now, self.default_window)
+        turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
+        turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
+        self._mirrors[mirror.name] = turned
+        self._charged = [(turned if each is mirror else each, *rest) for each, *rest in self._charged]
+        return turned
+
+    def _book(self) -> None:
+>>>>>>> dfa10804a95e46a0998b8db6e9b4b4009e69db94
         tab, self._tab = self._tab, []
         sums, latest = [0.0] * len(PLACES), None
         for entry in tab if confirmed else ():

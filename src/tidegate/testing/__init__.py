@@ -20,7 +20,7 @@ from tidegate.testing.clock import VirtualClock
 from tidegate.testing.distributions import Distribution
 from tidegate.testing.flags import from_flags
 from tidegate.testing.gate import Call, Gate, Pricing, Refusal, Ticket
-from tidegate.testing.ideal import ideal_makespan
+from tidegate.testing.ideal import Schedule, ideal_makespan, ideal_schedule
 from tidegate.testing.limiters import (
     Credit,
     DayQuota,
@@ -33,8 +33,10 @@ from tidegate.testing.limiters import (
     Slots,
 )
 from tidegate.testing.process import SimulatorProcess
+from tidegate.testing.resizing import ResizedBucket
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.simulator import Simulator, serve
+from tidegate.testing.slope import Slope
 from tidegate.testing.specs import Fault, Limit, OutageSpan
 from tidegate.testing.truth import Counts, Truth
 
@@ -57,15 +59,19 @@ __all__ = [
     "Reason",
     "Refill",
     "Refusal",
+    "ResizedBucket",
     "RollingWindow",
     "Scenario",
+    "Schedule",
     "Simulator",
     "SimulatorProcess",
+    "Slope",
     "Slots",
     "Ticket",
     "Truth",
     "VirtualClock",
     "from_flags",
     "ideal_makespan",
+    "ideal_schedule",
     "serve",
 ]

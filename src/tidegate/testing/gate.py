@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from tidegate.testing.limiters import Level, Limiter, Outage, Reason, Slots
 
@@ -24,6 +24,13 @@ class Call:
     max_tokens: int | None = None
 
 
+class Prices(Protocol):
+    """What a gate asks: see `Pricing`."""
+
+    def at_admission(self, unit: str, call: Call) -> float: ...
+    def at_end(self, unit: str, call: Call, produced: int) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Pricing:
     """What a limiter of `tokens` or `output_tokens` is charged for a call, at admission and at the end.
@@ -31,12 +38,14 @@ class Pricing:
     `input`: the input at admission, and that is all. `input+max_tokens`: the bound on the output is reserved at
     admission (`default_max_tokens` where the call names none) and, if `gives_back`, what was not produced returns at
     the end. `produced`: the input at admission, the output at the end, into debt if need be. A limiter of
-    `output_tokens` is charged what was produced, unless the bound is reserved.
+    `output_tokens` is charged what was produced, unless the bound is reserved. A token that was produced counts
+    `burndown` times.
     """
 
     charge: Charge = "input"
     gives_back: bool = False
     default_max_tokens: int = 256
+    burndown: float = 1.0
 
     def at_admission(self, unit: str, call: Call) -> float:
         """The amount that has to fit for the call to be admitted."""
@@ -53,10 +62,11 @@ class Pricing:
         """The amount that the call has been charged once it has ended with `produced` output tokens."""
         if unit in ("requests", "input_tokens"):
             return self.at_admission(unit, call)
+        weight = produced * self.burndown
         if self.charge == "produced" or (self.charge == "input+max_tokens" and self.gives_back):
-            return produced if unit == "output_tokens" else call.input_tokens + produced
+            return weight if unit == "output_tokens" else call.input_tokens + weight
         if self.charge == "input" and unit == "output_tokens":
-            return produced
+            return weight
         return self.at_admission(unit, call)
 
 
@@ -90,7 +100,7 @@ class Ticket:
 class Gate:
     """The admission of one key. Not safe for threads; whoever owns it holds a lock."""
 
-    def __init__(self, limiters: Iterable[Limiter], pricing: Pricing) -> None:
+    def __init__(self, limiters: Iterable[Limiter], pricing: Prices) -> None:
         self.limiters: Sequence[Limiter] = tuple(limiters)
         self.pricing = pricing
 
@@ -128,7 +138,7 @@ class Gate:
                 limiter.charge(difference, now)
             limiter.finish(now)
 
-    def replace(self, limiters: Iterable[Limiter], pricing: Pricing, now: float) -> None:
+    def replace(self, limiters: Iterable[Limiter], pricing: Prices, now: float) -> None:
         """Change the limiters in mid-run; those of the same name and kind keep their state."""
         before = {limiter.name: limiter for limiter in self.limiters}
         self.limiters = tuple(limiters)
