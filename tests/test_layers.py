@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
     "errors": (set(), False, set()),
     "core": (CORE, False, set()),
-    "providers": ({*CORE, "providers"}, False, set()),
+    "providers": ({*CORE, "providers"}, False, {"pydantic_core"}),
     "settings": ({"errors"}, True, {"pydantic"}),
     "line": (CORE, False, set()),
     "slots": ({*CORE, "line"}, False, set()),

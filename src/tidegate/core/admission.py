@@ -24,6 +24,7 @@ from typing import Protocol
 from tidegate.core import events
 from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
+from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Mirror, Quotas
@@ -150,6 +151,7 @@ class Admission:
         "flying",
         "generation",
         "key",
+        "lessons",
         "limit",
         "order",
         "pause",
@@ -165,6 +167,7 @@ class Admission:
         self.quotas = Quotas(default_window)
         self.estimate = Estimate()
         self.counts = Counts()
+        self.lessons = Lessons()
         self.flying: dict[int, Permit] = {}
         self.order = 0
         self.epoch = 0
@@ -287,9 +290,10 @@ class Admission:
         if scarcest is None:
             self.limit.scarce(1.0)
             return
-        if out is not None and scarcest < 0.1 and self.limit.scarcity >= 1.0:
-            out.append(events.RateLimitWarning(self.key, now, scarcest))
-        self.limit.scarce(scarcest)
+        share, name = scarcest
+        if out is not None and share < 0.1 and self.limit.scarcity >= 1.0:
+            out.append(events.RateLimitWarning(self.key, now, share, name))
+        self.limit.scarce(share)
 
     def _adopt(self, mirror: Mirror, permit: Permit, outcome: Outcome, now: float) -> None:
         # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
@@ -301,7 +305,10 @@ class Admission:
                 order = max(flying.order, permit.order + 1)
                 flying.charges.append(self.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
         if mirror.unit == "requests":
+            before = self.limit.slots
             self.limit.announced(mirror.level(now))
+            if self.limit.slots > before:
+                self.lessons.limit.taken(Origin.HEADERS, now)
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
         permit.answered = True
@@ -314,8 +321,10 @@ class Admission:
         if permit.epoch == self.epoch:
             if self.pause.refusals or self.pause.alone:
                 self.pause.answered()
-            if self.limit.succeeded(saturation) and out is not None:
-                out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
+            if self.limit.succeeded(saturation):
+                self.lessons.limit.taken(Origin.ANSWERS, now)
+                if out is not None:
+                    out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
 
     def _answered(self, permit: Permit, now: float, out: Out) -> None:
         if self.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
@@ -325,6 +334,7 @@ class Admission:
         self.counts.failed += 1
         if outcome.cause is not Cause.OUTAGE and not permit.probe:
             return
+        self.lessons.breaker.taken(Origin.FAILURES, now)
         if self.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(self.key, now, self.breaker.ready_at))
 
@@ -340,15 +350,18 @@ class Admission:
         if new_wave and not gate and outcome.cause in CUTTING:
             before = self.limit.slots
             self.limit.refused(max(permit.in_flight, saturation))
+            self.lessons.limit.taken(Origin.REFUSALS, now)
             if out is not None and self.limit.slots < before:
-                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots))
+                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots, outcome.cause, outcome.status))
         if not gate or hint:
             before_pause = self.pause.until
             until = self.pause.close(now, hint, not gate, draw, new_wave)
             if until > max(before_pause, now):
                 self._paused = True
+                origin = Origin.RETRY_AFTER if hint else Origin.REFUSALS
+                self.lessons.pause.taken(origin, now)
                 if out is not None:
-                    out.append(events.KeyPaused(self.key, now, until))
+                    out.append(events.KeyPaused(self.key, now, until, origin))
         if out is not None:
             facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
             out.append(events.RateLimitHit(self.key, now, *facts))

@@ -8,6 +8,7 @@ from typing import Protocol
 from tidegate.core.bucket import Bucket
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.ledger import Debit, Ledger
+from tidegate.core.lesson import QuotaLesson
 from tidegate.core.rolling import Rolling
 from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
@@ -46,6 +47,10 @@ class Mirror(Protocol):
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
+        ...
+
+    def comes_back_at(self, now: float) -> float | None:
+        """When the whole limit is there again all at once; None where it refills continuously."""
         ...
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
@@ -112,13 +117,14 @@ class Quotas:
     booked in one go before anything looks at a mirror: what a mirror says is the same.
     """
 
-    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window")
+    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window", "lessons")
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
         self.ample = False
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
+        self.lessons: dict[str, QuotaLesson] = {}
         self._tab: list[Tabbed] = []
 
     @property
@@ -199,13 +205,16 @@ class Quotas:
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
-    ) -> tuple[list[Mirror], float | None]:
-        """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
+    ) -> tuple[list[Mirror], tuple[float, str] | None]:
+        """Takes in the readings of one response; returns the mirrors they made, and the scarcest that nothing paces.
+
+        Of that one, the share that is left and its name.
+        """
         self._book(order)
         for _, debit, _ in charges:
             debit.answered = True
         made: list[Mirror] = []
-        scarcest: float | None = None
+        scarcest: tuple[float, str] | None = None
         for reading in readings:
             mirror = self._mirrors.get(reading.name)
             if mirror is None:
@@ -213,13 +222,14 @@ class Quotas:
                     continue
                 mirror = self._make(reading, now)
                 made.append(mirror)
+            self.lessons[reading.name].heard(reading, now)
             mine = next((debit for charged, debit, _ in charges if charged.name == reading.name), None)
             mirror.observe(reading, order, sent_at, now, mine)
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, now)
                 mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
-                share = reading.remaining / mirror.limit
+                share = reading.remaining / mirror.limit, mirror.name
                 scarcest = share if scarcest is None else min(scarcest, share)
         self._find_room(now)
         return made, scarcest
@@ -252,15 +262,12 @@ class Quotas:
         else:
             mirror = Bucket(reading, now, self.default_window)
         self._mirrors[reading.name] = mirror
+        self.lessons[reading.name] = QuotaLesson()
         place = PLACES.get(reading.unit)
         if place is not None:
             self._charged.append((mirror, place, reading.unit in PRODUCED))
         return mirror
 
-<<<<<<< HEAD
-    def _book(self, confirmed: int = 0) -> None:
-        """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
-=======
     def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, now: float) -> Mirror:
         """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
         turned: Mirror
@@ -276,8 +283,8 @@ class Quotas:
         self._charged = [(turned if each is mirror else each, *rest) for each, *rest in self._charged]
         return turned
 
-    def _book(self) -> None:
->>>>>>> dfa10804a95e46a0998b8db6e9b4b4009e69db94
+    def _book(self, confirmed: int = 0) -> None:
+        """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
         tab, self._tab = self._tab, []
         sums, latest = [0.0] * len(PLACES), None
         for entry in tab if confirmed else ():
