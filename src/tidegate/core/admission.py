@@ -39,9 +39,6 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
 
-HEADERS_EVERY = 16
-"""Successes of which one re-anchors the mirrors while more than half of every quota is left."""
-
 Out = list[events.Event] | None
 
 
@@ -104,7 +101,7 @@ class Permit:
         self.answered = False
         self.learned = False
         self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
-        self.informs = not admission.quotas.ample or admission.counts.attempts % HEADERS_EVERY == 0
+        self.informs = admission.quotas.asks
 
     @property
     def key(self) -> Key:

@@ -87,6 +87,12 @@ AMPLE = 0.5
 LONGEST_TAB = 64
 """Charges that wait to be booked at the most, however long no reading comes."""
 
+READ_CALLS = 64
+READ_SHARE = 1 / 16
+READ_SECONDS = 1.0
+"""While all is ample, an answer is read after so many calls, such a share of the room used, or so long: what comes
+first. To read one takes as long as everything else that is done for five calls."""
+
 Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
 
@@ -114,14 +120,17 @@ class Quotas:
 
     `ample` says that more than half of each is left; it is found anew with each answer that is read, and ends between
     two of them where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are
-    booked in one go before anything looks at a mirror: what a mirror says is the same.
+    booked in one go before anything looks at a mirror: what a mirror says is the same. `asks` says that the answer to
+    the call charged last is to be read.
     """
 
-    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window", "lessons")
+    __slots__ = ("_charged", "_mirrors", "_patience", "_read_at", "_tab", "ample", "asks", "default_window", "lessons")
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
         self.ample = False
+        self.asks = True
+        self._patience, self._read_at = 0, 0.0
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
         self.lessons: dict[str, QuotaLesson] = {}
@@ -157,6 +166,7 @@ class Quotas:
         if not self._charged:
             return charges
         if not self.ample:
+            self.asks = True
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))
@@ -166,6 +176,10 @@ class Quotas:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
             self._book()
+        self._patience -= 1
+        self.asks = self._patience <= 0 or now >= self._read_at
+        if self.asks:
+            self._be_patient(cost, now)
         return charges
 
     def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
@@ -314,6 +328,15 @@ class Quotas:
         for mirror in self._mirrors.values():
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
             self.ample = self.ample and mirror.room > 0.0
+
+    def _be_patient(self, cost: Cost, now: float) -> None:
+        """Says after how many calls like this one, and when, an answer is read again."""
+        calls: float = READ_CALLS
+        for mirror, place, reserves in self._charged:
+            charged = cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
+            if charged > 0.0:
+                calls = min(calls, READ_SHARE * mirror.room / charged)
+        self._patience, self._read_at = int(calls), now + READ_SECONDS
 
     def _spend(self, mirror: Mirror, amount: float) -> None:
         mirror.room -= amount
