@@ -22,7 +22,7 @@ from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
 from tidegate.providers import Provider
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
-from tidegate.testing import Call, Refusal
+from tidegate.testing import Call, Reason, Refusal
 from tidegate.testing.accounts import Accounts, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
@@ -108,6 +108,9 @@ class Laboratory(World):
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
         self.left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
         self.losses: dict[str, int] = {}
+        self.unfinished = row.count
+        self.refused_at: list[float] = []
+        self.met_outage_at: list[float] = []
         for _ in range(min(row.callers, row.count)):
             self._next()
 
@@ -130,6 +133,7 @@ class Laboratory(World):
             name = "expired" if outcome is None else f"{outcome.kind} {outcome.status}"
             self.losses[name] = self.losses.get(name, 0) + 1
         self.makespan = self.now
+        self.unfinished -= 1
         self._next()
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
@@ -144,6 +148,8 @@ class Laboratory(World):
         verdict = self.accounts.admit("key", str(call.row), turn.call, stream=turn.stream)
         headers = self._headers(verdict)
         if isinstance(verdict.outcome, Refusal):
+            outage = verdict.outcome.reason is Reason.OUTAGE
+            (self.met_outage_at if outage else self.refused_at).append(self.now)
             self._refuse(verdict.outcome, headers, turn, permit, reply)
             return
         admission, output = verdict.outcome, self._output(turn.call)
@@ -226,12 +232,13 @@ def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
     laboratory = Laboratory(row, seed, settings)
     laboratory.run()
     losses = dict(laboratory.losses)
-    if never := row.count - len(laboratory.ended):
-        losses["never ended"] = never
+    if laboratory.unfinished:
+        losses["never ended"] = laboratory.unfinished
     return measured(
         row,
         seed,
         laboratory.accounts.truth(),
+        [sending.row for sending in laboratory.sends],
         makespan=laboratory.makespan,
         cpu=time.process_time() - began,
         losses=losses,

@@ -248,7 +248,9 @@ class Queues:
 
     def _pump(self, admission: Admission, now: float, out: list[events.Event] | None) -> list[Waiter]:
         slots = self._slots.get(admission.key)
-        return slots.pump(now, out) if slots is not None and slots.admission is admission else []
+        if slots is None or slots.admission is not admission or not slots.line.count:
+            return []
+        return slots.pump(now, out)
 
     def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         """Wakes, gives back what was dropped meanwhile, and tells, with the lock free."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tidegate.core.admission import Permit
-from tidegate.core.bucket import DEFAULT_WINDOW
+from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.learned import export
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import Cost, Key

@@ -39,9 +39,6 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
 
-HEADERS_EVERY = 16
-"""Successes of which one re-anchors the mirrors while more than half of every quota is left."""
-
 Out = list[events.Event] | None
 
 
@@ -104,7 +101,7 @@ class Permit:
         self.answered = False
         self.learned = False
         self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
-        self.informs = not admission.quotas.ample or admission.counts.attempts % HEADERS_EVERY == 0
+        self.informs = admission.quotas.asks
 
     @property
     def key(self) -> Key:
@@ -335,7 +332,8 @@ class Admission:
         if permit.probe or self.breaker.failures:
             self._answered(permit, now, out)
         if permit.epoch == self.epoch:
-            self.pause.answered()
+            if self.pause.refusals or self.pause.alone:
+                self.pause.answered()
             if self.limit.succeeded(saturation):
                 self.lessons.limit.taken(Origin.ANSWERS, now)
                 if out is not None:
@@ -399,5 +397,5 @@ class Admission:
         if not name or name in self.quotas.unproven:
             return ""
         if new_wave:
-            self.quotas.overdrawn(name, now, hint)
+            self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name

@@ -16,9 +16,12 @@ GRACE_BOUNDS = (0.02, 2.0)
 
 
 class Pause:
-    """The pause of one key; all instants are monotonic seconds. While `alone` the next attempt goes by itself."""
+    """The pause of one key; all instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
-    __slots__ = ("_grace", "_grace_until", "_refusals", "alone", "base", "cap", "until")
+    `refusals` without a hint make each delay longer, until a call comes through.
+    """
+
+    __slots__ = ("_grace", "_grace_until", "alone", "base", "cap", "refusals", "until")
 
     def __init__(self, base: float, cap: float) -> None:
         self.base = base
@@ -27,7 +30,7 @@ class Pause:
         self.alone = False
         self._grace_until = float("-inf")
         self._grace = GRACE_FIRST
-        self._refusals = 0
+        self.refusals = 0
 
     def close(self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool) -> float:
         """Closes the gate for `hint` seconds, or for a growing jittered delay without one; returns its end.
@@ -36,11 +39,11 @@ class Pause:
         refusal of a wave moves it.
         """
         if new_wave:
-            self._refusals += 1
+            self.refusals += 1
         if hint is not None and hint > 0.0:
             self._extend(now + min(hint, self.cap))
         elif new_wave:
-            self._extend(now + half_jitter(self._refusals, self.base, self.cap, draw))
+            self._extend(now + half_jitter(self.refusals, self.base, self.cap, draw))
         if alone and new_wave:
             self.alone = True
             self._grace_until = float("-inf")
@@ -48,7 +51,7 @@ class Pause:
 
     def answered(self) -> None:
         """A call came through: the next delay without a hint is short again."""
-        self._refusals = 0
+        self.refusals = 0
         self.alone = False
 
     def refused_within(self, seconds: float) -> None:

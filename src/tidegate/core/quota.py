@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from tidegate.core.bucket import DEFAULT_WINDOW, Bucket
-from tidegate.core.ledger import Debit
+from tidegate.core.bucket import Bucket
+from tidegate.core.derive import DEFAULT_WINDOW
+from tidegate.core.ledger import Debit, Ledger
 from tidegate.core.lesson import QuotaLesson
-from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading
+from tidegate.core.rolling import Rolling
+from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
 
 
@@ -18,7 +20,6 @@ class Mirror(Protocol):
     name: str
     unit: str
     limit: float
-    window: float
     scale: float
     room: float
     """Units that may be charged before less than half of the limit is left."""
@@ -26,6 +27,18 @@ class Mirror(Protocol):
     """Units charged by this process from `since` on (monotonic seconds), when `stood` units were left."""
     since: float
     stood: float
+    ledger: Ledger
+    reserved: float
+
+    @property
+    def window(self) -> float:
+        """Seconds that it counts over."""
+        ...
+
+    @property
+    def turned(self) -> Refill | None:
+        """How the quota comes back, where that turned out to be otherwise than this copy takes it to."""
+        ...
 
     @property
     def paces(self) -> bool:
@@ -56,8 +69,8 @@ class Mirror(Protocol):
         """Takes back what a refused request was not charged."""
         ...
 
-    def overdrawn(self, now: float, retry_after: float | None) -> None:
-        """The provider refused although this copy saw room; `retry_after` is in seconds, where it said one."""
+    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
+        """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
         ...
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
@@ -73,6 +86,12 @@ AMPLE = 0.5
 
 LONGEST_TAB = 64
 """Charges that wait to be booked at the most, however long no reading comes."""
+
+READ_CALLS = 64
+READ_SHARE = 1 / 16
+READ_SECONDS = 1.0
+"""While all is ample, an answer is read after so many calls, such a share of the room used, or so long: what comes
+first. To read one takes as long as everything else that is done for five calls."""
 
 Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
@@ -103,14 +122,28 @@ class Quotas:
 
     `ample` says that more than half of each is left; it is found anew with each answer that is read, and ends between
     two of them where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are
-    booked in one go before anything looks at a mirror: what a mirror says is the same.
+    booked in one go before anything looks at a mirror: what a mirror says is the same. `asks` says that the answer to
+    the call charged last is to be read.
     """
 
-    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window", "lessons", "unproven")
+    __slots__ = (
+        "_charged",
+        "_mirrors",
+        "_patience",
+        "_read_at",
+        "_tab",
+        "ample",
+        "asks",
+        "default_window",
+        "lessons",
+        "unproven",
+    )
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
         self.ample = False
+        self.asks = True
+        self._patience, self._read_at = 0, 0.0
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
         self.lessons: dict[str, QuotaLesson] = {}
@@ -176,6 +209,7 @@ class Quotas:
         if not self._charged:
             return charges
         if not self.ample:
+            self.asks = True
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))
@@ -185,6 +219,10 @@ class Quotas:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
             self._book()
+        self._patience -= 1
+        self.asks = self._patience <= 0 or now >= self._read_at
+        if self.asks:
+            self._be_patient(cost, now)
         return charges
 
     def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
@@ -198,8 +236,9 @@ class Quotas:
     def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
         """Turns what an attempt had reserved into a charge of what it `produced`."""
         self._book()
-        for mirror, _, reserve in charges:
+        for charged, _, reserve in charges:
             if reserve:
+                mirror = self._mirrors[charged.name]
                 mirror.settle(reserve, produced, order, now)
                 mirror.used += produced
                 self._spend(mirror, max(0.0, produced - reserve))
@@ -207,14 +246,19 @@ class Quotas:
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""
         self._book()
-        for mirror, debit, reserve in charges:
+        for charged, debit, reserve in charges:
+            mirror = self._mirrors[charged.name]
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
-    def overdrawn(self, name: str, now: float, retry_after: float | None) -> None:
-        """The provider refused for want of the quota `name`, whatever its mirror says."""
+    def overdrawn(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
+        """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
         self.ample = False
-        self.mirrors[name].overdrawn(now, retry_after)
+        mirror = self.mirrors[name]
+        mirror.overdrawn(sent_at, now, retry_after)
+        if mirror.turned is not None:
+            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0)
+            self._turn(mirror, mirror.turned, empty, now).observe(empty, order, sent_at, now, None)
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
@@ -236,8 +280,11 @@ class Quotas:
                 mirror = self._make(reading, now)
                 made.append(mirror)
             self.lessons[reading.name].heard(reading, now)
-            mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
+            mine = next((debit for charged, debit, _ in charges if charged.name == reading.name), None)
             mirror.observe(reading, order, sent_at, now, mine)
+            if mirror.turned is not None:
+                mirror = self._turn(mirror, mirror.turned, reading, now)
+                mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit, mirror.name
                 scarcest = share if scarcest is None else min(scarcest, share)
@@ -263,13 +310,35 @@ class Quotas:
         return tightest
 
     def _make(self, reading: Reading, now: float) -> Mirror:
-        mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
+        mirror: Mirror
+        if reading.refill == "fixed":
+            mirror = Window(reading, now, self.default_window)
+        elif reading.window is None and reading.reset_after is None:
+            # Nothing tells how it comes back. A window promises least, and shows soon whether it is one.
+            mirror = Window(reading, now, self.default_window, supposed=True)
+        else:
+            mirror = Bucket(reading, now, self.default_window)
         self._mirrors[reading.name] = mirror
         self.lessons[reading.name] = QuotaLesson()
         place = PLACES.get(reading.unit)
         if place is not None:
             self._charged.append((mirror, place, reading.unit in PRODUCED))
         return mirror
+
+    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, now: float) -> Mirror:
+        """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
+        turned: Mirror
+        if refill == "fixed":
+            turned = Window(reading, now, self.default_window)
+        elif refill == "rolling" and isinstance(mirror, Bucket):
+            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken)
+        else:
+            turned = Bucket(reading, now, self.default_window)
+        turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
+        turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
+        self._mirrors[mirror.name] = turned
+        self._charged = [(turned if each is mirror else each, *rest) for each, *rest in self._charged]
+        return turned
 
     def _book(self, confirmed: int = 0) -> None:
         """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
@@ -302,6 +371,15 @@ class Quotas:
         for mirror in self._mirrors.values():
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
             self.ample = self.ample and mirror.room > 0.0
+
+    def _be_patient(self, cost: Cost, now: float) -> None:
+        """Says after how many calls like this one, and when, an answer is read again."""
+        calls: float = READ_CALLS
+        for mirror, place, reserves in self._charged:
+            charged = cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
+            if charged > 0.0:
+                calls = min(calls, READ_SHARE * mirror.room / charged)
+        self._patience, self._read_at = int(calls), now + READ_SECONDS
 
     def _spend(self, mirror: Mirror, amount: float) -> None:
         mirror.room -= amount

@@ -148,7 +148,8 @@ class Stack:
                 body = request.content
             else:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
-            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, url.query)
+            query = url.query if provider.query_credential else b""
+            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, query)
             call = HttpxCall(mark, provider, sending)
         except Exception:
             unreadable()
