@@ -85,6 +85,7 @@ quotas = st.builds(
     level=st.sampled_from([0.0, 1.0, 1e6]),
     back_in=st.sampled_from([None, 0.0, 86_400.0]),
     stated=st.booleans(),
+    said=st.sampled_from(["continuous", "fixed"]),
 )
 
 

@@ -24,14 +24,23 @@ from tidegate.core.vocabulary import Reading, Refill
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
-"""Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
+MARGIN_SECONDS = 0.1
+"""Kept in hand so that jitter between two sends does not overdraw: half a request, or what comes back in a tenth of a
+second where that is less; 0.2 % of a token limit."""
 
-MARGIN_SECONDS = 0.005
-"""What a bucket that holds less than its limit can keep in hand is no more than its refill of so long: it is full soon."""
+LONG_WINDOW = 3600.0
+"""Seconds; the refusal of a longer one is final for its call (a day's), so nothing is spared there.."""
+
+BRIM_SECONDS = 0.005
+SPILT_MOST = 0.25
+"""A bucket that holds hardly more than one request cannot keep anything in hand: it is left full for so long before each,
+and what comes back meanwhile, a quarter of a request at most, is lost."""
 
 UNSURE_MOST = 1.0
+UNSURE_SECONDS = 0.25
 """Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
-answer took longer than the quickest. A client that is slow to send (busy loops, new connections) is seen by that."""
+answer took longer than the quickest, but within the second time. A client that is slow to send (busy loops, new
+connections) is seen by that."""
 
 SLACK_SHARE = 0.005
 SLACK_MOST = 0.05
@@ -77,6 +86,7 @@ class Bucket:
         "_quickest",
         "_reorder",
         "_slack",
+        "_spilt",
         "_span_at",
         "_span_clear",
         "_span_estimated",
@@ -107,7 +117,7 @@ class Bucket:
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self.period = Period(self.window)
-        self._brim = self.limit
+        self._brim, self._spilt = self.limit, 0.0
         self._anchor_order = -1
         self._anchor_at = now
         self._anchor_level = self.limit
@@ -127,6 +137,11 @@ class Bucket:
     def turned(self) -> Refill | None:
         """How the quota comes back, where that turned out not to be continuously."""
         return self.period.turned
+
+    @property
+    def declared(self) -> float | None:
+        """Its window."""
+        return self.window
 
     @property
     def paces(self) -> bool:
@@ -158,7 +173,7 @@ class Bucket:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
         debit = Debit(amount * self.scale, order, now, amount)
         self._advance(now)
-        self._ceiling -= debit.amount
+        self._ceiling -= debit.amount + self._spilt
         entries = self.ledger.entries
         if entries and entries[0].charged_at < now - FOLD_WINDOWS * self.window:
             self._fold(now)
@@ -184,6 +199,8 @@ class Bucket:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
+        if sent_at < self.since:
+            return  # nothing was known yet
         step = 1.0 if self.unit == "requests" else self.limit * SLACK_SHARE
         self._slack = min(self._slack + step, self.limit * SLACK_MOST)
 
@@ -196,6 +213,7 @@ class Bucket:
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return
+        first = self._anchor_order < 0
         low, _ = REORDER_BOUNDS
         self._reorder = max(low, self._reorder * REORDER_DECAY)
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
@@ -208,11 +226,13 @@ class Bucket:
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         if self.unit == "requests":
             self._quickest = min(self._quickest, now - sent_at)
-            self._unsure = min(UNSURE_MOST, self.rate * (now - sent_at - self._quickest))
+            longest = UNSURE_SECONDS if self.window <= LONG_WINDOW else INFINITY
+            self._unsure = min(UNSURE_MOST, self.rate * min(longest, now - sent_at - self._quickest))
         self._anchor_remaining = level
         self._advance(now)
         refilled = min(self._brim, level + self.rate * (now - sent_at))
-        self._ceiling = max(self._ceiling, refilled - self.ledger.total)
+        seen_level = refilled - self.ledger.total
+        self._ceiling = seen_level if first else max(self._ceiling, seen_level)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: Debit | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
@@ -220,7 +240,7 @@ class Bucket:
         if debit is None:
             return
         if level >= self._anchor_remaining and debit.live and debit.order <= self._anchor_order:
-            self._ceiling -= self.ledger.amend(debit, 0.0)
+            self.ledger.amend(debit, 0.0)
             return
         if self.unit != "requests":
             return
@@ -240,7 +260,10 @@ class Bucket:
         self.window = self.period.window(reading, sent_at, self.window)
         self.rate = self.limit / self.window
         brim = self.period.brim
-        self._brim = self.limit if brim is None else brim + min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
+        if brim is not None:
+            self._brim, self._spilt = brim, min(SPILT_MOST, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
+        else:
+            self._brim, self._spilt = self.limit, 0.0
 
     def _learn_scale(self, level: float, order: int, sent_at: float) -> None:
         # What a token estimate is worth in the provider's count shows over a span of anchors: what was charged (the
@@ -265,7 +288,12 @@ class Bucket:
         self._span_clear = level < FULL * self.limit
 
     def _margin(self) -> float:
-        base = MARGIN_REQUESTS if self.unit == "requests" else self.limit * MARGIN_SHARE
+        if self.unit != "requests":
+            base = self.limit * MARGIN_SHARE
+        elif self.window <= LONG_WINDOW:
+            base = min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
+        else:
+            base = MARGIN_REQUESTS
         return base + self._slack + self._unsure
 
     def _advance(self, now: float) -> None:

@@ -22,6 +22,9 @@ JITTER_SHARE = 0.1
 """Seconds by which instants and times that are the same may differ (new connections, a busy loop), and share of the
 time that they may."""
 
+VARIED = 0.1
+"""Share of the limit by which the use must have varied before an unvaried time or instant means anything."""
+
 MOST_TAKEN = 1024
 """Steps that are kept of what was taken when, for as long as the quota may be one of a rolling window."""
 
@@ -30,23 +33,22 @@ SHORTEST = 1.0
 
 
 class Period:
-    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is.
-
-    `taken` says what was taken when (instant, units), for as long as it may have turned to a rolling window.
-    """
+    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is."""
 
     __slots__ = (
         "_default",
         "_denied",
         "_first",
         "_high",
+        "_least",
         "_low",
+        "_most",
         "_same_instant",
         "_same_time",
+        "_taken",
+        "_used",
         "brim",
-        "taken",
         "turned",
-        "used",
     )
 
     def __init__(self, default: float) -> None:
@@ -60,14 +62,19 @@ class Period:
         """Seconds after which what was taken comes back, where the window is a rolling one."""
         return self._first[1] if self._first is not None else self._default
 
+    def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
+        """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
+        return [(at, amount) for at, amount in self._taken if at < sent_at - JITTER]
+
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
         self._first: tuple[float, float] | None = None
         self._same_instant = self._same_time = True
         self.brim: float | None = None
-        self.used = 0.0
-        self.taken: list[tuple[float, float]] = []
+        self._least, self._most = float("inf"), 0.0
+        self._used = 0.0
+        self._taken: list[tuple[float, float]] = []
 
     def window(self, reading: Reading, sent_at: float, so_far: float) -> float:
         """The window in seconds, by one more answer, to the request sent at `sent_at`."""
@@ -93,7 +100,7 @@ class Period:
         natural = snap(low, high, so_far)
         denied = low > high
         if denied:
-            if self._same_instant or self._same_time:
+            if (self._same_instant or self._same_time) and self._most - self._least >= VARIED * limit:
                 if not (self._same_instant and self._same_time):
                     self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
@@ -111,9 +118,10 @@ class Period:
         return window
 
     def _compare(self, sent_at: float, used: float, reset: float, resolution: float) -> None:
-        if self._same_time and len(self.taken) < MOST_TAKEN and used > self.used:
-            self.taken.append((sent_at, used - self.used))
-            self.used = used
+        if self._same_time and len(self._taken) < MOST_TAKEN and used > self._used:
+            self._taken.append((sent_at, used - self._used))
+            self._used = used
+        self._least, self._most = min(self._least, used), max(self._most, used)
         if self._first is None:
             self._first = sent_at, reset
             return
@@ -125,4 +133,4 @@ class Period:
         self._same_instant = self._same_instant and abs(sent_at + reset - first_at - first_reset) <= slack
         self._same_time = self._same_time and abs(reset - first_reset) <= slack
         if not self._same_time:
-            self.taken.clear()
+            self._taken.clear()

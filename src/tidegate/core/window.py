@@ -14,7 +14,6 @@ be of a window, because nothing told how the quota comes back. Where little is b
 from __future__ import annotations
 
 from collections import deque
-from math import log2
 
 from tidegate.core.boundaries import Boundaries, usable_window
 from tidegate.core.derive import DEFAULT_WINDOW, MONTH
@@ -143,6 +142,11 @@ class Window:
         return self._boundaries.period
 
     @property
+    def declared(self) -> float | None:
+        """Its window where that is certain."""
+        return self._boundaries.period if self._boundaries.known else None
+
+    @property
     def _certain(self) -> bool:
         # Whether waiting for the boundary is right, and no try would tell more.
         boundaries = self._boundaries
@@ -166,7 +170,8 @@ class Window:
     def comes_back_at(self, now: float) -> float | None:
         """When the whole limit is there again; at the latest, where no boundary is known."""
         self._roll(now)
-        return self._boundary_high + BOUNDARY_GUARD if self._boundary_high is not None else now + self.window
+        high = self._boundaries.high
+        return high + BOUNDARY_GUARD if high is not None else now + self.window
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit: now, after the boundary, or when the next may try."""
