@@ -420,23 +420,33 @@ class Admission:
             out.append(events.RateLimitHit(self.key, now, *facts))
 
     def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
-        before = self.limit.slots
-        if not self.pacer.active and outcome.cause is not Cause.SLOPE and not outcome.retry_after:
-            admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
-            if self.limit.refused(permit.in_flight, admitted, now, new_wave):
-                self.lessons.limit.taken(Origin.REFUSALS, now)
-                if out is not None and self.limit.slots < before:
-                    facts = (outcome.cause, outcome.status)
-                    out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots, *facts))
-                return
-            self.limit.lift()
-        self.lessons.pace.taken(Origin.REFUSALS, now)
+        """Whether it was a ceiling or a rate that refused; either then holds calls back."""
+        before, limit = self.limit.slots, self.limit
         if self.pacer.active:
+            self.lessons.pace.taken(Origin.REFUSALS, now)
             self.pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause)
+        elif self._capped(permit, outcome, now, new_wave):
+            self.lessons.limit.taken(Origin.REFUSALS, now)
+            if new_wave and out is not None and limit.slots < before:
+                out.append(events.ConcurrencyDecreased(self.key, now, limit.slots, outcome.cause, outcome.status))
         else:
-            self.pacer.begin(
-                self._run(), permit.sent_at - self.began, self._announced(), permit.sent_at, now, outcome.cause
-            )
+            limit.lift()
+            self.lessons.pace.taken(Origin.REFUSALS, now)
+            facts = (self._run(), permit.sent_at - self.began, self._announced())
+            self.pacer.begin(*facts, permit.sent_at, now, outcome.cause)
+
+    def _capped(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
+        """Whether the concurrency limit takes the refusal. Who can name a time, or a slope, has no want of slots."""
+        if outcome.cause is Cause.SLOPE or outcome.retry_after:
+            return False
+        admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
+        if self.limit.refused(permit.in_flight, admitted, now, new_wave):
+            return True
+        if outcome.cause is not Cause.CONCURRENCY:
+            return False
+        if new_wave:
+            self.limit.cut_to(permit.in_flight, now)
+        return True
 
     def _run(self) -> int:
         """Calls let in since the key was last idle."""

@@ -16,12 +16,15 @@ from collections.abc import Mapping
 SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
-FIRST = 4
-RAMP = 0.08
-RAMP_RATE = 250.0
-RAMP_MOST = 100
-"""The first round: slots at once, seconds in which they double, most new ones a second, and how many there are before
-an answer has come (httpx: max_connections=100; Inspect AI: 100 at most)."""
+RAMP = 0.05
+RAMP_RATE = 200.0
+SLOW_RAMP = 0.5
+SLOW_FROM = 100
+"""The first round: seconds in which the slots double, at most so many new ones a second; and seconds in which they
+double from so many on (httpx: max_connections=100), by when the slowest refusal should have come."""
+
+DOUBLING = 0.6931
+"""Natural logarithm of 2: what grows by this share of itself in a time has doubled by its end."""
 
 TRIAL_FIRST = 0.25
 TRIAL_GROWTH = 2.0
@@ -42,6 +45,7 @@ class ConcurrencyLimit:
     __slots__ = (
         "_announced",
         "_before",
+        "_first",
         "_held",
         "_lift",
         "_opens",
@@ -58,7 +62,7 @@ class ConcurrencyLimit:
     )
 
     def __init__(self, start: int, highest: int, cut: float) -> None:
-        self._value = float(min(start, highest, FIRST))
+        self._value = self._first = float(min(start, highest))
         self._ramping = True
         self._announced = False
         self._seeded_until = -INFINITY
@@ -90,13 +94,18 @@ class ConcurrencyLimit:
             if in_flight > self.slots:
                 self._tried(now)
             return
-        if not self._ramping or self._value >= RAMP_MOST or self.scarcity < 1.0:
-            self._opens = INFINITY
+        if not self._ramping or self.scarcity < 1.0 or self.useful < INFINITY:
             return
         if in_flight > self.slots:
             self._set(float(in_flight))
-        pause = max(1.0 / RAMP_RATE, 1.4427 * RAMP / self.slots)
-        self._opens = max(now + pause, self._seeded_until) if self._value < min(RAMP_MOST, self.highest) else INFINITY
+        if self.slots < in_flight or self._value >= self.highest:
+            self._opens = INFINITY
+            return
+        if self.slots < SLOW_FROM:
+            pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.slots))
+        else:
+            pause = SLOW_RAMP / (DOUBLING * self.slots)
+        self._opens = max(now + pause, self._seeded_until)
 
     def announced(self, remaining: float) -> None:
         """A first header said that `remaining` requests stand ready: in the first slow start the limit goes there."""
@@ -121,25 +130,26 @@ class ConcurrencyLimit:
 
         Then the limit goes just under it.
         """
-        if self.ceiling < INFINITY:
-            if in_flight <= self.ceiling:
-                return False
-            self._ramping = False
-            if new_wave:
-                self._trial_delay = min(TRIAL_MOST, self._trial_delay * TRIAL_GROWTH)
-            self._cap(min(self.ceiling, float(in_flight - 1)), now)
-            return True
-        if in_flight <= admitted:
+        known = self.ceiling < INFINITY
+        if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
             return False
+        if known and new_wave:
+            self._trial_delay = min(TRIAL_MOST, self._trial_delay * TRIAL_GROWTH)
         self._ramping = False
-        self._cap(float(max(1, in_flight - 1)), now)
+        self._cap(min(self.ceiling, in_flight - 1.0), now)
         return True
+
+    def cut_to(self, in_flight: int, now: float) -> None:
+        """The provider says that `in_flight` were too many, and no ceiling explains it; called once per epoch."""
+        self._ramping = False
+        self._trial_delay = TRIAL_FIRST
+        self._cap(float(int(self.cut * in_flight)), now)
 
     def bound(self, useful: float) -> None:
         """More than `useful` in flight brings nothing; infinity: it does."""
         if self.useful == INFINITY:
             self._before = self._value
-            self._ramping = False
+        if self.ceiling == INFINITY:
             self._opens = INFINITY
         self.useful = useful
         self._set(self._before)
@@ -148,7 +158,7 @@ class ConcurrencyLimit:
         """It was a rate that refused, no ceiling."""
         self.ceiling = INFINITY
         self._ramping = True
-        self._opens = 0.0
+        self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
     def scarce(self, share: float) -> None:
         """Holds back a part of the slots while `share` (0 to 1) of a quota remains: 20 % of them at 0, 60 % at 10 %.
@@ -156,11 +166,13 @@ class ConcurrencyLimit:
         Only for quotas that no mirror can pace; promptfoo's scheduler acts at the same 10 % with the same factors.
         """
         self.scarcity = 1.0 if share >= 0.1 else 0.2 + 4.0 * max(0.0, share)
+        if self.scarcity < 1.0 and self.ceiling == INFINITY:
+            self._opens = INFINITY
         self._set(self._value)
 
     def export(self, now: float) -> dict[str, float]:
         """The limit, for a later run; nothing while it is the one it began with."""
-        return {"slots": self._value} if self._value > FIRST or self.ceiling < INFINITY else {}
+        return {"slots": self._value} if self._value != self._first else {}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
         """Begins with the limit of an earlier run: the first round goes on from there, a moment later.

@@ -31,6 +31,7 @@ DROP = 0.25
 
 SEEK_STEP = 1.5
 SEEK_CALLS = 3
+SEEK_BACK = 0.5
 """While the rate is not known the pace grows by half whenever so many calls were let in."""
 
 STEP = 1.25
@@ -48,13 +49,16 @@ ANNOUNCED_PATIENCE = 30.0
 ANNOUNCED_SHARE = 0.985
 NEAR = 0.5
 
+CLIMB_FROM = 1.2
 CLIMB = 1.1
-CLIMB_SECONDS = 0.25
-CLIMB_BACK = 0.95
-CLIMB_SLOWER = 1.03
+CLIMB_SECONDS = 0.15
+CLIMB_SOONER = 0.8
+CLIMB_SLOWER = 1.2
 CLIMB_WAIT = 0.15
-CLIMB_PAUSE = 0.75
-"""Growth under a slope limit: 1.46 a second, under the 1.5 that spike arrests allow; what a refusal takes back."""
+CLIMB_WAITS = 8
+CLIMB_WAIT_GROWTH = 1.5
+"""Under a slope limit: the first pace, times what was let in during a second; its growth at each step; how soon the
+next one comes, and how that changes with a step that holds and one that is refused; the first wait after a refusal."""
 
 PATIENCE_SECONDS = 1.0
 PATIENCE_KNOWN = 2.0
@@ -71,6 +75,13 @@ SAME = 0.15
 
 SURE = 4
 TRUE_SHARE = 0.9
+MANY = 30
+DEEP = 3.0
+NO_SURPLUS = 1.015
+AFTERMATH_FADES = 0.7
+AFTERMATH_MOST = 1.0
+AFTERMATH_FIRST = 0.2
+AFTERMATH_SHARE = 0.03
 """Calls let in between two refusals from which their rate is taken; below this share of the pace it was no drop, but a
 measurement too high."""
 
@@ -78,8 +89,7 @@ SLOWEST = 1.0 / 60.0
 """Calls a second that are tried at least (C-17: growing to 60 s)."""
 
 BURST_SECONDS = 0.05
-SMALL_BURST = 2.5
-"""What a late timer may catch up, in seconds of the pace. A bucket of less than so many calls saves nothing."""
+"""What a late timer may catch up, in seconds of the pace."""
 
 WAIT_GROWTH = 1.6
 OUTAGE_SECONDS = 0.5
@@ -111,6 +121,7 @@ class Pacer:
     """The pace of one key; `rate` is in calls a second, instants are monotonic seconds."""
 
     __slots__ = (
+        "_aftermath",
         "_at",
         "_base",
         "_best",
@@ -120,14 +131,21 @@ class Pacer:
         "_first_seconds",
         "_former",
         "_grace",
+        "_held",
+        "_highest",
         "_judged_at",
+        "_last_count",
+        "_last_seconds",
         "_level",
         "_lone",
+        "_measured_at",
         "_next",
         "_next_count",
         "_patience",
         "_price",
+        "_promoted_from",
         "_refused",
+        "_saves",
         "_wait_seconds",
         "_waits",
         "_zero_at",
@@ -158,6 +176,9 @@ class Pacer:
         self._judged_at = float("inf")
         self._grace = GRACE_FIRST
         self._zero_at, self._zero_count = 0.0, 0
+        self._last_count, self._last_seconds = 0, 0.0
+        self._highest = self._held = self._promoted_from = self._measured_at = self._aftermath = 0.0
+        self._saves = False
         self._first_count, self._first_seconds = 0, 0.0
 
     @property
@@ -186,7 +207,7 @@ class Pacer:
         if self._lone:
             self._lone = False
             self._judged_at = now + self._grace
-            self._level = 1.0 - self.rate * self._grace
+            self._level = min(0.0, 1.0 - self.rate * self._grace)
         elif now >= self._next and self.sent_count >= self._next_count:
             self._step(now)
 
@@ -206,7 +227,7 @@ class Pacer:
         if rate > NEAR * most:
             rate = ANNOUNCED_SHARE * most
         if cause is Cause.SLOPE:
-            self.phase, self.rate = Phase.CLIMBING, max(SLOWEST, count / max(1.0, seconds))
+            self.phase, self.rate = Phase.CLIMBING, max(SLOWEST, CLIMB_FROM * count / max(1.0, seconds))
             self._after(self._climb, 0, now)
             wait = CLIMB_WAIT
         else:
@@ -233,6 +254,8 @@ class Pacer:
             self._too_steep(since, now)
         else:
             self._learn(since, sent_at - self._zero_at, cause, now)
+            if self.phase is Phase.HOLDING and 0.0 < now - self._measured_at < AFTERMATH_MOST:
+                self._aftermath = now - self._measured_at + self._wait_seconds
         if since >= SURE:
             self._zero_at, self._zero_count = sent_at, count
             self._waits, self._wait_seconds = 0, 0.0
@@ -260,11 +283,17 @@ class Pacer:
         if count < SURE and (not count or self.phase is Phase.HOLDING):
             self._wait(cause, now)
         elif count < SURE:
-            self._seek(min(self.rate, (count + 0.5) / seconds), now)
+            self._seek(min(self.rate, max(self.rate * SEEK_BACK, (count + 0.5) / seconds)), now)
+        elif self.phase is Phase.HOLDING and self._promoted_from:
+            # It did not hold: what comes back unused is kept, and was spent.
+            self._saves = True
+            self._hold(self._promoted_from, now)
         elif self.phase is Phase.HOLDING and count / seconds > TRUE_SHARE * self.rate:
             self._former = self.rate
             self._patience = PATIENCE_SECONDS
             self._seek(self.rate * DROP, now)
+        elif self.phase is Phase.HOLDING and count < MANY and self.burst > DEEP * self.rate:
+            self._measure(count + self._last_count, seconds + self._last_seconds, now)
         else:
             self._measure(count, seconds, now)
 
@@ -277,7 +306,7 @@ class Pacer:
         else:
             self._former = -1.0
             if cause is Cause.SLOPE:
-                seconds = CLIMB_WAIT
+                seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** max(0, self._waits - CLIMB_WAITS)
         self._wait_seconds = min(seconds, 1.0 / SLOWEST)
         self._level = 1.0 - self.rate * self._wait_seconds
         self._lone = True
@@ -303,8 +332,8 @@ class Pacer:
         before, rate = self.measured, count / seconds
         self.measured = rate
         self._best = max(rate, self._best * BEST_FADES)
-        if not before:
-            self.burst = max(1.0, self._first_count - rate * self._first_seconds)
+        self.burst = max(1.0, self._first_count - rate * self._first_seconds)
+        self._last_count, self._last_seconds = count, seconds
         if rate < TOP * self._best:
             self._patience = PATIENCE_SECONDS
         elif abs(rate - before) > SAME * before:
@@ -316,20 +345,31 @@ class Pacer:
             self._patience = max(self._patience, ANNOUNCED_PATIENCE)
         # Half a call for what may have been left at either instant.
         sure = min(ANNOUNCED_SHARE * self.most, MARGIN * (count - 0.5) / seconds)
-        if self.phase is Phase.RISING and self.burst < SMALL_BURST:
-            sure = max(sure, self._base)
-        self._hold(sure, now)
+        held, rose = self._held, self.phase is Phase.RISING
+        if rose and not self._saves and rate < NO_SURPLUS * held and self._base > held:
+            self._hold(self._base, now)
+            self._promoted_from = max(sure, held)
+        else:
+            self._hold(sure, now)
+        if rose:
+            pause = max(self._aftermath, min(AFTERMATH_FIRST, AFTERMATH_SHARE * self.burst / self.rate))
+            self._level = min(self._level, 1.0 - self.rate * pause)
+            self._aftermath *= AFTERMATH_FADES
+        self._measured_at = now
 
     def _hold(self, rate: float, now: float) -> None:
         self.phase = Phase.HOLDING
-        self.rate = self._base = max(SLOWEST, rate)
+        self.rate = self._base = self._held = max(SLOWEST, rate)
         self._best = max(self._best, self.rate)
+        self._highest = RISE_MOST * self._best
+        self._promoted_from = 0.0
         self._factor = STEP
         self._after(self._patience, 0, now)
 
     def _step(self, now: float) -> None:
         if self.phase is Phase.CLIMBING:
             self.rate *= CLIMB
+            self._climb = max(CLIMB_SECONDS, self._climb * CLIMB_SOONER)
             self._after(self._climb, 0, now)
             return
         held, self.rate = self.rate, self.rate * self._factor
@@ -343,11 +383,11 @@ class Pacer:
         self.phase = Phase.RISING
         self._factor = min(STEP_MOST, self._factor * self._factor)
         self._after(STEP_SECONDS, STEP_CALLS, now)
-        if self.rate > RISE_MOST * self._best:
-            # As much as twice the best was never known: it is believed where it holds for a while.
-            self.rate = RISE_MOST * self._best
-            if held >= self.rate:
-                self._best = held
+        if self.rate > self._highest:
+            # Twice the best was never known: it is believed where it holds for a while.
+            if held >= self._highest:
+                self._highest *= RISE_MOST
+            self.rate = min(self.rate, self._highest)
             self._after(PATIENCE_SECONDS, STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:
@@ -355,9 +395,8 @@ class Pacer:
         if not count:
             self._wait(Cause.SLOPE, now)
         else:
-            self.rate *= CLIMB_BACK
             self._climb *= CLIMB_SLOWER
-        self._after(CLIMB_PAUSE, 0, now)
+        self._after(self._climb, 0, now)
 
     def _rest(self, now: float) -> None:
         if self.phase is Phase.RISING:
