@@ -276,7 +276,7 @@ class Admission:
         kind = outcome.kind
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
-        elif permit.cost.produced:
+        elif permit.cost.produced or permit.cost.held:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
@@ -302,7 +302,7 @@ class Admission:
         """Forgets what is in flight: after a fork it belongs to the parent."""
         self.generation += 1
         for permit in self.flying.values():
-            self.quotas.settle(permit.charges, 0.0, self.order, permit.sent_at)
+            self.quotas.settle(permit.charges, 0.0, 0.0, self.order, permit.sent_at)
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
         self.flying = {}
@@ -311,8 +311,11 @@ class Admission:
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
-        produced = float(usage.output_tokens) if usage is not None else 0.0
-        self.quotas.settle(permit.charges, produced, self.order, now)
+        cost = permit.cost
+        produced = usage.output_tokens * cost.weight if usage is not None else 0.0
+        # Without a word of what it produced, what was held stays charged.
+        returned = cost.held - min(cost.held, produced) if usage is not None else 0.0
+        self.quotas.settle(permit.charges, produced, returned, self.order, now)
 
     def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)

@@ -54,6 +54,19 @@ REORDER_DECAY = 0.95
 MOST = 1e15
 """No quota is larger: beyond it doubles lose the single unit."""
 
+NOISE_MEMORY = 0.98
+NOISE_DEVIATIONS = 0.5
+NOISE_MOST = 0.02
+"""Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
+estimates that no answer has confirmed yet are off, seen from those that were."""
+
+HELD_WEIGHT = 0.1
+"""What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
+so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
+
+FEW = 100.0
+"""A limit of no more requests is read to the fraction: the part of one that `remaining` leaves out is seconds of it."""
+
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
@@ -81,12 +94,15 @@ class Bucket:
         "_anchor_order",
         "_anchor_remaining",
         "_brim",
+        "_confirmed",
         "_ceiling",
         "_ceiling_at",
+        "_held",
         "_quickest",
         "_reorder",
         "_slack",
         "_spilt",
+        "_squares",
         "_span_at",
         "_span_clear",
         "_span_estimated",
@@ -132,6 +148,8 @@ class Bucket:
         self._reorder = REORDER_FIRST
         self._quickest = INFINITY
         self._unsure = 0.0
+        self._held = 0.0
+        self._squares = self._confirmed = 0.0
 
     @property
     def turned(self) -> Refill | None:
@@ -153,7 +171,7 @@ class Bucket:
         rate = self.rate
         anchored = self._anchor_level + rate * (now - self._anchor_at) - self.ledger.total
         ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
-        return min(anchored, ceiling) - self.reserved
+        return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
 
     def comes_back_at(self, now: float) -> float | None:
         """None: it comes back bit by bit, never all at once."""
@@ -181,10 +199,15 @@ class Bucket:
         self.reserved += reserve
         return debit
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`."""
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
+        """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`.
+
+        It is below zero where a part of the charge comes back.
+        """
         self.reserved = max(0.0, self.reserved - reserve)
-        if produced > 0.0:
+        if reserve:
+            self._held += HELD_WEIGHT * (now - sent_at - self._held)
+        if produced:
             self._advance(now)
             self._ceiling -= produced
             self.ledger.add(Debit(produced, order, now, produced))
@@ -210,6 +233,8 @@ class Bucket:
             return
         self._observe_size(reading, sent_at)
         level = max(-self.limit, min(reading.remaining, self.limit))
+        if self.limit <= FEW and self.unit == "requests":
+            level = self.period.whole_level(reading, level)
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return
@@ -219,8 +244,13 @@ class Bucket:
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
         if self.unit != "requests":
             seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
+        confirmed = -self.ledger.dropped
         self._span_estimated += self.ledger.drop_through(order, sent_at, self._reorder, seen)
         if self.unit != "requests":
+            confirmed += self.ledger.dropped
+            expected = self._anchor_level + self.rate * (sent_at - self._anchor_at) - confirmed
+            self._squares = NOISE_MEMORY * self._squares + (expected - level) ** 2
+            self._confirmed = NOISE_MEMORY * self._confirmed + confirmed
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
@@ -290,6 +320,9 @@ class Bucket:
     def _margin(self) -> float:
         if self.unit != "requests":
             base = self.limit * MARGIN_SHARE
+            if self._confirmed > 0.0 and self.ledger.total > 0.0:
+                noise = (self._squares / self._confirmed * self.ledger.total) ** 0.5
+                base += min(noise * NOISE_DEVIATIONS, self.limit * NOISE_MOST)
         elif self.window <= LONG_WINDOW:
             base = min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
         else:

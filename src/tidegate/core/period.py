@@ -17,6 +17,13 @@ DENIABLE = 1.0 / 3.0
 """A declared window is denied by a reset that says half or double of it while a third of the limit is used. With less
 used, resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
 
+FRACTION = 0.05
+"""Of one request: the window must be known so well that the fraction of a level is."""
+
+COARSE = 0.5
+"""Seconds; what is rounded so coarsely is the difference of two rounded instants (an RFC 3339 reset and a `date`), and
+may err by as much to either side."""
+
 JITTER = 0.1
 JITTER_SHARE = 0.1
 """Seconds by which instants and times that are the same may differ (new connections, a busy loop), and share of the
@@ -62,6 +69,15 @@ class Period:
         """Seconds after which what was taken comes back, where the window is a rolling one."""
         return self._first[1] if self._first is not None else self._default
 
+    def whole_level(self, reading: Reading, level: float) -> float:
+        """The level with the fraction that `remaining` leaves out, where the time until full tells it; else `level`."""
+        limit, reset = reading.limit, reading.reset_after
+        if limit is None or reset is None or reading.window is not None or self.brim is not None:
+            return level
+        if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
+            return level
+        return min(level + 1.0, max(level, limit - reset * limit / self._low))
+
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
         """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
         return [(at, amount) for at, amount in self._taken if at < sent_at - JITTER]
@@ -83,7 +99,10 @@ class Period:
             return usable_window(declared, so_far)
         if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
             return usable_window(declared, so_far)
-        seen = window_interval(limit, remaining, reset, reading.resolution, reading.quantum)
+        early = reading.resolution if reading.resolution >= COARSE else 0.0
+        seen = window_interval(
+            limit, remaining, max(0.0, reset - early), reading.resolution + early, reading.quantum
+        )
         if seen is None or seen[0] <= 0.0:
             return so_far
         if declared is not None and not self._denied:
@@ -91,10 +110,10 @@ class Period:
                 return usable_window(declared, so_far)
             self._denied = True
         self._compare(sent_at, limit - remaining, reset, reading.resolution)
-        return usable_window(self._infer(seen, limit, remaining, reset, so_far), so_far)
+        return usable_window(self._infer(seen, limit, remaining, reset, early, so_far), so_far)
 
     def _infer(
-        self, seen: tuple[float, float], limit: float, remaining: float, reset: float, so_far: float
+        self, seen: tuple[float, float], limit: float, remaining: float, reset: float, early: float, so_far: float
     ) -> float | None:
         low, high = max(self._low, seen[0]), min(self._high, seen[1])
         natural = snap(low, high, so_far)
@@ -108,11 +127,13 @@ class Period:
             natural = snap(low, high, so_far)
         # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
         small = high < SHORTEST or (denied and natural is None and high < self._default)
-        if small and self.brim is None:
+        if small and self.brim is None and not early:
             self.brim = 1.0
         self._low, self._high = low, high
         if self.brim is None:
-            return natural or (low + min(high, 2 * low)) / 2
+            longest = min(high, 2 * low)
+            # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
+            return natural or (longest if early else (low + longest) / 2)
         window = max(natural or 0.0, self._default)
         self.brim = min(limit, max(self.brim, remaining + reset * limit / window))
         return window

@@ -11,7 +11,7 @@ from tidegate.core.ledger import Debit, Ledger
 from tidegate.core.lesson import Origin, QuotaLesson
 from tidegate.core.portion import Portion, portion_of
 from tidegate.core.rolling import Rolling
-from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading, Refill
+from tidegate.core.vocabulary import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
 
 
@@ -67,7 +67,7 @@ class Mirror(Protocol):
         """Charges `amount` and holds `reserve`."""
         ...
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         """Turns a reservation into a charge."""
         ...
 
@@ -257,15 +257,17 @@ class Quotas:
         self._spend(mirror, amount * mirror.scale + reserve)
         return mirror, debit, reserve
 
-    def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
-        """Turns what an attempt had reserved into a charge of what it `produced`."""
+    def settle(self, charges: Iterable[Charge], produced: float, returned: float, order: int, now: float) -> None:
+        """Turns what an attempt had reserved into a charge of what it `produced`; `returned` of its tokens come back."""
         self._book()
-        for charged, _, reserve in charges:
-            if reserve:
-                mirror = self._mirrors.get(charged.name, charged)
-                mirror.settle(reserve, produced, order, now)
-                mirror.used += produced
-                self._spend(mirror, max(0.0, produced - reserve))
+        for charged, debit, reserve in charges:
+            if not reserve and not (returned and charged.unit == HOLDING):
+                continue
+            mirror = self._mirrors.get(charged.name, charged)
+            amount = produced if reserve else -returned
+            mirror.settle(reserve, amount, order, debit.charged_at, now)
+            mirror.used += amount
+            self._spend(mirror, max(0.0, amount - reserve))
 
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""

@@ -122,10 +122,13 @@ class Rolling:
         self._views.append(View(order, self.limit - self.level(now) - self.reserved, self._corrected))
         return debit
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`."""
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
+        """Turns a reservation into a charge of what was `produced`.
+
+        It is below zero where a part of the charge comes back.
+        """
         self.reserved = max(0.0, self.reserved - reserve)
-        if produced > 0.0:
+        if produced:
             self.ledger.add(Debit(produced, order, now))
 
     def refund(self, debit: Debit, reserve: float) -> None:
