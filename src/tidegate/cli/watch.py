@@ -15,6 +15,7 @@ from tidegate.cli.last_row import LastRow, drawable
 from tidegate.cli.run_lines import Status, farewell
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import environment
+from tidegate.launch.runs import COMMAND, PREFIX
 from tidegate.launch.totals import Folder
 
 STDERR = 2
@@ -26,10 +27,11 @@ def watch(command: Sequence[str]) -> int:
     """Runs the command, shows what it does, and returns its exit code; ends as it did where a signal ended it."""
     try:
         # A process that outlives the command may still write there.
-        folder = TemporaryDirectory(prefix="tidegate-run-", ignore_cleanup_errors=True)
+        folder = TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
     except OSError:
         replace(command, environment(os.environ, None))
     with folder as run_dir:
+        (Path(run_dir) / COMMAND).write_text(f"{os.getpid()} {Path(command[0]).name}\n", "utf-8", "replace")
         child = Child(command, environment(os.environ, run_dir))
         totals = Folder(Path(run_dir))
         if drawable(STDERR, os.environ):

@@ -173,6 +173,10 @@ class Bucket:
         ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
         return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
 
+    def comes_back_at(self, now: float) -> float | None:
+        """None: it comes back bit by bit, never all at once."""
+        return None
+
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit; what is above the limit fits alone, in a full bucket."""
         if amount + reserve <= 0.0:

@@ -9,6 +9,8 @@ bound has its own mean.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tidegate.core.vocabulary import Inquiry, Usage
 
 CHARS_PER_TOKEN = 4.0
@@ -24,6 +26,12 @@ MEMORY = 0.9
 LINE_MEMORY = 0.95
 """Weight of the past in the line: about the last twenty."""
 
+MOST = 1e6
+"""Tokens, at the most, that an earlier run may have found (the longest answers of today have 128,000)."""
+
+DOUBTED = 4.0
+"""A first answer that is so many times off what an earlier run foretold proves that run out of date."""
+
 LEAN = 0.1
 """Requests whose lengths deviate by less than this share of their mean are equally long: the line leans on the ratio."""
 
@@ -35,6 +43,7 @@ class Estimate:
 
     __slots__ = (
         "_answers",
+        "_seeded",
         "_products",
         "_squares",
         "_weight",
@@ -49,10 +58,29 @@ class Estimate:
     def __init__(self) -> None:
         self._weight = self._x = self._y = self._squares = self._products = 0.0
         self._answers: dict[int, tuple[float, int]] = {}
+        self._seeded = False
         self.chars_per_token = CHARS_PER_TOKEN
         self.fixed_tokens = 0.0
         self.mean_output = OUTPUT_PRIOR
         self.version = 0
+
+    def export(self, now: float) -> dict[str, float]:
+        """What a later run may begin with; nothing before the first lesson."""
+        if not self.version:
+            return {}
+        return {
+            "chars_per_token": self.chars_per_token,
+            "fixed_tokens": self.fixed_tokens,
+            "mean_output": self.mean_output,
+        }
+
+    def seed(self, plain: Mapping[str, float], now: float) -> None:
+        """Begins with what an earlier run learned, in the place of the priors."""
+        low, high = CHARS_BOUNDS
+        self.chars_per_token = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
+        self.fixed_tokens = min(MOST, max(0.0, plain.get("fixed_tokens", 0.0)))
+        self.mean_output = min(MOST, max(1.0, plain.get("mean_output", OUTPUT_PRIOR)))
+        self._seeded = True
 
     def output_for(self, bound: int | None) -> float:
         """Tokens that an answer is expected to have, of a request that allows `bound` (None: any number)."""
@@ -67,6 +95,9 @@ class Estimate:
             self._fit(float(inquiry.input_chars), float(charged.input_tokens))
         output = charged.output_tokens
         if output > 0:
+            if self._seeded and not self.mean_output / DOUBTED <= output <= self.mean_output * DOUBTED:
+                self.mean_output = OUTPUT_PRIOR
+            self._seeded = False
             self.mean_output = MEMORY * self.mean_output + (1.0 - MEMORY) * output
             bound = inquiry.max_output_tokens
             kind = UNBOUNDED if bound is None else bound.bit_length()

@@ -11,6 +11,8 @@ any that was let in, the limit goes just under it. One attempt at a time, rarely
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
@@ -43,10 +45,12 @@ class ConcurrencyLimit:
     __slots__ = (
         "_announced",
         "_before",
+        "_first",
         "_held",
         "_lift",
         "_opens",
         "_ramping",
+        "_seeded_until",
         "_trial_delay",
         "_value",
         "ceiling",
@@ -58,9 +62,10 @@ class ConcurrencyLimit:
     )
 
     def __init__(self, start: int, highest: int, cut: float) -> None:
-        self._value = float(min(start, highest))
+        self._value = self._first = float(min(start, highest))
         self._ramping = True
         self._announced = False
+        self._seeded_until = -INFINITY
         self._opens = INFINITY
         self.ceiling = INFINITY
         self.useful = INFINITY
@@ -100,7 +105,7 @@ class ConcurrencyLimit:
             pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.slots))
         else:
             pause = SLOW_RAMP / (DOUBLING * self.slots)
-        self._opens = now + pause
+        self._opens = max(now + pause, self._seeded_until)
 
     def announced(self, remaining: float) -> None:
         """A first header said that `remaining` requests stand ready: in the first slow start the limit goes there."""
@@ -164,6 +169,19 @@ class ConcurrencyLimit:
         if self.scarcity < 1.0 and self.ceiling == INFINITY:
             self._opens = INFINITY
         self._set(self._value)
+
+    def export(self, now: float) -> dict[str, float]:
+        """The limit, for a later run; nothing while it is the one it began with."""
+        return {"slots": self._value} if self._value != self._first else {}
+
+    def seed(self, plain: Mapping[str, float], now: float) -> None:
+        """Begins with the limit of an earlier run: the first round goes on from there, a moment later.
+
+        So a limit that is too low by now is left behind as fast as any, and one that is too high is refused at once, as
+        any first round is.
+        """
+        self._set(max(1.0, plain.get("slots", self._value)))
+        self._seeded_until = now + TRIAL_FIRST
 
     def _cap(self, ceiling: float, now: float) -> None:
         self.ceiling = max(1.0, ceiling)

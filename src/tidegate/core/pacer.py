@@ -18,6 +18,7 @@ A key that leaves the pace unused proves nothing: its phase begins anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from tidegate.core.vocabulary import Cause
@@ -96,6 +97,10 @@ OUTAGE_GROWTH = 1.1
 OUTAGE_WAITS = 4
 """Waits grow twofold in a row without anything let in; where a server says that it is overloaded they stay within half
 a second at first, so that its recovery is seen, and after so many of them it was an outage: all is as before."""
+
+FASTEST = 1e5
+BURST_MOST = 3600.0
+"""Paces of an earlier run that are believed, in calls a second, and the seconds of them that a bucket may hold."""
 
 GRACE_TRIPS = 3.0
 GRACE_FIRST = 0.1
@@ -254,6 +259,25 @@ class Pacer:
         if since >= SURE:
             self._zero_at, self._zero_count = sent_at, count
             self._waits, self._wait_seconds = 0, 0.0
+
+    def export(self, now: float) -> dict[str, float]:
+        """The pace, for a later run; nothing before it was measured."""
+        if not self.active or not self.measured:
+            return {}
+        return {"rate": self._base or self.rate, "burst": self.burst}
+
+    def seed(self, plain: Mapping[str, float], now: float) -> None:
+        """Begins by holding the rate that an earlier run measured; the first rise or refusal measures it anew."""
+        rate = plain.get("rate", 0.0)
+        if not SLOWEST <= rate <= FASTEST:
+            return
+        self.active = True
+        self.measured = rate
+        self.burst = min(BURST_MOST * rate, max(1.0, plain.get("burst", 1.0)))
+        self._former = -1.0
+        self._level, self._at = 1.0, now
+        self._zero_at, self._zero_count = now, 0
+        self._hold(rate, now)
 
     def _learn(self, count: int, seconds: float, cause: Cause, now: float) -> None:
         if count < SURE and (not count or self.phase is Phase.HOLDING):

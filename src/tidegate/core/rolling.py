@@ -97,6 +97,10 @@ class Rolling:
         self._expire(now - self.window)
         return self.limit - self.ledger.total - self._theirs - self.reserved
 
+    def comes_back_at(self, now: float) -> float | None:
+        """None: it comes back bit by bit, never all at once."""
+        return None
+
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit; what is above the limit fits alone."""
         if amount + reserve <= 0.0:

@@ -30,6 +30,10 @@ class Kind(StrEnum):
     ABANDONED = "abandoned"
 
 
+OK = Kind.OK
+"""By a name of its own, for what every call passes through: Python 3.11 finds a member of an enumeration in 50 ns."""
+
+
 class Cause(StrEnum):
     """Why, told apart where one status means several things (a 429 has seven meanings)."""
 

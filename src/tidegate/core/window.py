@@ -171,6 +171,12 @@ class Window:
             return min(0.0, level)
         return level if self._careful is None else min(level, self._careful.left(now))
 
+    def comes_back_at(self, now: float) -> float | None:
+        """When the whole limit is there again; at the latest, where no boundary is known."""
+        self._roll(now)
+        high = self._boundaries.high
+        return high + BOUNDARY_GUARD if high is not None else now + self.window
+
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit: now, after the boundary, or when the next may try."""
         if amount + reserve <= 0.0:
