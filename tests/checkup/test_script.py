@@ -208,6 +208,7 @@ def test_a_module_beside_it_that_cannot_be_read_is_left_out(install: Install, tm
         (b"def (", "Python source: line 1"),
         (b"\x00", "Python source"),
         (b"\xff\xfe", "Python source"),
+        (b"-" * 200_000 + b"1", "Python source"),
         (None, "a readable"),
     ],
 )

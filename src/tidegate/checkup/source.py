@@ -23,7 +23,7 @@ class Module:
         try:
             with tokenize.open(path) as file:
                 self.tree = ast.parse(file.read(), str(path))
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise Unreadable(_why(error)) from None
         self.names: dict[str, str] = {}
         self.imports: dict[str, int] = {}
@@ -92,4 +92,4 @@ def _why(error: Exception) -> str:
         return f"Python source: line {error.lineno or 0}: {error.msg}"
     if isinstance(error, OSError):
         return f"a readable file: {error.strerror or error}"
-    return f"Python source: {error}"
+    return f"Python source: {error or 'too deep'}"
