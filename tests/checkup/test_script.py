@@ -202,6 +202,11 @@ def test_a_module_beside_it_that_cannot_be_read_is_left_out(install: Install, tm
     assert "openai" in [each.name for each in read(tmp_path, "import openai, beside\n", beside="def (")]
 
 
+def test_what_the_parser_warns_of_is_not_said(install: Install, tmp_path: Path) -> None:
+    install("openai", "3.52.0")
+    assert "openai" in [each.name for each in read(tmp_path, 'import openai\n"\\d"\n')]
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tokenize
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +22,9 @@ class Module:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with tokenize.open(path) as file:
+            with tokenize.open(path) as file, warnings.catch_warnings():
+                # What the parser has to say of "\d" is for whoever runs the script.
+                warnings.simplefilter("ignore")
                 self.tree = ast.parse(file.read(), str(path))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise Unreadable(_why(error)) from None
