@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from tidegate.testing import Call, Distribution, Limit, OutageSpan, Scenario, Schedule, ideal_schedule
 
@@ -113,15 +113,15 @@ LATENCY = Distribution.lognormal(0.5, 0.2)
 AMPLE_TOKENS = Limit(limit=1e7, window=MINUTE, unit="tokens")
 
 
-def _requests(limit: float, **facts: object) -> Limit:
+def _requests(limit: float, **facts: Any) -> Limit:
     return Limit(limit=limit, window=MINUTE, **facts)
 
 
-def _tokens(limit: float, **facts: object) -> Limit:
+def _tokens(limit: float, **facts: Any) -> Limit:
     return Limit(limit=limit, window=MINUTE, unit="tokens", **facts)
 
 
-def _provider(*limiters: Limit, dialect: str = "openai", **facts: object) -> Scenario:
+def _provider(*limiters: Limit, dialect: str = "openai", **facts: Any) -> Scenario:
     return Scenario(**{"dialect": dialect, "limiters": limiters, "latency": LATENCY, **facts})
 
 
@@ -285,6 +285,12 @@ ROWS = (
         name="outage",
         family=OUTAGE,
         scenario=_provider(_requests(300), AMPLE_TOKENS, outages=(OutageSpan(start=3.0, end=8.0, status=503),)),
+        count=750,
+    ),
+    Row(
+        name="outage-500",
+        family=OUTAGE,
+        scenario=_provider(_requests(300), AMPLE_TOKENS, outages=(OutageSpan(start=3.0, end=8.0, status=500),)),
         count=750,
     ),
     Row(
