@@ -73,7 +73,7 @@ class Row:
     callers     how many take the calls, in order, as soon as they are free
     sdk         whose client asks over HTTP; it also decides endpoint and provider table in virtual time
     stream      whether the answers stream
-    against_plain  whether, over HTTP, the makespan is compared with that of the plain SDK instead of the oracle's
+    against_plain  whether the makespan is compared with that of the plain SDK, instead of the oracle's
     """
 
     name: str

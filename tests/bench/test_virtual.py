@@ -110,3 +110,10 @@ def test_a_trace_has_a_figure_for_every_instant() -> None:
     assert len(trace.admitted) == SMALL.count
     assert max(trace.in_flight) <= SMALL.callers
     assert any(gate.startswith("quota") for gate in trace.gates)
+
+
+def test_without_limits_the_plain_sdk_is_as_quick_as_the_governed_one_whose_callers_pass_at_once() -> None:
+    row = replace(SMALL, scenario=replace(SMALL.scenario, limiters=(), dialect="none"), callers=10, against_plain=True)
+    run = virtual.run(row, 0)
+    assert run.bare == virtual.bare(row, 0)
+    assert run.ratio == pytest.approx(1.0, abs=0.001)
