@@ -1,6 +1,7 @@
 """The laboratory: every scenario of the table in virtual time and over HTTP, against an oracle that knows every limit.
 
-python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--plots] [--docs]
+python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary]
+                        [--plots] [--docs]
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from bench import overhttp, virtual
 from bench.common import RESULTS, conclude, markdown, table
 from bench.measures import COLUMNS, Run, checks, figures, medians
 from bench.scenarios import FAMILIES, NAMES, ROWS, Row
+from bench.varying import varied
 
 Runner = Callable[[Row, int], Run]
 
@@ -49,12 +51,13 @@ def lines(rows: Sequence[Row], runs: dict[str, list[Run]]) -> list[list[str]]:
     return made
 
 
-def play(way: str, rows: Sequence[Row], seeds: Sequence[int]) -> int:
-    """Runs, prints and writes down one way; returns its exit code."""
+def play(way: str, rows: Sequence[Row], seeds: Sequence[int], vary: bool = False) -> int:
+    """Runs, prints and writes down one way; returns its exit code. With `vary` each seed has limits of its own."""
     title, run = WAYS[way]
+    title += ", limits drawn" if vary else ""
     runs: dict[str, list[Run]] = {}
     for row in rows:
-        runs[row.name] = [run(row, seed) for seed in seeds]
+        runs[row.name] = [run(varied(row, seed) if vary else row, seed) for seed in seeds]
         print(".", end="", flush=True, file=sys.stderr)
     found = lines(rows, runs)
     table(f"{title} (medians of {len(seeds)} seeds)", HEADER, found)
@@ -90,6 +93,7 @@ def main() -> int:
     parser.add_argument("--family", choices=[family.name for family in FAMILIES], help="rows of one family")
     for way, (title, _) in WAYS.items():
         parser.add_argument(f"--{way}", action="store_true", help=f"{title.lower()} only")
+    parser.add_argument("--vary", action="store_true", help="draw limits and latencies too, around the table's")
     parser.add_argument("--plots", action="store_true", help="also draw each row (needs matplotlib)")
     parser.add_argument("--docs", action="store_true", help="only draw the figures of docs/controller.md anew")
     given = parser.parse_args()
@@ -101,7 +105,7 @@ def main() -> int:
         draw(rows, PLOTS)
     seeds = range(min(20, max(1, given.seeds)))
     ways = [way for way in WAYS if getattr(given, way)] or list(WAYS)
-    return max([play(way, rows, seeds) for way in ways])
+    return max([play(way, rows, seeds, given.vary) for way in ways])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import pytest
 
 from bench.lab import SHOWN
 from bench.scenarios import FAMILIES, NAMES, ROWS, row_named
+from bench.varying import varied
 from tidegate.testing import Scenario
 
 BOUNDS = {
@@ -79,3 +80,14 @@ def test_sizes_are_drawn_by_the_seed_within_their_bounds() -> None:
     sizes = [call.input_tokens for call in row.calls(0)]
     assert (min(sizes) >= 40, max(sizes) <= 4000, max(sizes) > 50 * min(sizes)) == (True, True, True)
     assert row.calls(0) == row.calls(0) != row.calls(1)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_varied_row_has_other_numbers_of_the_same_kind(name: str) -> None:
+    row = row_named(name)
+    first, second = varied(row, 1), varied(row, 2)
+    assert first == varied(row, 1) != second
+    for limit, drawn in zip(row.scenario.limiters, first.scenario.limiters, strict=True):
+        assert (drawn.kind, drawn.unit, drawn.window) == (limit.kind, limit.unit, limit.window)
+        assert limit.limit / 1.7 <= drawn.limit <= limit.limit * 1.7
+    assert first.ideal(1).makespan > 0
