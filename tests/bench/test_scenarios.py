@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from bench.lab import SHOWN
+from bench.lab import DOCS, SHOWN
 from bench.scenarios import FAMILIES, NAMES, ROWS, row_named
 from bench.varying import varied
 from tidegate.testing import Scenario
@@ -91,3 +93,8 @@ def test_a_varied_row_has_other_numbers_of_the_same_kind(name: str) -> None:
         assert (drawn.kind, drawn.unit, drawn.window) == (limit.kind, limit.unit, limit.window)
         assert limit.limit / 1.7 <= drawn.limit <= limit.limit * 1.7
     assert first.ideal(1).makespan > 0
+
+
+def test_every_figure_that_is_drawn_for_the_docs_stands_on_the_page() -> None:
+    page = DOCS.parent.joinpath("controller.md").read_text()
+    assert {path.stem for path in DOCS.glob("*.svg")} == set(SHOWN) == set(re.findall(r"plots/([a-z-]+)", page))
