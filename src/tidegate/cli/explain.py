@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tidegate import providers
 from tidegate.core.admission import ABSURD_HINT
@@ -189,5 +190,6 @@ def _table(found: dict[str, Any]) -> Table:
     for name, value in found.items():
         if isinstance(value, dict):
             value = ", ".join(f"{what} {number:g}" for what, number in value.items())
-        table.add_row(name, "" if value is None else str(value))
+        # Not as markup: a model or an address may have brackets.
+        table.add_row(name, Text("" if value is None else str(value)))
     return table
