@@ -23,9 +23,13 @@ def _without_cpu(run: Run) -> Run:
 @pytest.mark.parametrize("name", ["token-bound", "three-buckets", "streams", "silent-tokens", "outage"])
 def test_a_run_is_the_same_for_the_same_seed(name: str) -> None:
     row = row_named(name)
-    row = replace(row, count=row.count // 4)
     assert _without_cpu(virtual.run(row, 1)) == _without_cpu(virtual.run(row, 1))
     assert _without_cpu(virtual.run(row, 1)) != _without_cpu(virtual.run(row, 2))
+
+
+def test_a_world_begins_somewhere_within_a_second_which_the_seed_decides() -> None:
+    assert Laboratory(SMALL, 1).wall() == Laboratory(SMALL, 1).wall() != Laboratory(SMALL, 2).wall()
+    assert 0.0 <= Laboratory(SMALL, 1).wall() - virtual.EPOCH < 1.0
 
 
 @pytest.mark.parametrize("row", [SMALL, STREAMED], ids=["whole", "streamed"])
