@@ -14,7 +14,7 @@ from tidegate.clocks import winding
 from tidegate.default import registry as default_registry
 from tidegate.registries import RateLimitRegistry
 from tidegate.sdks.table import SDKS
-from tidegate.transports.govern import Installation, Mark, policy_of
+from tidegate.transports.marks import Installation, Mark, policy_of
 from tidegate.transports.patching import when_imported
 from tidegate.transports.stacks import TRANSPORTS, Transport
 

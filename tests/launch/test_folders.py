@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.launch.folders import PREFIX, YOUNG, run_folder
+from tidegate.launch.folders import YOUNG, run_folder
+from tidegate.launch.runs import PREFIX
 
 KILLED = """
 import os, signal

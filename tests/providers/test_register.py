@@ -24,7 +24,7 @@ from tidegate.providers import (
 )
 from tidegate.providers._index import Current
 from tidegate.registries import RateLimitRegistry
-from tidegate.transports.govern import Mark, policy_of, provider_of
+from tidegate.transports.marks import Mark, policy_of, provider_of
 
 CHAT = "/v1/chat/completions"
 

@@ -15,6 +15,7 @@ from tidegate.cli.doctor import doctor
 from tidegate.cli.explain import explain
 from tidegate.cli.run import run
 from tidegate.cli.simulate import simulate
+from tidegate.cli.status import status
 
 app = typer.Typer(
     name="tidegate",
@@ -42,7 +43,7 @@ def _root(
     pass
 
 
-for _command in (demo, doctor, explain, run, simulate):
+for _command in (demo, doctor, explain, run, simulate, status):
     # What follows the command of `run` is that command's own, options too.
     _parsing = {"allow_interspersed_args": _command is not run}
     app.command(_command.__name__, context_settings=_parsing)(in_one_line(_command))

@@ -15,6 +15,7 @@ from tidegate.cli.run_lines import Status, farewell
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import environment
 from tidegate.launch.folders import run_folder
+from tidegate.launch.runs import COMMAND
 from tidegate.launch.totals import Folder
 
 STDERR = 2
@@ -29,6 +30,7 @@ def watch(command: Sequence[str]) -> int:
             run_dir = stack.enter_context(run_folder())
         except OSError:
             replace(command, environment(os.environ, None))
+        (Path(run_dir) / COMMAND).write_text(f"{os.getpid()} {Path(command[0]).name}\n", "utf-8", "replace")
         child = Child(command, environment(os.environ, run_dir))
         totals = Folder(Path(run_dir))
         if drawable(STDERR, os.environ):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-PREFIX = "tidegate-run-"
+from tidegate.launch.runs import PREFIX
 
 YOUNG = 60.0
 """Seconds for which a folder may be one whose owner has not come to lock it."""

@@ -20,7 +20,9 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import UNREAL, GovernedCall, Sending, good, marked, provider_of
+from tidegate.transports.govern import UNREAL, GovernedCall, good
+from tidegate.transports.keys import Sending
+from tidegate.transports.marks import marked, provider_of
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
 
