@@ -130,11 +130,15 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         print("  ".join((first, *others)).rstrip())
 
 
-def conclude(name: str, figures: dict[str, Any], checks: Sequence[Check]) -> int:
-    """Writes `results/<name>.json`, prints what was accepted and what was missed; returns the exit code."""
+def conclude(name: str, figures: dict[str, Any], checks: Sequence[Check], *, brief: bool = False) -> int:
+    """Writes `results/<name>.json`, prints what was accepted and what was missed; returns the exit code.
+
+    With `brief` only what was missed is printed.
+    """
     rows = [
         [each.name, f"{each.value:.3f}", f"{'>=' if each.at_least else '<='} {each.bound:g}", _word(each)]
         for each in checks
+        if not (brief and each.holds)
     ]
     table("Acceptance", ("", "value", "bound", ""), rows)
     RESULTS.mkdir(exist_ok=True)

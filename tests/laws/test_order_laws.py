@@ -63,7 +63,7 @@ def test_a_higher_priority_never_waits_for_a_lower_one(made: list[Caller], facts
         nonlocal seen
         for sending in played.sends[seen:]:
             sent.add(sending.row)
-            standing = [row for row, call in played._flows.items() if call.standing and row not in sent]
+            standing = [row for row, call in played.calls.items() if call.standing and row not in sent]
             assert all(made[row].priority <= made[sending.row].priority for row in standing)
         seen = len(played.sends)
 

@@ -17,7 +17,9 @@ from tidegate.testing import (
     Simulator,
     from_flags,
     ideal_makespan,
+    ideal_schedule,
 )
+from tidegate.testing.accounts import Accounts
 from tidegate.testing.flags import parser, scenario_of
 
 
@@ -163,7 +165,31 @@ def test_the_ideal_counts_tokens_by_their_rule_and_their_pace():
     )
     assert scenario.with_output(Call(max_tokens=50)).output_tokens == 50
     assert ideal_makespan(scenario, [Call()]) == pytest.approx(1.2)
-    assert ideal_makespan(scenario, [Call()] * 2, concurrency=1) == pytest.approx(1.2 + 60 + 1.2, abs=0.1)
+    # Each is larger than the limit, and goes when the limit is full: after the first it is 60 in debt.
+    assert ideal_makespan(scenario, [Call()] * 2, concurrency=1) == pytest.approx(120 + 1.2, abs=0.1)
+
+
+def test_the_ideal_keeps_a_limit_that_would_let_it_go_into_debt():
+    limits = (Limit(limit=60, unit="output_tokens"),)
+    scenario = Scenario(limiters=limits, charge="produced", output_tokens=Distribution.constant(20), latency=HALF)
+    schedule = ideal_schedule(scenario, [Call()] * 4)
+    assert schedule.admitted_at == pytest.approx((0, 0, 0, 20))
+    assert schedule.makespan == pytest.approx(20.5)
+
+
+def test_the_ideal_goes_no_further_than_the_knee():
+    assert ideal_makespan(Scenario(latency=HALF, knee=2), [Call()] * 5, concurrency=4) == pytest.approx(1.5)
+
+
+def test_the_ideal_draws_what_the_simulator_draws():
+    spread = Distribution.lognormal(0.5, 0.5)
+    scenario = Scenario(latency=spread, token_pace=0.01, output_tokens=Distribution.lognormal(50, 0.5), seed=3)
+    books = Accounts(scenario, lambda: 0.0)
+    ends = []
+    for number in range(20):
+        admission = books.admit("key", str(number), Call(), stream=False).outcome
+        ends.append(admission.latency + 0.01 * books.output_tokens(1))
+    assert ideal_schedule(scenario, [Call()] * 20, drawn=True).ended_at == pytest.approx(ends)
 
 
 def test_the_ideal_of_a_call_that_never_fits_does_not_exist():

@@ -20,7 +20,7 @@ from tidegate.testing.clock import VirtualClock
 from tidegate.testing.distributions import Distribution
 from tidegate.testing.flags import from_flags
 from tidegate.testing.gate import Call, Gate, Pricing, Refusal, Ticket
-from tidegate.testing.ideal import ideal_makespan
+from tidegate.testing.ideal import Schedule, ideal_makespan, ideal_schedule
 from tidegate.testing.limiters import (
     Credit,
     DayQuota,
@@ -59,6 +59,7 @@ __all__ = [
     "Refusal",
     "RollingWindow",
     "Scenario",
+    "Schedule",
     "Simulator",
     "SimulatorProcess",
     "Slots",
@@ -67,5 +68,6 @@ __all__ = [
     "VirtualClock",
     "from_flags",
     "ideal_makespan",
+    "ideal_schedule",
     "serve",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from tidegate.testing.limiters import Level, Limiter, Outage, Reason, Slots
 
@@ -22,6 +22,13 @@ class Call:
     input_tokens: int = 0
     output_tokens: int = 0
     max_tokens: int | None = None
+
+
+class Prices(Protocol):
+    """What a gate asks: see `Pricing`."""
+
+    def at_admission(self, unit: str, call: Call) -> float: ...
+    def at_end(self, unit: str, call: Call, produced: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +97,7 @@ class Ticket:
 class Gate:
     """The admission of one key. Not safe for threads; whoever owns it holds a lock."""
 
-    def __init__(self, limiters: Iterable[Limiter], pricing: Pricing) -> None:
+    def __init__(self, limiters: Iterable[Limiter], pricing: Prices) -> None:
         self.limiters: Sequence[Limiter] = tuple(limiters)
         self.pricing = pricing
 
@@ -128,7 +135,7 @@ class Gate:
                 limiter.charge(difference, now)
             limiter.finish(now)
 
-    def replace(self, limiters: Iterable[Limiter], pricing: Pricing, now: float) -> None:
+    def replace(self, limiters: Iterable[Limiter], pricing: Prices, now: float) -> None:
         """Change the limiters in mid-run; those of the same name and kind keep their state."""
         before = {limiter.name: limiter for limiter in self.limiters}
         self.limiters = tuple(limiters)

@@ -2,49 +2,126 @@
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
+import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.gate import Call, Refusal, Ticket
+from tidegate.testing.gate import Call, Gate, Pricing, Refusal, Ticket
+from tidegate.testing.limiters import Limiter
 from tidegate.testing.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When the oracle's calls were let in and ended, in the order of the calls; seconds from their submission at 0."""
+
+    admitted_at: tuple[float, ...]
+    ended_at: tuple[float, ...]
+
+    @property
+    def makespan(self) -> float:
+        """When the last call ended; 0 where there was none."""
+        return max(self.ended_at, default=0.0)
 
 
 def ideal_makespan(scenario: Scenario, costs: Sequence[Call], *, concurrency: int | None = None) -> float:
     """The earliest finish of all calls, in seconds from their common submission at 0.
 
-    The oracle sends the calls in order, each as early as the limiters of one key allow, with at most `concurrency` in
-    flight (None: as many as it likes). A call then takes the median latency, plus the pace of its output tokens; a call
-    with no output tokens of its own takes the scenario's median. Raises ConfigurationError for a call that no amount of
-    waiting admits.
+    As `ideal_schedule` has it with median latencies.
+    """
+    return ideal_schedule(scenario, costs, concurrency=concurrency).makespan
+
+
+def ideal_schedule(
+    scenario: Scenario, costs: Sequence[Call], *, concurrency: int | None = None, drawn: bool = False
+) -> Schedule:
+    """What an oracle does that knows every limit.
+
+    It sends the calls in order, each as early as the limiters of one key allow, with at most `concurrency` in flight
+    (None: as many as it likes), and no more than the scenario's `knee`, beyond which nothing is gained. A call then
+    takes the median latency, plus the pace of its output tokens; one with no output tokens of its own produces the
+    scenario's median. With `drawn` latencies and outputs are drawn by the scenario's seed, as the simulator draws them
+    for calls that are admitted in this order. Raises ConfigurationError for a call that no amount of waiting admits.
     """
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError("concurrency", concurrency, "1 or more, or None for no bound")
-    gate = scenario.gate()
-    running: list[tuple[float, int, Ticket]] = []
-    now = last = 0.0
+    most = min(concurrency or math.inf, scenario.knee or math.inf)
+    return _Oracle(scenario, most, drawn).play(costs)
 
-    def land() -> None:
-        at, _, ticket = heapq.heappop(running)
-        gate.finish(ticket, ticket.call.output_tokens, at)
 
-    for index, cost in enumerate(costs):
-        call = cost if cost.output_tokens else scenario.with_output(cost)
-        if concurrency is not None and len(running) >= concurrency:
-            now = max(now, running[0][0])
+class Foreseen:
+    """What the oracle takes care to have room for at admission: all that the call will have been charged at its end.
+
+    A provider that charges the output as it is written lets a client go into debt; the oracle keeps its limits, but for
+    a call that is larger than a limit: that one it sends when the limit is full.
+    """
+
+    def __init__(self, pricing: Pricing, limiters: Sequence[Limiter]) -> None:
+        self._pricing = pricing
+        self._room: dict[str, float] = {}
+        for limiter in limiters:
+            self._room[limiter.unit] = min(limiter.capacity, self._room.get(limiter.unit, math.inf))
+        self.at_end = pricing.at_end
+
+    def at_admission(self, unit: str, call: Call) -> float:
+        """The larger of what has to fit, and what will be charged in the end."""
+        charged = min(self.at_end(unit, call, call.output_tokens), self._room.get(unit, math.inf))
+        return max(self._pricing.at_admission(unit, call), charged)
+
+
+class _Oracle:
+    def __init__(self, scenario: Scenario, most: float, drawn: bool) -> None:
+        self.scenario = scenario
+        limiters = scenario.gate().limiters
+        self.gate = Gate(limiters, Foreseen(scenario.pricing, limiters))
+        self.most = most
+        self.drawn = drawn
+        self.random = random.Random(scenario.seed)
+        self.running: list[tuple[float, int, Ticket]] = []
+
+    def play(self, costs: Sequence[Call]) -> Schedule:
+        admitted_at: list[float] = []
+        ended_at: list[float] = []
+        now = 0.0
+        for index, cost in enumerate(costs):
+            if len(self.running) >= self.most:
+                now = max(now, self.running[0][0])
+            # The simulator draws in this order as it lets a call in.
+            latency = self.scenario.latency.draw(self.random) if self.drawn else self.scenario.latency.median
+            call = self._produced(cost)
+            ticket, now = self._admit(index, call, now)
+            ends_at = now + latency + self.scenario.token_pace * call.output_tokens
+            heapq.heappush(self.running, (ends_at, index, ticket))
+            admitted_at.append(now)
+            ended_at.append(ends_at)
+        return Schedule(tuple(admitted_at), tuple(ended_at))
+
+    def _admit(self, index: int, call: Call, now: float) -> tuple[Ticket, float]:
         while True:
-            while running and running[0][0] <= now:
-                land()
-            ticket = gate.admit(call, now)
+            self._land(now)
+            ticket = self.gate.admit(call, now)
             if not isinstance(ticket, Refusal):
-                break
-            ready_at = gate.ready_at(call, now)
-            soonest = min(ready_at, running[0][0] if running else math.inf)
+                return ticket, now
+            ready_at = self.gate.ready_at(call, now)
+            soonest = min(ready_at, self.running[0][0] if self.running else math.inf)
             if soonest == math.inf:
-                raise ConfigurationError(f"costs[{index}]", cost, f"admitted by no waiting: {ticket.name}")
+                raise ConfigurationError(f"costs[{index}]", call, f"admitted by no waiting: {ticket.name}")
             now = max(soonest, math.nextafter(now, math.inf))
-        ends_at = now + scenario.duration(call)
-        last = max(last, ends_at)
-        heapq.heappush(running, (ends_at, index, ticket))
-    return last
+
+    def _land(self, now: float) -> None:
+        while self.running and self.running[0][0] <= now:
+            at, _, ticket = heapq.heappop(self.running)
+            self.gate.finish(ticket, ticket.call.output_tokens, at)
+
+    def _produced(self, call: Call) -> Call:
+        if call.output_tokens or self.scenario.output_tokens is None:
+            return call
+        if not self.drawn:
+            return self.scenario.with_output(call)
+        bound = call.max_tokens
+        natural = max(1, round(self.scenario.output_tokens.draw(self.random)))
+        return dataclasses.replace(call, output_tokens=natural if bound is None else min(natural, bound))

@@ -1,0 +1,255 @@
+"""The laboratory's one table: every scenario, and what is accepted there.
+
+A row is data and runs twice, in virtual time and over HTTP. A provider's minute is scaled to 6 s; latencies are not.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tidegate.testing import Call, Distribution, Limit, OutageSpan, Scenario
+
+MINUTE = 6.0
+"""Seconds that stand for a provider's minute."""
+
+DAY = 1440 * MINUTE
+SECOND = MINUTE / 60
+
+Sdk = Literal["openai", "anthropic", "bedrock"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What is accepted of a kind of scenario; medians over the seeds.
+
+    ratio      makespan over the oracle's, at most
+    refused    refusals per call, at most, without those in an outage
+    lost       calls that came to nothing
+    hits       requests that met an outage, at most
+    stretched  median latency over that of an unloaded provider, at most
+    """
+
+    name: str
+    ratio: float
+    refused: float
+    lost: int = 0
+    hits: int | None = None
+    stretched: float | None = None
+
+
+HEADERS = Family(name="headers", ratio=1.03, refused=0.005)
+WINDOWS = Family(name="windows", ratio=1.05, refused=0.01)
+SHIFTING = Family(name="shifting", ratio=1.05, refused=0.03)
+SILENT = Family(name="silent", ratio=1.08, refused=0.02)
+CHANGING = Family(name="changing", ratio=1.15, refused=0.08)
+SLOW = Family(name="slow", ratio=1.05, refused=0.10)
+"""The first header comes after half a minute, and there are few calls: the first round is sent before it."""
+
+OUTAGE = Family(name="outage", ratio=1.10, refused=0.02, hits=20)
+KNEE = Family(name="knee", ratio=1.05, refused=0.0, stretched=1.5)
+UNLIMITED = Family(name="unlimited", ratio=1.05, refused=0.0)
+
+FAMILIES = (HEADERS, WINDOWS, SHIFTING, SILENT, CHANGING, OUTAGE, KNEE, UNLIMITED, SLOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One scenario: who answers, what is asked of him, and by how many at once.
+
+    sizes       the prompts' tokens: the lowest and the highest, log-uniform between them
+    max_tokens  each call's own bound on its output
+    callers     how many take the calls, in order, as soon as they are free
+    sdk         whose client asks over HTTP; it also decides endpoint and provider table in virtual time
+    stream      whether the answers stream
+    """
+
+    name: str
+    family: Family
+    scenario: Scenario
+    count: int
+    sizes: tuple[int, int] = (40, 40)
+    max_tokens: int | None = None
+    callers: int = 128
+    sdk: Sdk = "openai"
+    stream: bool = False
+
+    def seeded(self, seed: int) -> Scenario:
+        """The provider, its latencies drawn by `seed`."""
+        return replace(self.scenario, seed=seed)
+
+    def calls(self, seed: int) -> tuple[Call, ...]:
+        """The calls in order, their sizes drawn by `seed`."""
+        generator = random.Random(seed)
+        low, high = self.sizes
+        return tuple(
+            Call(round(low * math.exp(generator.random() * math.log(high / low))), max_tokens=self.max_tokens)
+            for _ in range(self.count)
+        )
+
+
+LATENCY = Distribution.lognormal(0.5, 0.2)
+AMPLE_TOKENS = Limit(limit=1e7, window=MINUTE, unit="tokens")
+
+
+def _requests(limit: float, **facts: object) -> Limit:
+    return Limit(limit=limit, window=MINUTE, **facts)
+
+
+def _tokens(limit: float, **facts: object) -> Limit:
+    return Limit(limit=limit, window=MINUTE, unit="tokens", **facts)
+
+
+def _provider(*limiters: Limit, dialect: str = "openai", **facts: object) -> Scenario:
+    return Scenario(**{"dialect": dialect, "limiters": limiters, "latency": LATENCY, **facts})
+
+
+ROWS = (
+    Row(
+        name="request-bound",
+        family=HEADERS,
+        scenario=_provider(_requests(300), AMPLE_TOKENS),
+        count=900,
+    ),
+    Row(
+        name="token-bound",
+        family=HEADERS,
+        scenario=_provider(_requests(10_000), _tokens(140_000)),
+        count=600,
+        sizes=(40, 4000),
+    ),
+    Row(
+        name="three-buckets",
+        family=HEADERS,
+        scenario=_provider(
+            _requests(1000),
+            Limit(limit=140_000, window=MINUTE, unit="input_tokens"),
+            Limit(limit=30_000, window=MINUTE, unit="output_tokens"),
+            dialect="anthropic",
+            charge="produced",
+            output_tokens=Distribution.lognormal(200, 0.5),
+        ),
+        count=500,
+        sizes=(40, 4000),
+        max_tokens=1024,
+        sdk="anthropic",
+    ),
+    Row(
+        name="day-beside-minute",
+        family=HEADERS,
+        scenario=_provider(Limit(limit=14_400, window=DAY), _tokens(140_000)),
+        count=600,
+        sizes=(40, 4000),
+    ),
+    Row(
+        name="long-answers",
+        family=SLOW,
+        scenario=_provider(_requests(5), _tokens(100_000), latency=Distribution.lognormal(30 * SECOND, 0.2)),
+        count=20,
+        sizes=(40, 4000),
+    ),
+    Row(
+        name="two-thousand-callers",
+        family=HEADERS,
+        scenario=_provider(_requests(500), AMPLE_TOKENS),
+        count=2000,
+        callers=2000,
+    ),
+    Row(
+        name="streams",
+        family=HEADERS,
+        scenario=_provider(
+            _requests(300),
+            AMPLE_TOKENS,
+            latency=Distribution.lognormal(0.2, 0.2),
+            token_pace=0.005,
+            output_tokens=Distribution.lognormal(60, 0.4),
+        ),
+        count=900,
+        stream=True,
+    ),
+    Row(
+        name="fixed-windows",
+        family=WINDOWS,
+        scenario=_provider(_requests(300, kind="fixed", offset=2.5), dialect="azure"),
+        count=900,
+    ),
+    Row(
+        name="fixed-short-windows",
+        family=WINDOWS,
+        scenario=_provider(Limit(kind="fixed", limit=50, window=1.0, offset=0.4), dialect="azure"),
+        count=600,
+    ),
+    Row(
+        name="rolling-window",
+        family=WINDOWS,
+        scenario=_provider(_requests(300, kind="rolling")),
+        count=900,
+    ),
+    Row(
+        name="sub-windows",
+        family=WINDOWS,
+        scenario=_provider(
+            _requests(300), Limit(kind="fixed", limit=50, window=10 * SECOND, announced=False, name="sub")
+        ),
+        count=700,
+    ),
+    Row(
+        name="shared-quota",
+        family=SHIFTING,
+        scenario=_provider(_requests(300, shares=((3.0, 0.3),), period=6.0), AMPLE_TOKENS),
+        count=720,
+    ),
+    Row(
+        name="limit-that-does-not-bind",
+        family=SHIFTING,
+        scenario=_provider(_requests(10_000), Limit(limit=40, window=1.0, announced=False, name="true")),
+        count=600,
+    ),
+    Row(
+        name="silent-steady",
+        family=SILENT,
+        scenario=_provider(Limit(limit=30, window=1.0), dialect="none"),
+        count=450,
+    ),
+    Row(
+        name="silent-slots",
+        family=SILENT,
+        scenario=_provider(Limit(kind="slots", limit=32, status=503), dialect="none"),
+        count=640,
+    ),
+    Row(
+        name="silent-changing",
+        family=CHANGING,
+        scenario=_provider(Limit(limit=20, window=1.0, shares=((5.0, 0.25),), period=10.0), dialect="none"),
+        count=250,
+    ),
+    Row(
+        name="outage",
+        family=OUTAGE,
+        scenario=_provider(_requests(300), AMPLE_TOKENS, outages=(OutageSpan(start=3.0, end=8.0, status=503),)),
+        count=750,
+    ),
+    Row(
+        name="latency-knee",
+        family=KNEE,
+        scenario=_provider(dialect="none", knee=24),
+        count=500,
+    ),
+    Row(
+        name="unlimited",
+        family=UNLIMITED,
+        scenario=_provider(dialect="none"),
+        count=1000,
+        callers=64,
+    ),
+)
+
+NAMES = tuple(row.name for row in ROWS)
+
+
+def row_named(name: str) -> Row:
+    """The row called `name`; raises KeyError."""
+    return {row.name: row for row in ROWS}[name]

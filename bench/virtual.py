@@ -1,0 +1,246 @@
+"""A scenario in virtual time: the real registry, exchange and provider tables against the simulator's own books.
+
+Answers are bytes here too: the simulator's dialects write headers and bodies, `tidegate.providers` reads them, so that
+rounding is what it is over HTTP. Deterministic by seed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from email.utils import formatdate
+from typing import Any, NamedTuple
+
+from bench.measures import Run, measured
+from bench.scenarios import Row, Sdk
+from bench.world import VirtualCall, World
+from tidegate import providers
+from tidegate.core.admission import Permit
+from tidegate.core.exchange import Policy, Sent
+from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
+from tidegate.providers import Provider
+from tidegate.registries import RateLimitRegistry
+from tidegate.settings import Settings
+from tidegate.testing import Call, Refusal
+from tidegate.testing.accounts import Accounts, Admission, Verdict
+from tidegate.testing.anthropic_shapes import MESSAGES
+from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
+from tidegate.testing.openai_shapes import CHAT
+from tidegate.testing.replies import Endpoint, Reply, dumps
+from tidegate.transports.govern import GovernedCall
+from tidegate.transports.streams import StreamWatch
+from tidegate.turn import Turn
+
+NETWORK = 0.005
+"""Seconds each way."""
+
+OVERTAKEN = 0.01
+"""Share of messages that take twice as long: those behind them come first, as on connections of their own."""
+
+EPOCH = 1_800_000_000.25
+"""The wall time at which every world begins: not at a whole second."""
+
+SDK_RETRIES = 2
+"""How often the openai and anthropic SDKs repeat a transient failure (openai 3.52 and anthropic 2.11)."""
+
+MOST_STEPS = 5_000_000
+
+QUESTION_CHARS = 4
+"""Characters for each token of a prompt, as the simulator counts them."""
+
+
+class Asking(NamedTuple):
+    """How an SDK asks: the endpoint's shape, its path, and the body that says whether to stream."""
+
+    endpoint: Endpoint
+    path: str
+    family: str
+
+
+ASKING: dict[Sdk, Asking] = {
+    "openai": Asking(CHAT, "/v1/chat/completions", "openai"),
+    "anthropic": Asking(MESSAGES, "/v1/messages", "anthropic"),
+    "bedrock": Asking(MESSAGES, "/model/anthropic.claude-sonnet-5/invoke", "anthropic"),
+}
+
+
+class LabTurn(GovernedCall):
+    """A governed call without an HTTP library: its answers are header pairs, its wall clock the world's."""
+
+    __slots__ = ("call", "wall")
+
+    def __init__(self, registry: RateLimitRegistry, provider: Provider, call: Call, stream: bool, key: Key) -> None:
+        policy = Policy(registry.settings.max_wait, 1)
+        Turn.__init__(self, registry, key, policy, provider.default_window, 0)
+        self.mocks = True
+        self.provider = provider
+        self.call = call
+        self.inquiry = Inquiry(key.scope, QUESTION_CHARS * call.input_tokens, call.max_tokens, stream)
+        self.stream = stream
+
+    def pairs(self, response: Headers) -> Iterable[tuple[bytes, bytes]]:
+        """The answer's headers."""
+        return [(name.encode(), value.encode()) for name, value in response]
+
+    def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
+        """What a response means, read at the world's time."""
+        wall = datetime.fromtimestamp(EPOCH + self.now(), UTC)
+        return providers.judge(self.provider, status, headers, body, wall)
+
+    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
+        """Nothing is asked for it: a call that expires is seen as lost."""
+        raise NotImplementedError
+
+
+class Laboratory(World):
+    """One row at one seed: its provider, its network, and its callers, who take the calls in order."""
+
+    def __init__(self, row: Row, seed: int, settings: Settings | None = None, sample: float | None = None) -> None:
+        super().__init__(settings or Settings(), seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS)
+        self.row = row
+        self.scenario = row.seeded(seed)
+        self.asking = ASKING[row.sdk]
+        self.dialect = row.sdk if self.scenario.dialect == "auto" else self.scenario.dialect
+        provider = providers.adopt("provider.test", self.asking.path, self.asking.family)
+        assert provider is not None, f"{self.asking.path} generates nothing"
+        self.provider: Provider = provider
+        self.key = Key(provider.name, "https://provider.test", "0123456789abcdef", "model")
+        self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
+        self.left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
+        self.held: list[float] = []
+        self.losses: dict[str, int] = {}
+        self.answered = 0
+        for _ in range(min(row.callers, row.count)):
+            self._next()
+
+    def _next(self) -> None:
+        """A caller that is free takes the next call, if one is left."""
+        for number, call in self.left:
+            turn = LabTurn(self.registry, self.provider, call, self.row.stream, self.key)
+            self.join(VirtualCall(self, number, turn), self.now)
+            return
+
+    def concluded(self, call: VirtualCall) -> None:
+        """The caller goes on; one that reads a stream is busy until its end."""
+        sent = self.ended[call.row].sent
+        if sent is not None and sent.streaming:
+            return
+        self._over(sent.outcome if sent is not None else None)
+
+    def _over(self, outcome: Outcome | None) -> None:
+        if outcome is None or outcome.kind is not Kind.OK:
+            name = "expired" if outcome is None else f"{outcome.kind} {outcome.status}"
+            self.losses[name] = self.losses.get(name, 0) + 1
+        self.makespan = self.now
+        self._next()
+
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
+        """The request travels, is let in or refused, and is answered."""
+        self._travel(lambda: self._arrive(call, permit, reply))
+
+    def _travel(self, action: Callable[[], object]) -> None:
+        self.after(NETWORK * (2.0 if self.random.random() < OVERTAKEN else 1.0), action)
+
+    def _arrive(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
+        turn = call.turn
+        verdict = self.accounts.admit("key", str(call.row), turn.call, stream=turn.stream)
+        headers = self._headers(verdict)
+        if isinstance(verdict.outcome, Refusal):
+            self._refuse(verdict.outcome, headers, turn, permit, reply)
+            return
+        admission, output = verdict.outcome, self._output(turn.call)
+        let_in, pace = self.now, admission.token_pace * output
+
+        def answer() -> None:
+            self._end(admission, output, let_in)
+            body = self._body(turn, output)
+            self._travel(lambda: reply(Sent(turn.outcome(permit, 200, headers, body))))
+
+        def begin() -> None:
+            self._travel(lambda: self._stream(turn, permit, headers, reply, pace, finish))
+
+        def finish(watch: StreamWatch) -> None:
+            self._end(admission, output, let_in)
+            watch.saw(self._events(turn, output))
+            watch.finish()
+            self._over(Outcome(Kind.OK))
+
+        if turn.stream:
+            self.after(admission.latency, begin)
+        else:
+            self.after(admission.latency + pace, answer)
+
+    def _stream(
+        self,
+        turn: LabTurn,
+        permit: Permit,
+        headers: Headers,
+        reply: Callable[[Sent], None],
+        pace: float,
+        finish: Callable[[StreamWatch], None],
+    ) -> None:
+        outcome = turn.outcome(permit, 200, headers, None)
+        watch = StreamWatch(turn, permit, outcome)
+        reply(Sent(outcome, streaming=True))
+        self.after(pace, lambda: finish(watch))
+
+    def _end(self, admission: Admission, output: int, let_in: float) -> None:
+        self.accounts.end(admission, "answered", output)
+        self.held.append(self.now - let_in)
+
+    def _output(self, call: Call) -> int:
+        natural = self.accounts.output_tokens(10)
+        return natural if call.max_tokens is None else min(natural, call.max_tokens)
+
+    def _headers(self, verdict: Verdict) -> Headers:
+        wall = EPOCH + self.now
+        headers: Headers = [("date", formatdate(wall, usegmt=True))]
+        if self.scenario.headers:
+            headers += DIALECT_TABLE[self.dialect].headers(verdict.announced, wall)
+        return headers
+
+    def _refuse(
+        self, refusal: Refusal, headers: Headers, turn: LabTurn, permit: Permit, reply: Callable[[Sent], None]
+    ) -> None:
+        if refusal.drops:
+            error = ConnectionError("cut")
+            self._travel(lambda: reply(Sent(turn.judge_error(error), error=error)))
+            return
+        telling = Telling("model", told(self.scenario.retry_after, refusal.retry_after), self.scenario.prose)
+        answer = DIALECT_TABLE[self.dialect].refuse(refusal, telling)
+        rows = [*headers[:1], *answer.headers] if answer.status >= 500 else headers + answer.headers
+        body = answer.body.encode() if isinstance(answer.body, str) else dumps(answer.body)
+        self._travel(lambda: reply(Sent(turn.outcome(permit, answer.status, rows, body))))
+
+    def _reply(self, turn: LabTurn, output: int) -> Reply:
+        bound = turn.call.max_tokens
+        return Reply("id", "model", "Yes.", turn.call.input_tokens, output, output == bound, 0)
+
+    def _body(self, turn: LabTurn, output: int) -> bytes:
+        return dumps(self.asking.endpoint.whole({}, self._reply(turn, output)))
+
+    def _events(self, turn: LabTurn, output: int) -> bytes:
+        stream = self.asking.endpoint.stream
+        assert stream is not None, "the endpoint streams"
+        made = stream({"stream_options": {"include_usage": True}}, self._reply(turn, output))
+        return made.head + b"".join(made.pieces) + made.tail
+
+
+def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
+    """One row at one seed, to its end."""
+    began = time.process_time()
+    laboratory = Laboratory(row, seed, settings)
+    laboratory.run()
+    losses = dict(laboratory.losses)
+    if never := row.count - len(laboratory.ended):
+        losses["never ended"] = never
+    return measured(
+        row,
+        seed,
+        laboratory.accounts.truth(),
+        makespan=laboratory.makespan,
+        held=laboratory.held,
+        cpu=time.process_time() - began,
+        losses=losses,
+    )

@@ -1,0 +1,227 @@
+"""Virtual time: calls that take their turns as `tidegate.drive` does, on events instead of a clock.
+
+The laws (`tests/laws`) and the laboratory share it; each brings the provider that answers (`World.serve`) and the turn
+that a call takes (`World.turn_of`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.core.admission import Permit
+from tidegate.core.exchange import Ended, Ending, Flow, Resume, Send, Sent
+from tidegate.core.vocabulary import Kind
+from tidegate.registries import RateLimitRegistry
+from tidegate.settings import Settings
+from tidegate.turn import Turn
+
+MOST_STEPS = 200_000
+"""Events after which a world is taken to go round in circles."""
+
+
+class Timeline:
+    """What happens when, in seconds from 0."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
+        self._sequence = 0
+
+    def after(self, delay: float, action: Callable[[], object]) -> None:
+        """Plays `action` in `delay` seconds."""
+        self._sequence += 1
+        heapq.heappush(self._events, (self.now + max(0.0, delay), self._sequence, action))
+
+    def step(self, until: float = math.inf) -> bool:
+        """Plays the next event that comes at `until` at the latest; False where there is none."""
+        if not self._events or self._events[0][0] > until:
+            return False
+        self.now, _, action = heapq.heappop(self._events)
+        action()
+        return True
+
+
+@dataclass(frozen=True)
+class Sending:
+    """One attempt as it left: the permit it went under, and how many of its call had gone before."""
+
+    row: int
+    at: float
+    permit: Permit
+    before: int
+
+
+class World(ABC):
+    """A registry and the calls before it; `join` adds one, `run` plays until nothing moves.
+
+    `lag` is the most seconds between the waking of a call and its looking; `repeats` is how often a caller, as an SDK
+    does, makes a call again that came back with a transient failure; `watch` is called
+    with the world after every event.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        seed: int,
+        *,
+        lag: float = 0.0,
+        repeats: int = 0,
+        watch: Callable[[Any], object] | None = None,
+        most_steps: int = MOST_STEPS,
+    ) -> None:
+        self.timeline = Timeline()
+        self.random = random.Random(seed)
+        self.registry = RateLimitRegistry(settings, clock=lambda: self.timeline.now, draw=self.random.random)
+        self.lag = lag
+        self.repeats = repeats
+        self.watch = watch
+        self.most_steps = most_steps
+        self.sends: list[Sending] = []
+        self.first_reading_at = math.inf
+        self.ended: dict[int, Ended] = {}
+        self.makespan = 0.0
+        self.calls: dict[int, VirtualCall] = {}
+
+    @property
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return self.timeline.now
+
+    def after(self, delay: float, action: Callable[[], object]) -> None:
+        """Plays `action` in `delay` seconds."""
+        self.timeline.after(delay, action)
+
+    def join(self, call: VirtualCall, at: float) -> None:
+        """A call that comes at `at`."""
+        self.calls[call.row] = call
+        self.after(at - self.now, call.start)
+
+    def run(self, until: float = math.inf) -> None:
+        """Plays every event up to `until`; time does not run backwards and does not stand still for ever."""
+        steps = 0
+        while self.timeline.step(until):
+            if self.watch is not None:
+                self.watch(self)
+            steps += 1
+            assert steps < self.most_steps, "the world does not come to rest"
+
+    @abstractmethod
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
+        """What becomes of a request that is sent now: `reply` is called when its answer is there."""
+
+    def concluded(self, call: VirtualCall) -> None:  # noqa: B027
+        """A call has its answer, for good; by default nobody minds."""
+
+
+class VirtualCall:
+    """One caller: takes its turn as `tidegate.drive` does, on the world's events."""
+
+    def __init__(self, world: World, row: int, turn: Turn) -> None:
+        self.world = world
+        self.row = row
+        self.turn = turn
+        self.priority = turn.priority
+        self.waiting_for = 0
+        self.sent = self.repeated = 0
+        self.standing = False
+        self.passed: Permit | None = None
+        self.flow: Flow | None = None
+        self.finished = False
+
+    def start(self) -> None:
+        """Comes to the key."""
+        if self.finished:
+            return
+        self.flow, self.passed = None, self.turn.begin()
+        if self.passed is not None:
+            self._leaves(self.passed)
+        else:
+            self._goes_on(None, None)
+
+    def cancel(self) -> None:
+        """The caller goes away."""
+        self.finished, self.standing = True, False
+        if self.passed is not None:
+            self.turn.abandon(self.passed)
+            self.passed = None
+        elif self.flow is not None:
+            self.flow.close()
+
+    def wake(self) -> bool:
+        """Somebody has news for this call."""
+        return self.arm(self.world.now)
+
+    def arm(self, until: float) -> bool:
+        """Looks again at `until`."""
+        turn = self.waiting_for
+        late = self.world.lag * self.world.random.random() if self.world.lag else 0.0
+        self.world.after(max(0.0, until - self.world.now) + late, lambda: self._resume(turn))
+        return True
+
+    def _resume(self, turn: int) -> None:
+        if turn == self.waiting_for and not self.finished:
+            self._step(lambda: self.flow.send(Resume(self.world.now)))
+
+    def _goes_on(self, permit: Permit | None, sent: Sent | None) -> None:
+        self.flow = self.turn.flow(lambda: self, permit, sent)
+        self._step(lambda: next(self.flow))
+
+    def _leaves(self, permit: Permit) -> None:
+        self.standing = False
+        self.world.sends.append(Sending(self.row, self.world.now, permit, self.sent))
+        self.sent += 1
+        self.world.serve(self, permit, self._reply)
+
+    def _step(self, advance: Callable[[], object]) -> None:
+        self.waiting_for += 1
+        try:
+            effect = advance()
+        except StopIteration as stop:
+            self._ends(stop.value)
+            return
+        if isinstance(effect, Send):
+            self.waiting_for += 1
+            self._leaves(effect.permit)
+            return
+        self.standing = True
+        if effect.until is not None:
+            self.arm(effect.until)
+
+    def _ends(self, ended: Ended) -> None:
+        self.standing = False
+        if self._repeats(ended):
+            return
+        self.finished = True
+        self.world.ended[self.row] = ended
+        self.world.makespan = self.world.now
+        self.world.concluded(self)
+
+    def _repeats(self, ended: Ended) -> bool:
+        """Whether the caller makes the call again: its own back-off runs, in which nothing stands or is under way."""
+        transient = ended.sent is not None and ended.sent.outcome.kind is Kind.TRANSIENT
+        if not transient or ended.ending is not Ending.HANDED_BACK or self.repeated >= self.world.repeats:
+            return False
+        self.repeated += 1
+        backoff = min(8.0, 0.5 * 2.0 ** (self.repeated - 1)) * (1.0 - 0.25 * self.world.random.random())
+        self.world.after(backoff, self.start)
+        return True
+
+    def _reply(self, sent: Sent) -> None:
+        if self.finished:
+            return
+        if sent.outcome.readings:
+            self.world.first_reading_at = min(self.world.first_reading_at, self.world.now)
+        if self.passed is None:
+            self._step(lambda: self.flow.send(Resume(self.world.now, sent)))
+            return
+        permit, self.passed = self.passed, None
+        if self.turn.concluded(permit, sent):
+            self._ends(Ended(Ending.ANSWERED, sent, 0.0))
+        else:
+            self._goes_on(permit, sent)
