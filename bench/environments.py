@@ -1,4 +1,4 @@
-"""Installations of other people's software, one folder each below .venv, made anew only when what they are made from has changed."""
+"""Installations of other people's software below .venv, made anew only when what they are made from has changed."""
 
 from __future__ import annotations
 

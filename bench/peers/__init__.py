@@ -1,1 +1,1 @@
-"""The peers on the same work, each in its own environment; `python -m bench.peers`. Imports nothing: drivers pass here."""
+"""The peers on the same work, each in its own environment. Imports nothing: every driver passes here."""

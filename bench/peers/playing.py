@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import signal
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from bench.environments import ROOT
+from bench.measures import displacement
 from bench.peers.catalogue import Peer
+from bench.peers.runs import Run
 from bench.scenarios import Row
-from tidegate.testing import Limit, SimulatorProcess, Truth, ideal_makespan
+from tidegate.testing import Limit, SimulatorProcess, Truth, ideal_schedule
 
 DEADLINE = 90.0
 """Seconds after which a run is given up: five times the longest ideal, and longer than the longest stall of a peer."""
@@ -34,52 +32,8 @@ MODEL = "gpt-4o-mini"
 KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What one run came to. `failure` says why there is none."""
-
-    row: str
-    peer: str
-    seed: int
-    calls: int
-    ideal: float
-    makespan: float = math.nan
-    cpu: float = math.nan
-    answered: int = 0
-    losses: dict[str, int] = field(default_factory=dict)
-    requests: int = 0
-    refused: int = 0
-    displacement: float = math.nan
-    failure: str = ""
-
-    @property
-    def lost(self) -> int:
-        """Calls without an answer; all of them where there is no outcome."""
-        return self.calls - self.answered
-
-    @property
-    def ratio(self) -> float:
-        """Makespan over the oracle's."""
-        return self.makespan / self.ideal
-
-    @property
-    def refused_share(self) -> float:
-        """Refusals (429, 503 of slots and outages) per call."""
-        return self.refused / self.calls
-
-    @property
-    def requests_per_answer(self) -> float:
-        """Requests for each call that was answered."""
-        return self.requests / max(1, self.answered)
-
-    @property
-    def cpu_per_call(self) -> float:
-        """CPU milliseconds of the peer's process."""
-        return 1000.0 * self.cpu / self.calls
-
-
 def play(row: Row, peer: Peer, seed: int, *, python: Path | None = None, deadline: float = DEADLINE) -> Run:
-    """One run of a peer's driver against a fresh provider; by another interpreter than the peer's own if one is named."""
+    """One run of a peer's driver against a fresh provider; another interpreter than the peer's own may be named."""
     calls = row.calls(seed)
     scenario = row.seeded(seed)
     facts: dict[str, Any] = {
@@ -87,7 +41,7 @@ def play(row: Row, peer: Peer, seed: int, *, python: Path | None = None, deadlin
         "peer": peer.name,
         "seed": seed,
         "calls": len(calls),
-        "ideal": ideal_makespan(scenario, calls, concurrency=row.callers),
+        "ideal": ideal_schedule(scenario, calls, concurrency=row.callers, drawn=True).makespan,
     }
     with SimulatorProcess(scenario) as provider:
         work = {
@@ -119,8 +73,8 @@ def _run(facts: dict[str, Any], outcome: dict[str, Any], truth: Truth) -> Run:
         answered=claimed,
         losses=outcome["lost"],
         requests=total.received,
-        refused=total.refusals,
-        displacement=displacement(truth),
+        refused=total.refusals - total.refused.get("outage", 0),
+        displaced=displacement(truth),
         failure=failure,
     )
 
@@ -128,13 +82,6 @@ def _run(facts: dict[str, Any], outcome: dict[str, Any], truth: Truth) -> Run:
 def told(limit: Limit) -> dict[str, Any]:
     """A limit as a peer is told of it that is told at all."""
     return {"unit": "slots" if limit.kind == "slots" else limit.unit, "limit": limit.limit, "window": limit.window}
-
-
-def displacement(truth: Truth) -> float:
-    """By how many places, on average, first admissions came out of the order of the calls."""
-    order = [int(row) for row in truth.order if row.isdigit()]
-    places = {number: place for place, number in enumerate(sorted(order))}
-    return statistics.fmean(abs(place - places[number]) for place, number in enumerate(order)) if order else math.nan
 
 
 def _drive(peer: Peer, python: Path, work: dict[str, Any], provider: SimulatorProcess) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""aiolimiter, told what the provider enforces; every attempt passes it. Options `attempts`, `shortest`, `longest` (s)."""
+"""aiolimiter, told what the provider enforces; every attempt passes it.
+
+Options: `attempts`, and `shortest` and `longest`, the seconds between them.
+"""
 
 from __future__ import annotations
 

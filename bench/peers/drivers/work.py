@@ -1,7 +1,7 @@
 """What a driver is told and what it tells, one line of JSON each, over standard input and output.
 
-The runner writes the work; the driver sets its peer up and says `ready`; the runner puts the provider back to 0 and says
-`go`; the driver makes the calls and prints what became of them. Whatever else a peer prints goes to standard error.
+The runner writes the work; the driver sets its peer up and says `ready`; the runner puts the provider back to 0 and
+says `go`; the driver makes the calls and prints what became of them. What else a peer prints goes to standard error.
 """
 
 from __future__ import annotations
