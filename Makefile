@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters frameworks suites clean
+.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters bench-peers frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -25,7 +25,7 @@ format: $(ENVS)/lint/ready
 	$(ENVS)/lint/bin/ruff check --fix
 	$(ENVS)/lint/bin/ruff format
 
-bench-overhead bench-makespan bench-waiters: bench-%: $(ENVS)/test/ready
+bench-overhead bench-makespan bench-waiters bench-peers: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
 
 frameworks: $(ENVS)/test/ready

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.common import RESULTS
-from bench.peers.catalogue import NAMES, OURS, PEERS, Peer
+from bench.peers.catalogue import NAMES, PEERS, Peer
 from bench.peers.playing import play
 from bench.peers.report import page, show, verdicts
 from bench.peers.runs import Run, keep, kept
@@ -72,7 +72,7 @@ def main() -> int:
     before = kept(results) if given.add or given.report else []
     if not given.report:
         rows = [row_named(name) for name in given.only]
-        peers = [peer for peer in PEERS if peer is OURS or peer.name in given.peers]
+        peers = [peer for peer in PEERS if peer.name in given.peers]
         compare(rows, peers, range(min(20, max(1, given.seeds))), results, before)
     runs = kept(results)
     show(runs)
@@ -86,7 +86,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=1, help="runs of each peer on each row (default 1)")
     parser.add_argument("--only", type=_among(ROWS), default=ROWS, help=", ".join(ROWS))
-    parser.add_argument("--peers", type=_among(NAMES), default=NAMES, help=f"beside tidegate: {', '.join(NAMES[1:])}")
+    parser.add_argument("--peers", type=_among(NAMES), default=NAMES, help=", ".join(NAMES))
     parser.add_argument("--add", action="store_true", help="keep the runs of the results file that are not run again")
     parser.add_argument("--report", action="store_true", help="print the results file, run nothing")
     return parser.parse_args()
