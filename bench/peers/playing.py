@@ -56,7 +56,7 @@ def play(row: Row, peer: Peer, seed: int, *, python: Path | None = None, deadlin
         }
         try:
             outcome = _drive(peer, python or peer.python, work, provider)
-        except (OSError, EOFError, TimeoutError) as error:
+        except (OSError, EOFError, ValueError) as error:
             return Run(**facts, failure=str(error) or type(error).__name__)
         truth = provider.truth()
     return _run(facts, outcome, truth)
@@ -114,6 +114,7 @@ def _process(peer: Peer, python: Path, home: str, complaints: IO[bytes]) -> Iter
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=complaints,
+        bufsize=0,
         start_new_session=True,
     )
     with process:
@@ -136,7 +137,6 @@ class Lines:
     def tell(self, line: str) -> None:
         """Writes one line; raises BrokenPipeError where nobody reads."""
         self._in.write(line.encode() + b"\n")
-        self._in.flush()
 
     def hear(self, seconds: float) -> str:
         """The next line; raises TimeoutError after so many seconds, EOFError where none will come."""
