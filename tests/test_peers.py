@@ -16,6 +16,7 @@ import bench.peers.__main__ as program
 from bench.environments import Environment, normal
 from bench.peers import catalogue
 from bench.peers.catalogue import HERE, NAMES, OURS, PEERS, PINS, Peer
+from bench.peers.drivers.work import Work
 from bench.peers.node import NodeEnvironment
 from bench.peers.playing import play
 from bench.peers.report import cells, page
@@ -110,6 +111,12 @@ def test_a_lost_call_is_counted_under_the_class_of_its_exception() -> None:
 def test_the_trial_call_is_not_counted_and_takes_nothing_from_the_limit() -> None:
     run = play(replace(THREE, count=3), plain(retries=0), 0, python=Path(sys.executable), deadline=30.0)
     assert (run.answered, run.requests, run.displaced) == (3, 3, 0.0)
+
+
+def test_the_trial_goes_to_another_key() -> None:
+    work = Work(base_url="", api_key="k", model="m", sizes=(1,), callers=1, deadline=1.0)
+    assert work.trial.api_key != work.api_key
+    assert replace(work.trial, api_key="k") == work
 
 
 def test_what_is_open_at_the_deadline_is_unfinished_and_the_driver_ends() -> None:
