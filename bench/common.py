@@ -130,6 +130,12 @@ def table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> N
         print("  ".join((first, *others)).rstrip())
 
 
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The same rows as a Markdown table."""
+    ruled = [header, ["---", *("---:" for _ in header[1:])], *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in ruled)
+
+
 def conclude(name: str, figures: dict[str, Any], checks: Sequence[Check], *, brief: bool = False) -> int:
     """Writes `results/<name>.json`, prints what was accepted and what was missed; returns the exit code.
 

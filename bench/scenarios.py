@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tidegate.testing import Call, Distribution, Limit, OutageSpan, Scenario
+from tidegate.testing import Call, Distribution, Limit, OutageSpan, Scenario, Schedule, ideal_schedule
 
 MINUTE = 6.0
 """Seconds that stand for a provider's minute."""
@@ -19,6 +19,12 @@ DAY = 1440 * MINUTE
 SECOND = MINUTE / 60
 
 Sdk = Literal["openai", "anthropic", "bedrock"]
+
+MODELS: dict[Sdk, str] = {
+    "openai": "gpt-5-mini",
+    "anthropic": "claude-sonnet-5",
+    "bedrock": "anthropic.claude-sonnet-5-v1:0",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +51,9 @@ WINDOWS = Family(name="windows", ratio=1.05, refused=0.01)
 SHIFTING = Family(name="shifting", ratio=1.05, refused=0.03)
 SILENT = Family(name="silent", ratio=1.08, refused=0.02)
 CHANGING = Family(name="changing", ratio=1.15, refused=0.08)
+SLOPE = Family(name="slope", ratio=1.15, refused=0.08)
+"""As for a capacity that changes: the client has to find out how fast it may become faster."""
+
 SLOW = Family(name="slow", ratio=1.05, refused=0.10)
 """The first header comes after half a minute, and there are few calls: the first round is sent before it."""
 
@@ -52,7 +61,7 @@ OUTAGE = Family(name="outage", ratio=1.10, refused=0.02, hits=20)
 KNEE = Family(name="knee", ratio=1.05, refused=0.0, stretched=1.5)
 UNLIMITED = Family(name="unlimited", ratio=1.05, refused=0.0)
 
-FAMILIES = (HEADERS, WINDOWS, SHIFTING, SILENT, CHANGING, OUTAGE, KNEE, UNLIMITED, SLOW)
+FAMILIES = (HEADERS, WINDOWS, SHIFTING, SILENT, CHANGING, OUTAGE, KNEE, UNLIMITED, SLOPE, SLOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +73,7 @@ class Row:
     callers     how many take the calls, in order, as soon as they are free
     sdk         whose client asks over HTTP; it also decides endpoint and provider table in virtual time
     stream      whether the answers stream
+    against_plain  whether, over HTTP, the makespan is compared with that of the plain SDK instead of the oracle's
     """
 
     name: str
@@ -75,6 +85,7 @@ class Row:
     callers: int = 128
     sdk: Sdk = "openai"
     stream: bool = False
+    against_plain: bool = False
 
     def seeded(self, seed: int) -> Scenario:
         """The provider, its latencies drawn by `seed`."""
@@ -88,6 +99,14 @@ class Row:
             Call(round(low * math.exp(generator.random() * math.log(high / low))), max_tokens=self.max_tokens)
             for _ in range(self.count)
         )
+
+    def chars(self, call: Call) -> int:
+        """The length of the call's prompt."""
+        return round(call.input_tokens * self.scenario.chars_per_token)
+
+    def ideal(self, seed: int) -> Schedule:
+        """What an oracle makes of it that knows every limit, and meets the latencies that the simulator draws."""
+        return ideal_schedule(self.seeded(seed), self.calls(seed), concurrency=self.callers, drawn=True)
 
 
 LATENCY = Distribution.lognormal(0.5, 0.2)
@@ -117,6 +136,13 @@ ROWS = (
         name="token-bound",
         family=HEADERS,
         scenario=_provider(_requests(10_000), _tokens(140_000)),
+        count=600,
+        sizes=(40, 4000),
+    ),
+    Row(
+        name="other-tokens",
+        family=HEADERS,
+        scenario=_provider(_requests(10_000), _tokens(140_000), chars_per_token=2.5),
         count=600,
         sizes=(40, 4000),
     ),
@@ -153,7 +179,8 @@ ROWS = (
     Row(
         name="two-thousand-callers",
         family=HEADERS,
-        scenario=_provider(_requests(500), AMPLE_TOKENS),
+        # Not full: an SDK takes seconds to make two thousand requests, and a full bucket would run over meanwhile.
+        scenario=_provider(_requests(500, initial=100), AMPLE_TOKENS),
         count=2000,
         callers=2000,
     ),
@@ -203,9 +230,21 @@ ROWS = (
         count=720,
     ),
     Row(
+        name="shrinking-limit",
+        family=SHIFTING,
+        scenario=_provider(_requests(300, sizes=((6.0, 0.5),), period=12.0), AMPLE_TOKENS),
+        count=800,
+    ),
+    Row(
         name="limit-that-does-not-bind",
         family=SHIFTING,
         scenario=_provider(_requests(10_000), Limit(limit=40, window=1.0, announced=False, name="true")),
+        count=600,
+    ),
+    Row(
+        name="slope",
+        family=SLOPE,
+        scenario=_provider(_requests(6000), Limit(kind="slope", limit=10, window=1.0, growth=1.5), retry_after="none"),
         count=600,
     ),
     Row(
@@ -227,6 +266,22 @@ ROWS = (
         count=250,
     ),
     Row(
+        name="silent-tokens",
+        family=SILENT,
+        scenario=_provider(
+            _tokens(240_000),
+            dialect="bedrock",
+            charge="input+max_tokens",
+            gives_back=True,
+            burndown=5.0,
+            output_tokens=Distribution.lognormal(150, 0.4),
+        ),
+        count=450,
+        sizes=(200, 2000),
+        max_tokens=512,
+        sdk="bedrock",
+    ),
+    Row(
         name="outage",
         family=OUTAGE,
         scenario=_provider(_requests(300), AMPLE_TOKENS, outages=(OutageSpan(start=3.0, end=8.0, status=503),)),
@@ -244,6 +299,7 @@ ROWS = (
         scenario=_provider(dialect="none"),
         count=1000,
         callers=64,
+        against_plain=True,
     ),
 )
 

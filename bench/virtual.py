@@ -13,7 +13,7 @@ from email.utils import formatdate
 from typing import Any, NamedTuple
 
 from bench.measures import Run, measured
-from bench.scenarios import Row, Sdk
+from bench.scenarios import MODELS, Row, Sdk
 from bench.world import VirtualCall, World
 from tidegate import providers
 from tidegate.core.admission import Permit
@@ -22,8 +22,8 @@ from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
 from tidegate.providers import Provider
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
-from tidegate.testing import Call, Refusal
-from tidegate.testing.accounts import Accounts, Admission, Verdict
+from tidegate.testing import Call, Reason, Refusal
+from tidegate.testing.accounts import Accounts, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
 from tidegate.testing.openai_shapes import CHAT
@@ -46,9 +46,6 @@ SDK_RETRIES = 2
 
 MOST_STEPS = 5_000_000
 
-QUESTION_CHARS = 4
-"""Characters for each token of a prompt, as the simulator counts them."""
-
 
 class Asking(NamedTuple):
     """How an SDK asks: the endpoint's shape, its path, and the body that says whether to stream."""
@@ -61,7 +58,7 @@ class Asking(NamedTuple):
 ASKING: dict[Sdk, Asking] = {
     "openai": Asking(CHAT, "/v1/chat/completions", "openai"),
     "anthropic": Asking(MESSAGES, "/v1/messages", "anthropic"),
-    "bedrock": Asking(MESSAGES, "/model/anthropic.claude-sonnet-5/invoke", "anthropic"),
+    "bedrock": Asking(MESSAGES, f"/model/{MODELS['bedrock']}/invoke", "anthropic"),
 }
 
 
@@ -70,13 +67,15 @@ class LabTurn(GovernedCall):
 
     __slots__ = ("call", "wall")
 
-    def __init__(self, registry: RateLimitRegistry, provider: Provider, call: Call, stream: bool, key: Key) -> None:
+    def __init__(
+        self, registry: RateLimitRegistry, provider: Provider, key: Key, call: Call, chars: int, stream: bool
+    ) -> None:
         policy = Policy(registry.settings.max_wait, 1)
         Turn.__init__(self, registry, key, policy, provider.default_window, 0)
         self.mocks = True
         self.provider = provider
         self.call = call
-        self.inquiry = Inquiry(key.scope, QUESTION_CHARS * call.input_tokens, call.max_tokens, stream)
+        self.inquiry = Inquiry(key.scope, chars, call.max_tokens, stream)
         self.stream = stream
 
     def pairs(self, response: Headers) -> Iterable[tuple[bytes, bytes]]:
@@ -105,19 +104,20 @@ class Laboratory(World):
         provider = providers.adopt("provider.test", self.asking.path, self.asking.family)
         assert provider is not None, f"{self.asking.path} generates nothing"
         self.provider: Provider = provider
-        self.key = Key(provider.name, "https://provider.test", "0123456789abcdef", "model")
+        self.key = Key(provider.name, "https://provider.test", "0123456789abcdef", MODELS[row.sdk])
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
         self.left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
-        self.held: list[float] = []
         self.losses: dict[str, int] = {}
-        self.answered = 0
+        self.unfinished = row.count
+        self.refused_at: list[float] = []
+        self.met_outage_at: list[float] = []
         for _ in range(min(row.callers, row.count)):
             self._next()
 
     def _next(self) -> None:
         """A caller that is free takes the next call, if one is left."""
         for number, call in self.left:
-            turn = LabTurn(self.registry, self.provider, call, self.row.stream, self.key)
+            turn = LabTurn(self.registry, self.provider, self.key, call, self.row.chars(call), self.row.stream)
             self.join(VirtualCall(self, number, turn), self.now)
             return
 
@@ -133,6 +133,7 @@ class Laboratory(World):
             name = "expired" if outcome is None else f"{outcome.kind} {outcome.status}"
             self.losses[name] = self.losses.get(name, 0) + 1
         self.makespan = self.now
+        self.unfinished -= 1
         self._next()
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
@@ -147,13 +148,15 @@ class Laboratory(World):
         verdict = self.accounts.admit("key", str(call.row), turn.call, stream=turn.stream)
         headers = self._headers(verdict)
         if isinstance(verdict.outcome, Refusal):
+            outage = verdict.outcome.reason is Reason.OUTAGE
+            (self.met_outage_at if outage else self.refused_at).append(self.now)
             self._refuse(verdict.outcome, headers, turn, permit, reply)
             return
         admission, output = verdict.outcome, self._output(turn.call)
-        let_in, pace = self.now, admission.token_pace * output
+        pace = admission.token_pace * output
 
         def answer() -> None:
-            self._end(admission, output, let_in)
+            self.accounts.end(admission, "answered", output)
             body = self._body(turn, output)
             self._travel(lambda: reply(Sent(turn.outcome(permit, 200, headers, body))))
 
@@ -161,7 +164,7 @@ class Laboratory(World):
             self._travel(lambda: self._stream(turn, permit, headers, reply, pace, finish))
 
         def finish(watch: StreamWatch) -> None:
-            self._end(admission, output, let_in)
+            self.accounts.end(admission, "answered", output)
             watch.saw(self._events(turn, output))
             watch.finish()
             self._over(Outcome(Kind.OK))
@@ -184,10 +187,6 @@ class Laboratory(World):
         watch = StreamWatch(turn, permit, outcome)
         reply(Sent(outcome, streaming=True))
         self.after(pace, lambda: finish(watch))
-
-    def _end(self, admission: Admission, output: int, let_in: float) -> None:
-        self.accounts.end(admission, "answered", output)
-        self.held.append(self.now - let_in)
 
     def _output(self, call: Call) -> int:
         natural = self.accounts.output_tokens(10)
@@ -233,14 +232,14 @@ def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
     laboratory = Laboratory(row, seed, settings)
     laboratory.run()
     losses = dict(laboratory.losses)
-    if never := row.count - len(laboratory.ended):
-        losses["never ended"] = never
+    if laboratory.unfinished:
+        losses["never ended"] = laboratory.unfinished
     return measured(
         row,
         seed,
         laboratory.accounts.truth(),
+        [sending.row for sending in laboratory.sends],
         makespan=laboratory.makespan,
-        held=laboratory.held,
         cpu=time.process_time() - began,
         losses=losses,
     )

@@ -22,7 +22,9 @@ from tidegate.testing import (
     Reason,
     Refill,
     Refusal,
+    ResizedBucket,
     RollingWindow,
+    Slope,
     Slots,
     Ticket,
     VirtualClock,
@@ -30,6 +32,8 @@ from tidegate.testing import (
 
 steps = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 30)), max_size=60)
 """(time until the next attempt, amount)"""
+
+HALVES = [(Fraction(10), Fraction(1, 2)), (Fraction(25), Fraction(3, 4))]
 
 exact = st.integers(0, 1000).map(lambda value: Fraction(value, 7))
 
@@ -95,12 +99,15 @@ def test_a_scheduled_refill_adds_up_over_a_split_and_agrees_with_its_inverse(sta
     assert refill.when(refill.between(start, end), start) == end
 
 
-@given(steps, st.sampled_from(["bucket", "fixed", "rolling"]))
+@given(steps, st.sampled_from(["bucket", "fixed", "rolling", "resized"]))
 def test_what_fits_at_the_instant_that_was_named_does_not_fit_before(history, kind):
     limiter = {
         "bucket": lambda: ContinuousBucket("b", limit=Fraction(30), window=Fraction(30)),
         "fixed": lambda: FixedWindow("f", limit=30, window=30),
         "rolling": lambda: RollingWindow("r", limit=30, window=30),
+        "resized": lambda: ResizedBucket(
+            "b", limit=Fraction(60), window=Fraction(60), sizes=HALVES, period=Fraction(40)
+        ),
     }[kind]()
     admitted(limiter, history)
     now = Fraction(sum(wait for wait, _ in history))
@@ -215,6 +222,15 @@ def test_tokens_are_charged_by_the_rule(charge, gives_back, at_admission, at_end
     assert 1000 - bucket.remaining(0.0) == at_end
 
 
+def test_a_token_of_output_may_count_several_times_in_the_end():
+    bucket = ContinuousBucket("tokens", "tokens", limit=1000, window=60)
+    gate = Gate([bucket], Pricing("input+max_tokens", gives_back=True, burndown=5.0))
+    ticket = gate.admit(Call(input_tokens=100, max_tokens=50), 0.0)
+    assert 1000 - bucket.remaining(0.0) == 150
+    gate.finish(ticket, 40, 0.0)
+    assert 1000 - bucket.remaining(0.0) == 300
+
+
 def test_produced_output_may_drive_a_limiter_into_debt_which_has_to_be_paid_first():
     gate = Gate([ContinuousBucket("out", "output_tokens", limit=60, window=60)], Pricing("produced"))
     ticket = gate.admit(Call(), 0.0)
@@ -263,6 +279,58 @@ def test_a_neighbour_takes_his_share_of_the_refill_while_the_limit_stays():
     assert bucket.remaining(10.0) == pytest.approx(10)
     assert bucket.remaining(20.0) == pytest.approx(12.5)
     assert bucket.ready_at(22.5, 20.0) == pytest.approx(30)
+
+
+def test_a_resized_bucket_shrinks_and_grows_and_says_so():
+    bucket = ResizedBucket("b", limit=60, window=60, sizes=[(10.0, 0.5), (20.0, 2.0)])
+    assert (bucket.level(0.0).limit, bucket.level(9.0).remaining) == (60, 60)
+    assert (bucket.level(10.0).limit, bucket.level(10.0).remaining) == (30, 30)
+    bucket.charge(30, 10.0)
+    assert bucket.remaining(20.0) == pytest.approx(5)
+    assert (bucket.level(20.0).limit, bucket.remaining(25.0)) == (120, pytest.approx(15))
+    assert bucket.reset_after(25.0) == pytest.approx(52.5)
+
+
+def test_a_resized_bucket_names_the_instant_at_which_it_is_large_enough_again():
+    bucket = ResizedBucket("b", limit=60, window=60, sizes=[(10.0, 0.5), (30.0, 1.0)])
+    bucket.charge(60, 0.0)
+    assert bucket.ready_at(12, 0.0) == pytest.approx(14)
+    assert bucket.ready_at(50, 0.0) == pytest.approx(60)
+    assert bucket.ready_at(61, 0.0) == math.inf
+    assert bucket.level(0.0).limit == 60
+
+
+def test_a_resized_bucket_that_is_never_full_for_long_enough_says_that_waiting_is_in_vain():
+    bucket = ResizedBucket("b", limit=60, window=60, sizes=[(1.0, 0.5)], period=10.0)
+    bucket.charge(60, 0.0)
+    assert bucket.ready_at(40, 0.0) == math.inf
+
+
+@given(st.lists(st.integers(0, 8), max_size=80), st.integers(1, 6))
+def test_a_slope_lets_in_so_many_times_what_the_window_before_saw(waits, least):
+    slope = Slope(limit=least, window=10, growth=1.5)
+    now, taken = 0, []
+    for wait in waits:
+        now += wait
+        ready_at = slope.ready_at(1, now)
+        lately = sum(now - 10 < at <= now for at in taken)
+        before = sum(now - 20 < at <= now - 10 for at in taken)
+        assert (ready_at == now) is (lately + 1 <= max(least, 1.5 * before))
+        assert slope.ready_at(1, ready_at) == ready_at
+        if ready_at <= now:
+            slope.charge(1, now)
+            taken.append(now)
+
+
+def test_a_slope_can_be_climbed_and_says_what_it_allows_now():
+    slope = Slope(limit=4, window=1.0, growth=1.5)
+    for now, allowed in ((0.0, 4), (1.0, 6), (2.0, 9), (3.0, 13)):
+        for _ in range(allowed):
+            assert slope.ready_at(1, now) == now
+            slope.charge(1, now)
+        assert slope.ready_at(1, now) == pytest.approx(now + 1.0)
+    assert slope.level(3.0).limit == pytest.approx(13.5)
+    assert slope.remaining(60.0) == 4
 
 
 def test_virtual_time_moves_forward_only():

@@ -33,8 +33,10 @@ from tidegate.testing.limiters import (
     Slots,
 )
 from tidegate.testing.process import SimulatorProcess
+from tidegate.testing.resizing import ResizedBucket
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.simulator import Simulator, serve
+from tidegate.testing.slope import Slope
 from tidegate.testing.specs import Fault, Limit, OutageSpan
 from tidegate.testing.truth import Counts, Truth
 
@@ -57,11 +59,13 @@ __all__ = [
     "Reason",
     "Refill",
     "Refusal",
+    "ResizedBucket",
     "RollingWindow",
     "Scenario",
     "Schedule",
     "Simulator",
     "SimulatorProcess",
+    "Slope",
     "Slots",
     "Ticket",
     "Truth",

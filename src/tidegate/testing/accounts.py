@@ -30,8 +30,9 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A call that was let in: what it holds, the fault that will befall it, and its latency and pace in seconds."""
+    """A call that was let in `at` an instant: what it holds, its fault, and its latency and pace in seconds."""
 
+    at: float
     account: Account
     total: Tally
     ticket: Ticket
@@ -64,6 +65,7 @@ class Accounts:
         self._total = Tally()
         self._order: dict[str, None] = {}
         self._admitted_at: list[float] = []
+        self._held: list[float] = []
         self._streams = 0
 
     @property
@@ -95,17 +97,17 @@ class Accounts:
                 tally.admit()
             self._order.setdefault(row or f"#{self._total.received}")
             self._admitted_at.append(now)
-            admission = self._admission(account, outcome, stream)
+            admission = self._admission(now, account, outcome, stream)
             return Verdict(admission, self._announced(account.gate, now))
 
-    def _admission(self, account: Account, ticket: Ticket, stream: bool) -> Admission:
+    def _admission(self, now: float, account: Account, ticket: Ticket, stream: bool) -> Admission:
         scenario = self.scenario
         latency = scenario.latency.draw(self._random)
         if scenario.knee is not None:
             latency *= max(1.0, self._total.in_flight / scenario.knee)
         self._streams += stream
         fault = next((fault for fault in scenario.faults if self._is_due(fault, stream)), None)
-        return Admission(account, self._total, ticket, fault, latency, scenario.token_pace)
+        return Admission(now, account, self._total, ticket, fault, latency, scenario.token_pace)
 
     def _is_due(self, fault: Fault, stream: bool) -> bool:
         in_stream = fault.kind.startswith("stream")
@@ -124,9 +126,18 @@ class Accounts:
     def end(self, admission: Admission, how: str, produced: int) -> None:
         """A call has ended: `answered`, `broken` or `abandoned`, with so many output tokens produced."""
         with self._lock:
-            admission.account.gate.finish(admission.ticket, produced, self.now)
+            now = self.now
+            admission.account.gate.finish(admission.ticket, produced, now)
             admission.account.tally.end(how)
             admission.total.end(how)
+            if how == "answered":
+                self._held.append(now - admission.at)
+
+    def levels(self, key: str) -> tuple[Level, ...]:
+        """The state of the limiters of `key` now, outages left out; empty for a key that nobody used."""
+        with self._lock:
+            account = self._accounts.get(key)
+            return account.gate.levels(self.now)[len(self.scenario.outages) :] if account is not None else ()
 
     def truth(self) -> Truth:
         """The ground truth now."""
@@ -138,6 +149,7 @@ class Accounts:
                 keys={name: account.tally.counts(account.gate.levels(now)) for name, account in self._accounts.items()},
                 order=tuple(self._order),
                 admitted_at=tuple(self._admitted_at),
+                held=tuple(self._held),
             )
 
     def reset(self) -> None:

@@ -27,7 +27,7 @@ class Refill:
         if not self._shares:
             return self.rate * (end - start)
         total: float = 0
-        for begin, until, share in self._segments(start):
+        for begin, until, share in self.segments(start):
             if end <= until:
                 return total + self.rate * share * (end - begin)
             total += self.rate * share * (until - begin)
@@ -38,7 +38,7 @@ class Refill:
         if not self._shares:
             return start + amount / self.rate
         left = amount
-        for begin, until, share in self._segments(start):
+        for begin, until, share in self.segments(start):
             supply = self.rate * share
             if not supply:
                 continue
@@ -47,7 +47,7 @@ class Refill:
             left -= supply * (until - begin)
         return math.inf
 
-    def _segments(self, start: float) -> Iterator[tuple[float, float, float]]:
+    def segments(self, start: float) -> Iterator[tuple[float, float, float]]:
         """(begin, until, share) from `start` on; the last one has no end, and a periodic schedule never stops."""
         period = self._period
         base: float = math.floor(start / period) * period if period else 0

@@ -25,6 +25,21 @@ ABSURD = 31_536_000.0
 """What an absurd retry-after says: a year."""
 
 
+SLOPE_KIND = ("limit_burst_rate", "limit_burst_rate")
+SLOPE = (
+    "Request rate increased too quickly. To ensure system stability, please adjust your client logic to scale requests "
+    "more smoothly over time."
+)
+"""What DashScope says (OpenRouter passes it on)."""
+
+
+ACCELERATION = (
+    "This request would exceed your organization's acceleration limit: its usage has increased too sharply. "
+    "Please ramp up your traffic gradually."
+)
+"""Anthropic's documents name acceleration limits without quoting their refusal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A refusal as it goes out; `body` is a JSON value, or text for the HTML of a proxy that has lost its server."""
@@ -173,6 +188,8 @@ def openai_refusal(refusal: Refusal, telling: Telling) -> Answer:
     if refusal.reason is Reason.SLOTS:
         message = f"Too many concurrent requests: Limit {refusal.level.limit:.0f}."
         return Answer(429, [], _openai_error(message, "requests", "rate_limit_exceeded"))
+    if refusal.reason is Reason.SLOPE:
+        return Answer(429, _retry_after(telling, milliseconds=True), _openai_error(SLOPE, *SLOPE_KIND))
     kind = "requests" if refusal.level.unit == "requests" else "tokens"
     message = openai_rate(refusal, telling.model, telling.seconds if telling.prose else None)
     headers = [] if refusal.reason is Reason.TOO_LARGE else _retry_after(telling, milliseconds=True)
@@ -224,7 +241,8 @@ def anthropic_refusal(refusal: Refusal, telling: Telling) -> Answer:
         error = ("overloaded_error", "Overloaded") if overloaded else ("api_error", "Internal server error")
         return Answer(status, [], _anthropic_error(*error))
     headers = [] if refusal.reason is Reason.TOO_LARGE else _retry_after(telling, milliseconds=False)
-    return Answer(429, headers, _anthropic_error("rate_limit_error", anthropic_rate(refusal)))
+    message = ACCELERATION if refusal.reason is Reason.SLOPE else anthropic_rate(refusal)
+    return Answer(429, headers, _anthropic_error("rate_limit_error", message))
 
 
 def bedrock_refusal(refusal: Refusal, telling: Telling) -> Answer:
@@ -252,7 +270,7 @@ def ietf_refusal(refusal: Refusal, telling: Telling) -> Answer:
 
 def silent_refusal(refusal: Refusal, telling: Telling) -> Answer:
     """The status and a bare message: no header and no time anywhere."""
-    if refusal.reason in (Reason.RATE, Reason.DAY):
+    if refusal.reason in (Reason.RATE, Reason.SLOPE, Reason.DAY):
         message = "Too Many Requests per day" if refusal.reason is Reason.DAY else "Too Many Requests"
         return Answer(429, [], {"error": {"message": message}})
     return openai_refusal(refusal, Telling(telling.model, None, prose=False))

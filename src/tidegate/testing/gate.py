@@ -38,12 +38,14 @@ class Pricing:
     `input`: the input at admission, and that is all. `input+max_tokens`: the bound on the output is reserved at
     admission (`default_max_tokens` where the call names none) and, if `gives_back`, what was not produced returns at
     the end. `produced`: the input at admission, the output at the end, into debt if need be. A limiter of
-    `output_tokens` is charged what was produced, unless the bound is reserved.
+    `output_tokens` is charged what was produced, unless the bound is reserved. A token that was produced counts
+    `burndown` times.
     """
 
     charge: Charge = "input"
     gives_back: bool = False
     default_max_tokens: int = 256
+    burndown: float = 1.0
 
     def at_admission(self, unit: str, call: Call) -> float:
         """The amount that has to fit for the call to be admitted."""
@@ -60,10 +62,11 @@ class Pricing:
         """The amount that the call has been charged once it has ended with `produced` output tokens."""
         if unit in ("requests", "input_tokens"):
             return self.at_admission(unit, call)
+        weight = produced * self.burndown
         if self.charge == "produced" or (self.charge == "input+max_tokens" and self.gives_back):
-            return produced if unit == "output_tokens" else call.input_tokens + produced
+            return weight if unit == "output_tokens" else call.input_tokens + weight
         if self.charge == "input" and unit == "output_tokens":
-            return produced
+            return weight
         return self.at_admission(unit, call)
 
 

@@ -35,7 +35,7 @@ def gemini_error(refusal: Refusal, model: str, seconds: float | None, prose: boo
         status = refusal.status or 503
         overloaded = "The model is overloaded. Please try again later."
         return status, _body(status, overloaded if status in (503, 529) else "An internal error has occurred.")
-    if refusal.reason is Reason.SLOTS:
+    if refusal.reason in (Reason.SLOTS, Reason.SLOPE):
         return 429, _body(429, _SHARED)
     if refusal.reason is Reason.TOO_LARGE:
         message = (

@@ -34,6 +34,7 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     DAY = "day"
     RATE = "rate"
+    SLOPE = "slope"
     SLOTS = "slots"
 
 

@@ -13,6 +13,9 @@ Body = Mapping[str, Any]
 
 EVENTS = "text/event-stream; charset=utf-8"
 
+CHARS_PER_TOKEN = 4
+"""Characters of English that a token has, about; a scenario may count otherwise."""
+
 _PIECE = re.compile(r"\s*\S+\s*?")
 
 
@@ -103,7 +106,7 @@ def event(value: object, name: str = "") -> bytes:
 
 def tokens_in(text_length: int) -> int:
     """The tokens that so many characters are counted as: a quarter, rounded up, at least 1."""
-    return max(1, math.ceil(text_length / 4))
+    return max(1, math.ceil(text_length / CHARS_PER_TOKEN))
 
 
 def text_of(content: object) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.checks import among, at_least
+from tidegate.testing.checks import among, at_least, positive
 from tidegate.testing.distributions import Distribution
 from tidegate.testing.gate import CHARGES, Call, Charge, Gate, Pricing
 from tidegate.testing.limiters import Limiter, Outage
@@ -43,7 +43,9 @@ class Scenario:
     charge               what a token limiter is charged: see `Pricing`
     gives_back           whether a reserved output that was not produced is given back at the end (Bedrock does, Azure
                          does not)
+    burndown             tokens that a limiter is charged for each that was produced (Bedrock: 5 for Claude), at the end
     default_max_tokens   the reserve for a call that names no bound
+    chars_per_token      how many characters of a prompt count as a token
     outages              spans in which nothing works, for all keys
     latency              seconds from admission to the first byte of the answer
     token_pace           seconds for each output token, on top of that
@@ -63,7 +65,9 @@ class Scenario:
     scope: Scope = "credential+model"
     charge: Charge = "input"
     gives_back: bool = False
+    burndown: float = 1.0
     default_max_tokens: int = 256
+    chars_per_token: float = 4.0
     outages: tuple[OutageSpan, ...] = ()
     latency: Distribution = AT_ONCE
     token_pace: float = 0.0
@@ -82,6 +86,8 @@ class Scenario:
         among("scope", self.scope, SCOPES)
         among("charge", self.charge, CHARGES)
         among("retry_after", self.retry_after, RETRY_AFTERS)
+        positive("burndown", self.burndown)
+        positive("chars_per_token", self.chars_per_token)
         at_least("default_max_tokens", self.default_max_tokens, 0)
         at_least("token_pace", self.token_pace, 0)
         if self.knee is not None:
@@ -120,7 +126,7 @@ class Scenario:
     @property
     def pricing(self) -> Pricing:
         """How the calls are charged."""
-        return Pricing(self.charge, self.gives_back, self.default_max_tokens)
+        return Pricing(self.charge, self.gives_back, self.default_max_tokens, self.burndown)
 
     @property
     def announced(self) -> tuple[bool, ...]:

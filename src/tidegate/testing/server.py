@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ from tidegate.testing.gate import Call, Refusal
 from tidegate.testing.instances import fitted
 from tidegate.testing.live import JSON, LiveCall, error_body
 from tidegate.testing.openai_shapes import CHAT, EMBEDDINGS, RESPONSES
-from tidegate.testing.replies import Body, Endpoint, Question, Reply, dumps, tokens_in
+from tidegate.testing.replies import CHARS_PER_TOKEN, Body, Endpoint, Question, Reply, dumps, tokens_in
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.wire import Connection, Request
 
@@ -94,7 +96,7 @@ class Provider:
         endpoint = route.endpoint
         try:
             body = _body(request)
-            question = endpoint.read(body)
+            question = self._counted(endpoint.read(body))
         except (ValueError, AttributeError, TypeError) as error:
             _send(connection, 400, error_body(str(error)))
             return
@@ -121,6 +123,14 @@ class Provider:
             live.stream(stream)
         else:
             live.whole(whole)
+
+    def _counted(self, question: Question) -> Question:
+        """The question in the tokens of this provider's models."""
+        ratio = self.accounts.scenario.chars_per_token
+        if ratio == CHARS_PER_TOKEN:
+            return question
+        tokens = max(1, math.ceil(question.input_tokens * CHARS_PER_TOKEN / ratio))
+        return dataclasses.replace(question, input_tokens=tokens)
 
     def _reply(self, endpoint: Endpoint, question: Question, model: str, scenario: Scenario) -> Reply:
         text = self._text(question.prompt, scenario)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from tidegate.errors import ConfigurationError
 from tidegate.testing.bucket import ContinuousBucket
 from tidegate.testing.checks import among, at_least, positive, share
 from tidegate.testing.limiters import UNITS, Credit, DayQuota, FixedWindow, Limiter, RollingWindow, Slots, Unit
+from tidegate.testing.resizing import ResizedBucket
+from tidegate.testing.slope import Slope
 
-LimitKind = Literal["bucket", "fixed", "rolling", "slots", "day", "credit"]
-KINDS: tuple[LimitKind, ...] = ("bucket", "fixed", "rolling", "slots", "day", "credit")
+LimitKind = Literal["bucket", "fixed", "rolling", "slots", "slope", "day", "credit"]
+KINDS: tuple[LimitKind, ...] = ("bucket", "fixed", "rolling", "slots", "slope", "day", "credit")
 
 FaultKind = Literal["status", "drop", "stream-error", "stream-drop"]
 FAULTS: tuple[FaultKind, ...] = ("status", "drop", "stream-error", "stream-drop")
@@ -25,19 +29,22 @@ class Limit:
     """One limiter of a key.
 
     kind       bucket (refills continuously), fixed (window with boundaries), rolling (any window), slots (in flight),
-               day (fixed window of 86,400 s), credit (money for `limit` calls)
+               slope (see `growth`), day (fixed window of 86,400 s), credit (money for `limit` calls)
     limit      the amount for each window; for slots the number in flight; for credit the number of calls
     window     seconds; not for slots and credit
-    unit       what is counted; slots and credit count requests
+    unit       what is counted; slots, slope and credit count requests
     burst      what a bucket holds, if that is not `limit`
     initial    what a bucket holds at the start, if it is not full: the key has been used before
     offset     seconds from the start to a boundary of fixed windows and days
     status     of the refusals of slots: 429, 503 or 529
-    announced  whether headers tell of it (default: all but slots and credit); where a dialect has one row for a unit,
-               the first announced limit of that unit is told
+    growth     for slope: in any window at most so many times what the window before it saw, and `limit` at the least
+    announced  whether headers tell of it (default: all but slots, slope and credit); where a dialect has one row for a
+               unit, the first announced limit of that unit is told
     shares     (start, share) pairs: from then on a bucket refills at that share of its rate; the capacity that flips,
                the neighbour who takes his part
-    period     seconds after which `shares` begins again, 0 for never
+    sizes      (start, factor) pairs: from then on a bucket is that part of itself, in the headers too; the limit that
+               shrinks and grows
+    period     seconds after which `shares` and `sizes` begin again, 0 for never
     name       in the ground truth; by default the unit, `slots`, `day` or `money`
     """
 
@@ -49,8 +56,10 @@ class Limit:
     initial: float | None = None
     offset: float = 0.0
     status: int = 503
+    growth: float = 1.5
     announced: bool | None = None
     shares: tuple[tuple[float, float], ...] = ()
+    sizes: tuple[tuple[float, float], ...] = ()
     period: float = 0.0
     name: str = ""
 
@@ -69,37 +78,43 @@ class Limit:
         at_least("offset", self.offset, 0)
         at_least("period", self.period, 0)
         among("status", self.status, SLOT_STATUSES)
-        object.__setattr__(self, "shares", tuple((start, part) for start, part in self.shares))
-        self._check_shares()
-
-    def _check_shares(self) -> None:
-        starts = [start for start, _ in self.shares]
-        if starts != sorted(starts):
-            raise ConfigurationError("shares", self.shares, "sorted by their start")
-        for start, part in self.shares:
-            at_least("shares.start", start, 0)
-            at_least("shares.share", part, 0)
-        if self.period and starts and starts[-1] >= self.period:
-            raise ConfigurationError("shares", self.shares, f"within one period of {self.period:g} s")
-        if starts and starts[0] == 0 and not any(part for _, part in self.shares):
+        at_least("growth", self.growth, 1)
+        for name in ("shares", "sizes"):
+            object.__setattr__(self, name, tuple((start, part) for start, part in getattr(self, name)))
+            self._check_schedule(name, getattr(self, name))
+        if self.shares and self.shares[0][0] == 0 and not any(part for _, part in self.shares):
             raise ConfigurationError("shares", self.shares, "above 0 at some time")
+        for _, factor in self.sizes:
+            positive("sizes.factor", factor)
+
+    def _check_schedule(self, name: str, steps: tuple[tuple[float, float], ...]) -> None:
+        starts = [start for start, _ in steps]
+        if starts != sorted(starts):
+            raise ConfigurationError(name, steps, "sorted by their start")
+        for start, part in steps:
+            at_least(f"{name}.start", start, 0)
+            at_least(f"{name}.share", part, 0)
+        if self.period and starts and starts[-1] >= self.period:
+            raise ConfigurationError(name, steps, f"within one period of {self.period:g} s")
 
     @property
     def default_name(self) -> str:
         """The name, or what stands for it."""
         if self.name:
             return self.name
-        return {"slots": "slots", "day": "day", "credit": "money"}.get(self.kind, self.unit)
+        return {"slots": "slots", "slope": "slope", "day": "day", "credit": "money"}.get(self.kind, self.unit)
 
     @property
     def is_announced(self) -> bool:
         """Whether headers tell of this limit."""
-        return self.kind not in ("slots", "credit") if self.announced is None else self.announced
+        return self.kind not in ("slots", "slope", "credit") if self.announced is None else self.announced
 
     def build(self, name: str) -> Limiter:
         """A new limiter, full."""
         if self.kind == "slots":
             return Slots(name, limit=self.limit, status=self.status)
+        if self.kind == "slope":
+            return Slope(name, limit=self.limit, window=self.window, growth=self.growth)
         if self.kind == "credit":
             return Credit(name, limit=self.limit)
         if self.kind == "day":
@@ -108,7 +123,13 @@ class Limit:
             return FixedWindow(name, self.unit, limit=self.limit, window=self.window, offset=self.offset)
         if self.kind == "rolling":
             return RollingWindow(name, self.unit, limit=self.limit, window=self.window)
-        return ContinuousBucket(
+        return self._bucket(name)
+
+    def _bucket(self, name: str) -> ContinuousBucket:
+        make: Callable[..., ContinuousBucket] = ContinuousBucket
+        if self.sizes:
+            make = partial(ResizedBucket, sizes=self.sizes)
+        return make(
             name,
             self.unit,
             limit=self.limit,

@@ -41,7 +41,7 @@ class Truth:
 
     `keys` is by `model` and the first digits of a digest of the credential; `order` lists the rows (the request's
     `x-row` header, `user`, `metadata.row` or `metadata.user_id`, else its number `#n`) by first admission;
-    `admitted_at` has every admission.
+    `admitted_at` has every admission, `held` the seconds from admission to end of each answered call, as they ended.
     """
 
     elapsed: float
@@ -49,6 +49,7 @@ class Truth:
     keys: Mapping[str, Counts]
     order: tuple[str, ...]
     admitted_at: tuple[float, ...]
+    held: tuple[float, ...] = ()
 
     def to_json(self) -> bytes:
         """The snapshot as JSON; what is unlimited is null."""
@@ -69,6 +70,7 @@ class Truth:
             keys={name: _counts(counts) for name, counts in plain["keys"].items()},
             order=tuple(plain["order"]),
             admitted_at=tuple(plain["admitted_at"]),
+            held=tuple(plain["held"]),
         )
 
 
