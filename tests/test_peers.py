@@ -246,4 +246,5 @@ def test_the_exit_code_says_who_is_ahead_and_who_did_not_run(
 def test_the_page_says_what_each_peer_is_told() -> None:
     written = page([run_of("tidegate", 10.5)], {"Run": "now"})
     for peer in PEERS:
-        assert f"| {peer.name} | {peer.version} | {peer.given or 'nothing'} |" in written
+        assert f"- **{peer.name}** ({peer.version}): " in written
+        assert peer.given in written

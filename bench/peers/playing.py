@@ -19,7 +19,7 @@ from bench.measures import displacement
 from bench.peers.catalogue import Peer
 from bench.peers.runs import Run
 from bench.scenarios import Row
-from tidegate.testing import Limit, SimulatorProcess, Truth, ideal_schedule
+from tidegate.testing import Limit, SimulatorProcess, Truth
 
 DEADLINE = 90.0
 """Seconds after which a run is given up: five times the longest ideal, and longer than the longest stall of a peer."""
@@ -35,15 +35,14 @@ KEPT = ("PATH", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
 def play(row: Row, peer: Peer, seed: int, *, python: Path | None = None, deadline: float = DEADLINE) -> Run:
     """One run of a peer's driver against a fresh provider; another interpreter than the peer's own may be named."""
     calls = row.calls(seed)
-    scenario = row.seeded(seed)
     facts: dict[str, Any] = {
         "row": row.name,
         "peer": peer.name,
         "seed": seed,
         "calls": len(calls),
-        "ideal": ideal_schedule(scenario, calls, concurrency=row.callers, drawn=True).makespan,
+        "ideal": row.ideal(seed).makespan,
     }
-    with SimulatorProcess(scenario) as provider:
+    with SimulatorProcess(row.seeded(seed)) as provider:
         work = {
             "base_url": provider.openai_url,
             "api_key": "k",
@@ -52,7 +51,7 @@ def play(row: Row, peer: Peer, seed: int, *, python: Path | None = None, deadlin
             "callers": row.callers,
             "deadline": deadline,
             "options": dict(peer.options),
-            "limits": [told(limit) for limit in scenario.limiters] if peer.limits else [],
+            "limits": [told(limit) for limit in row.scenario.limiters] if peer.limits else [],
         }
         try:
             outcome = _drive(peer, python or peer.python, work, provider)
@@ -74,7 +73,7 @@ def _run(facts: dict[str, Any], outcome: dict[str, Any], truth: Truth) -> Run:
         losses=outcome["lost"],
         requests=total.received,
         refused=total.refusals - total.refused.get("outage", 0),
-        displaced=displacement(truth),
+        displaced=displacement(map(int, truth.order)),
         failure=failure,
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from bench.common import table
-from bench.peers.catalogue import NAMES, PEERS
+from bench.common import markdown, table
+from bench.peers.catalogue import NAMES, PEERS, Peer
 from bench.peers.runs import Middle, Run
 from bench.peers.verdict import Verdict, verdict
 
@@ -70,12 +70,11 @@ def page(runs: Sequence[Run], facts: dict[str, str]) -> str:
     judged = {each.row: each for each in verdicts(runs)}
     lines = [f"{name}: {told}  " for name, told in facts.items()]
     for row, peers in middles(runs).items():
-        lines += ["", f"### {row}", "", *_table(HEADER, rows(peers, judged[row])), "", f"{judged[row]}."]
-    told = [[peer.name, peer.version, peer.given or "nothing", peer.note] for peer in PEERS]
-    lines += ["", "### Peers", "", *_table(("", "version", "is told", "how"), told)]
+        lines += ["", f"### {row}", "", markdown(HEADER, rows(peers, judged[row])), f"{judged[row]}."]
+    lines += ["", "### Peers", "", *(_told(peer) for peer in PEERS)]
     return "\n".join(lines) + "\n"
 
 
-def _table(header: Sequence[str], body: Iterable[Sequence[str]]) -> list[str]:
-    rule = ["---", *["---:"] * (len(header) - 2), "---"]
-    return [f"| {' | '.join(line)} |" for line in (header, rule, *body)]
+def _told(peer: Peer) -> str:
+    given = f" Is told {peer.given}." if peer.given else ""
+    return f"- **{peer.name}** ({peer.version}): {peer.note}.{given}"
