@@ -190,6 +190,8 @@ def test_a_verdict_complains_of_lost_calls_and_of_peers_ahead() -> None:
     assert verdict("outage", [ours, slower]).complaints == []
     assert str(verdict("outage", [ours, slower])) == "outage: tidegate beats every peer that loses no call"
     assert verdict("outage", [ours, slower, faster]).complaints == ["faster is ahead"]
+    told = middle("aiolimiter", 1.0)
+    assert verdict("outage", [ours, told]).complaints == ["aiolimiter, which is told the limits, is ahead"]
     assert verdict("outage", [replace(ours, lost=2), slower]).complaints == ["tidegate loses 2 calls"]
     assert verdict("outage", [replace(ours, unfinished=3)]).complaints == ["tidegate loses 3 calls"]
     assert verdict("outage", [slower]).complaints == ["tidegate did not run"]

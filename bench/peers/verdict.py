@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.peers.catalogue import OURS
+from bench.peers.catalogue import OURS, PEERS
 from bench.peers.runs import Middle
 from bench.scenarios import UNLIMITED, row_named
 
@@ -15,6 +15,8 @@ LEVEL = 0.02
 
 LEVEL_REQUESTS = 0.01
 """Requests per answer within which two are level."""
+
+TOLD = {peer.name: ", which is told the limits," for peer in PEERS if peer.limits}
 
 Standing = Literal["beaten", "level", "ahead", "loses calls", "did not run"]
 
@@ -34,7 +36,7 @@ class Verdict:
             return ["tidegate did not run"]
         missing = self.ours.lost + self.ours.unfinished
         lost = [f"tidegate loses {missing} calls"] if missing else []
-        return lost + [f"{peer} is ahead" for peer in self.those("ahead")]
+        return lost + [f"{peer}{TOLD.get(peer, '')} is ahead" for peer in self.those("ahead")]
 
     def those(self, standing: Standing) -> list[str]:
         """The peers that stand so."""
