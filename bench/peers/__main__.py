@@ -106,7 +106,7 @@ def _facts(runs: Sequence[Run]) -> dict[str, str]:
     """When and on what it was run."""
     instants = sorted(run.at for run in runs)
     return {
-        "Run": f"{instants[0]} to {instants[-1]}, {len({run.seed for run in runs})} seeds" if instants else "never",
+        "Run": f"{instants[0]} to {instants[-1]}, seeds: {len({run.seed for run in runs})}" if instants else "never",
         "On": f"Python {platform.python_version()}, {platform.platform()}",
     }
 

@@ -51,7 +51,8 @@ class Peer:
         """What is measured, and its version."""
         if self.node:
             return " ".join(next(iter(self.environment.versions.items())))
-        return (*self.alone, *self.requirements)[0].replace("==", " ")
+        measured = (*self.alone, *self.requirements)[0].replace("==", " ")
+        return f"this tree, over {measured}" if self is OURS else measured
 
     @property
     def environment(self) -> Environment | NodeEnvironment:
