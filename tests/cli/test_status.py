@@ -107,7 +107,7 @@ def test_a_run_under_way_shows_what_its_processes_wait_for(tmp_path: Path) -> No
         with subprocess.Popen([*RUN, PYTHON, "program.py"], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL) as run:
             told: list[dict[str, object]] = []
             end = time.monotonic() + PATIENCE
-            while not any(each["waiting"] and each["gate"] for each in told):
+            while not any(each["waiting"] and each["gate"] == "quota requests" for each in told):
                 assert time.monotonic() < end
                 assert run.poll() is None, "the run ended before it was seen"
                 done = subprocess.run(
