@@ -49,7 +49,9 @@ class Boundaries:
         """A boundary lies in this interval: `told` as the next one, else one that was passed."""
         last = self._sign
         if last is not None and low - last[1] < SAME * min(self.period, NATURAL_WINDOWS[0]):
-            low, high = (max(low, last[0]), min(high, last[1])) if max(low, last[0]) <= min(high, last[1]) else (low, high)
+            low, high = (
+                (max(low, last[0]), min(high, last[1])) if max(low, last[0]) <= min(high, last[1]) else (low, high)
+            )
             self._told = self._told or told
         else:
             if last is not None and not self._known:

@@ -14,7 +14,6 @@ be of a window, because nothing told how the quota comes back. Where little is b
 from __future__ import annotations
 
 from collections import deque
-from math import log2
 
 from tidegate.core.boundaries import Boundaries, usable_window
 from tidegate.core.derive import DEFAULT_WINDOW, MONTH
