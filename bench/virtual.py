@@ -6,6 +6,8 @@ rounding is what it is over HTTP. Deterministic by seed.
 
 from __future__ import annotations
 
+import heapq
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -20,12 +22,12 @@ from tidegate.core.admission import Permit
 from tidegate.core.exchange import Policy, Sent
 from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
 from tidegate.providers import Provider
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
 from tidegate.testing import Call, Reason, Refusal
-from tidegate.testing.accounts import Accounts, Verdict
+from tidegate.testing.accounts import Accounts, Admission, Verdict
 from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
+from tidegate.testing.live import error_body
 from tidegate.testing.openai_shapes import CHAT
 from tidegate.testing.replies import Endpoint, Reply, dumps
 from tidegate.transports.govern import GovernedCall
@@ -35,11 +37,17 @@ from tidegate.turn import Turn
 NETWORK = 0.005
 """Seconds each way."""
 
-OVERTAKEN = 0.01
-"""Share of messages that take twice as long: those behind them come first, as on connections of their own."""
+SETUP = 0.003
+"""Seconds for each new connection, after those that are being set up already; who finds an idle one overtakes them.
 
-EPOCH = 1_800_000_000.25
-"""The wall time at which every world begins: not at a whole second."""
+So that calls are overtaken by as many places as over HTTP (openai 3.52, request-bound and token-bound: 4 to 8).
+"""
+
+MOST_IDLE = 100
+"""Connections that are kept (openai 3.52: DEFAULT_CONNECTION_LIMITS)."""
+
+EPOCH = 1_800_000_000.0
+"""The wall time at which every world begins, or up to a second later: many headers are cut to whole seconds."""
 
 SDK_RETRIES = 2
 """How often the openai and anthropic SDKs repeat a transient failure (openai 3.52 and anthropic 2.11)."""
@@ -67,16 +75,16 @@ class LabTurn(GovernedCall):
 
     __slots__ = ("call", "wall")
 
-    def __init__(
-        self, registry: RateLimitRegistry, provider: Provider, key: Key, call: Call, chars: int, stream: bool
-    ) -> None:
+    def __init__(self, laboratory: Laboratory, call: Call) -> None:
+        registry, provider, row = laboratory.registry, laboratory.provider, laboratory.row
         policy = Policy(registry.settings.max_wait, 1)
-        Turn.__init__(self, registry, key, policy, provider.default_window, 0)
+        Turn.__init__(self, registry, laboratory.key, policy, provider.default_window, 0)
         self.mocks = True
         self.provider = provider
         self.call = call
-        self.inquiry = Inquiry(key.scope, chars, call.max_tokens, stream)
-        self.stream = stream
+        self.inquiry = Inquiry(MODELS[row.sdk], row.chars(call), call.max_tokens, row.stream)
+        self.stream = row.stream
+        self.wall = laboratory.wall
 
     def pairs(self, response: Headers) -> Iterable[tuple[bytes, bytes]]:
         """The answer's headers."""
@@ -84,8 +92,7 @@ class LabTurn(GovernedCall):
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         """What a response means, read at the world's time."""
-        wall = datetime.fromtimestamp(EPOCH + self.now(), UTC)
-        return providers.judge(self.provider, status, headers, body, wall)
+        return providers.judge(self.provider, status, headers, body, datetime.fromtimestamp(self.wall(), UTC))
 
     def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
         """Nothing is asked for it: a call that expires is seen as lost."""
@@ -106,6 +113,8 @@ class Laboratory(World):
         self.provider: Provider = provider
         self.key = Key(provider.name, "https://provider.test", "0123456789abcdef", MODELS[row.sdk])
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
+        self._idle = self._opening = 0
+        self._began_at = EPOCH + random.Random(seed).random()
         self.left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
         self.losses: dict[str, int] = {}
         self.unfinished = row.count
@@ -114,11 +123,14 @@ class Laboratory(World):
         for _ in range(min(row.callers, row.count)):
             self._next()
 
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        return self._began_at + self.now
+
     def _next(self) -> None:
         """A caller that is free takes the next call, if one is left."""
         for number, call in self.left:
-            turn = LabTurn(self.registry, self.provider, self.key, call, self.row.chars(call), self.row.stream)
-            self.join(VirtualCall(self, number, turn), self.now)
+            self.join(VirtualCall(self, number, LabTurn(self, call)), self.now)
             return
 
     def concluded(self, call: VirtualCall) -> None:
@@ -137,11 +149,29 @@ class Laboratory(World):
         self._next()
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
-        """The request travels, is let in or refused, and is answered."""
-        self._travel(lambda: self._arrive(call, permit, reply))
+        """The request travels on a connection, is let in or refused, and is answered."""
+        self.after(NETWORK + self._connected(), lambda: self._arrive(call, permit, reply))
+
+    def _connected(self) -> float:
+        """Seconds until there is a connection for a request that leaves now."""
+        if self._idle:
+            self._idle -= 1
+            return 0.0
+        self._opening += 1
+        delay = SETUP * self._opening
+        self.after(delay, self._opened)
+        return delay
+
+    def _opened(self) -> None:
+        self._opening -= 1
 
     def _travel(self, action: Callable[[], object]) -> None:
-        self.after(NETWORK * (2.0 if self.random.random() < OVERTAKEN else 1.0), action)
+        """An answer goes home, and leaves its connection idle."""
+        self.after(NETWORK, lambda: self._arrived(action))
+
+    def _arrived(self, action: Callable[[], object]) -> None:
+        self._idle = min(MOST_IDLE, self._idle + 1)
+        action()
 
     def _arrive(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
         turn = call.turn
@@ -161,15 +191,18 @@ class Laboratory(World):
             self._travel(lambda: reply(Sent(turn.outcome(permit, 200, headers, body))))
 
         def begin() -> None:
-            self._travel(lambda: self._stream(turn, permit, headers, reply, pace, finish))
+            self.after(NETWORK, lambda: self._stream(turn, permit, headers, reply, pace, finish))
 
         def finish(watch: StreamWatch) -> None:
             self.accounts.end(admission, "answered", output)
+            self._idle = min(MOST_IDLE, self._idle + 1)
             watch.saw(self._events(turn, output))
             watch.finish()
             self._over(Outcome(Kind.OK))
 
-        if turn.stream:
+        if admission.fault is not None:
+            self.after(admission.latency, lambda: self._break(admission, headers, turn, permit, reply))
+        elif turn.stream:
             self.after(admission.latency, begin)
         else:
             self.after(admission.latency + pace, answer)
@@ -193,7 +226,7 @@ class Laboratory(World):
         return natural if call.max_tokens is None else min(natural, call.max_tokens)
 
     def _headers(self, verdict: Verdict) -> Headers:
-        wall = EPOCH + self.now
+        wall = self.wall()
         headers: Headers = [("date", formatdate(wall, usegmt=True))]
         if self.scenario.headers:
             headers += DIALECT_TABLE[self.dialect].headers(verdict.announced, wall)
@@ -203,14 +236,30 @@ class Laboratory(World):
         self, refusal: Refusal, headers: Headers, turn: LabTurn, permit: Permit, reply: Callable[[Sent], None]
     ) -> None:
         if refusal.drops:
-            error = ConnectionError("cut")
-            self._travel(lambda: reply(Sent(turn.judge_error(error), error=error)))
+            self._cut(turn, reply)
             return
         telling = Telling("model", told(self.scenario.retry_after, refusal.retry_after), self.scenario.prose)
         answer = DIALECT_TABLE[self.dialect].refuse(refusal, telling)
         rows = [*headers[:1], *answer.headers] if answer.status >= 500 else headers + answer.headers
         body = answer.body.encode() if isinstance(answer.body, str) else dumps(answer.body)
         self._travel(lambda: reply(Sent(turn.outcome(permit, answer.status, rows, body))))
+
+    def _break(
+        self, admission: Admission, headers: Headers, turn: LabTurn, permit: Permit, reply: Callable[[Sent], None]
+    ) -> None:
+        fault = admission.fault
+        assert fault is not None
+        assert not fault.kind.startswith("stream"), "streams break over HTTP only"
+        self.accounts.end(admission, "broken", 0)
+        if fault.kind == "drop":
+            self._cut(turn, reply)
+            return
+        body = dumps(error_body("Injected error", "server_error"))
+        self._travel(lambda: reply(Sent(turn.outcome(permit, fault.status, headers, body))))
+
+    def _cut(self, turn: LabTurn, reply: Callable[[Sent], None]) -> None:
+        error = ConnectionError("cut")
+        self._travel(lambda: reply(Sent(turn.judge_error(error), error=error)))
 
     def _reply(self, turn: LabTurn, output: int) -> Reply:
         bound = turn.call.max_tokens
@@ -224,6 +273,19 @@ class Laboratory(World):
         assert stream is not None, "the endpoint streams"
         made = stream({"stream_options": {"include_usage": True}}, self._reply(turn, output))
         return made.head + b"".join(made.pieces) + made.tail
+
+
+def bare(row: Row, seed: int) -> float:
+    """The makespan of the plain SDK where nothing is limited: each caller takes the next call when it is free."""
+    scenario = row.seeded(seed)
+    drawn = random.Random(seed)
+    arriving = [SETUP * (caller + 1) + NETWORK for caller in range(row.callers)]
+    last = 0.0
+    for _ in range(row.count):
+        answered = heapq.heappop(arriving) + scenario.latency.draw(drawn)
+        heapq.heappush(arriving, answered + 2 * NETWORK)
+        last = max(last, answered + NETWORK)
+    return last
 
 
 def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
@@ -242,4 +304,5 @@ def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
         makespan=laboratory.makespan,
         cpu=time.process_time() - began,
         losses=losses,
+        bare=bare(row, seed) if row.against_plain else None,
     )

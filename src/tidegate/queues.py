@@ -12,10 +12,11 @@ from collections.abc import Callable
 from itertools import islice
 
 from tidegate import forking, opening
-from tidegate.core import events
+from tidegate.core import events, learned
 from tidegate.core.admission import Admission, Permit
 from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
+from tidegate.learned import Seeds
 from tidegate.line import Price, Waiter
 from tidegate.listening import Listeners
 from tidegate.settings import Settings
@@ -25,10 +26,15 @@ ABANDONED = Outcome(Kind.ABANDONED)
 
 
 class Queues:
-    """The slots of every key of a process, and the steps that a call takes at them; `clock` is in monotonic seconds."""
+    """The slots of every key of a process, and the steps that a call takes at them; `clock` is in monotonic seconds.
 
-    def __init__(self, settings: Settings, clock: Callable[[], float], draw: Callable[[], float]) -> None:
+    Keys that an earlier run knew begin with its `seeds`, whose ages count from now.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float], draw: Callable[[], float], seeds: Seeds) -> None:
         self._settings = settings
+        self._seeds = seeds
+        self._began_at = clock()
         self.clock = clock
         self.draw = draw
         self._lock = threading.Lock()
@@ -193,6 +199,9 @@ class Queues:
         if slots is None:
             self._evict(now)
             slots = self._slots[key] = Slots(Admission(key, self.settings, window, now))
+            if self._seeds and (found := self._seeds.take(key)) is not None:
+                known, age = found
+                learned.seed(slots.admission, known, age + now - self._began_at, now)
             if opening.told is not None:
                 opening.told(slots)
         else:

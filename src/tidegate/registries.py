@@ -7,19 +7,26 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from tidegate.core.admission import Permit
 from tidegate.core.derive import DEFAULT_WINDOW
+from tidegate.core.learned import export
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.drive import adrive, drive
+from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
 from tidegate.listening import Listener
 from tidegate.queues import Queues
 from tidegate.settings import Settings
 
 T = TypeVar("T")
+
+
+def _today() -> datetime:
+    return datetime.now(UTC)
 
 
 class NotReady:
@@ -41,7 +48,7 @@ class NotReady:
 class RateLimitRegistry(Queues):
     """The admission states of a process, one per key, shared by every thread, event loop and trio run.
 
-    `settings` defaults to what the environment says. `clock` gives monotonic seconds.
+    `settings` defaults to what the environment says. `clock` gives monotonic seconds, `calendar` the aware time of day.
     """
 
     def __init__(
@@ -50,12 +57,17 @@ class RateLimitRegistry(Queues):
         *,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
+        calendar: Callable[[], datetime] = _today,
     ) -> None:
-        super().__init__(settings if settings is not None else Settings.from_environment(), clock, draw)
+        settings = settings if settings is not None else Settings.from_environment()
+        given = settings.digest_key
+        self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
+        # What two processes with one digest key have in common, and it tells nothing of the key.
+        self._digests = self.digest("whose digests these are") if given is not None else ""
+        self._calendar = calendar
+        super().__init__(settings, clock, draw, Seeds(settings.initial_state, self._digests, calendar()))
         self.disabled = self.settings.disabled
         self.interned: dict[tuple[object, ...], Key] = {}
-        given = self.settings.digest_key
-        self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
         if self.settings.telemetry:
             from tidegate.telemetry.activation import attend
 
@@ -89,6 +101,18 @@ class RateLimitRegistry(Queues):
         if self._dropped or self._listeners.untold:
             self._act([], None)
         return RegistrySnapshot(keys)
+
+    def export_state(self) -> LearnedState:
+        """What every key has learned, as a frozen value for `Settings.initial_state` of a later run, or for a file.
+
+        Digests of credentials are in it only where `Settings.digest_key` was given.
+        """
+        with self._lock:
+            now = self.clock()
+            taken = {key: export(slots.admission, now) for key, slots in self._slots.items()}
+        today, told = self._calendar(), bool(self._digests)
+        keys = [LearnedKey.of(key, each, today, told) for key, each in taken.items() if each.quotas or each.gates]
+        return LearnedState(digests=self._digests, keys=tuple(keys[-MOST_KEYS:]))
 
     def intern(self, facts: tuple[object, ...], key: Key) -> None:
         """Remembers the key of requests that share `facts` (no secret among them), for as many as there may be keys."""

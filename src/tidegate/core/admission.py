@@ -191,6 +191,11 @@ class Admission:
             ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
+            if self.quotas.unproven and not self.flying:
+                # What an earlier run knew holds nobody back for long: one goes and asks.
+                quota, name = self.quotas.probed_at(cost, now)
+                if quota <= ready:
+                    return ready, gate
             ready, gate = quota, f"quota {name}"
         return ready, gate
 
@@ -226,6 +231,8 @@ class Admission:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
         if outcome.readings:
             self._observe(permit, outcome, now, out)
+        if self.quotas.unproven:
+            self._prove(permit, outcome, now, out)
         self._answered(permit, now, out)
         permit.probe = False
         permit.learned = True
@@ -244,6 +251,8 @@ class Admission:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
+        if self.quotas.unproven:
+            self._prove(permit, outcome, now, out)
         if kind is OK:
             self._succeeded(permit, saturation, now, out)
         elif kind in CAPACITY:
@@ -280,10 +289,7 @@ class Admission:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
             self._adopt(mirror, permit, outcome, now)
-            if out is not None:
-                out.append(
-                    events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window)
-                )
+            self._announce(mirror, now, out)
         if scarcest is None:
             self.limit.scarce(1.0)
             return
@@ -301,11 +307,21 @@ class Admission:
             if amount or reserve:
                 order = max(flying.order, permit.order + 1)
                 flying.charges.append(self.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
+
+    def _announce(self, mirror: Mirror, now: float, out: Out) -> None:
+        if out is not None:
+            out.append(events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
         if mirror.unit == "requests":
             before = self.limit.slots
             self.limit.announced(mirror.level(now))
             if self.limit.slots > before:
                 self.lessons.limit.taken(Origin.HEADERS, now)
+
+    def _prove(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+        """What this answer says of the quotas that only an earlier run knew: a good one that was read says all."""
+        named = {reading.name for reading in outcome.readings if reading.remaining is not None}
+        for mirror in self.quotas.prove(named, outcome.kind is OK and permit.informs):
+            self._announce(mirror, now, out)
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
         permit.answered = True
@@ -378,8 +394,8 @@ class Admission:
             # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
             # nearly empty; else the limit that refused is another one.
             name = self.quotas.lacking(permit.cost, outcome.readings, now)
-            if not name:
-                return ""
+        if not name or name in self.quotas.unproven:
+            return ""
         if new_wave:
             self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name

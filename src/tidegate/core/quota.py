@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from tidegate.core.bucket import Bucket
@@ -118,13 +118,26 @@ Tabbed = tuple[list[Charge], Cost, int, float, Charged]
 class Quotas:
     """The mirrors of one key by name; they come into being with the first reading that names them.
 
+    Those that are `unproven` an earlier run knew, and this one has not seen yet.
+
     `ample` says that more than half of each is left; it is found anew with each answer that is read, and ends between
     two of them where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are
     booked in one go before anything looks at a mirror: what a mirror says is the same. `asks` says that the answer to
     the call charged last is to be read.
     """
 
-    __slots__ = ("_charged", "_mirrors", "_patience", "_read_at", "_tab", "ample", "asks", "default_window", "lessons")
+    __slots__ = (
+        "_charged",
+        "_mirrors",
+        "_patience",
+        "_read_at",
+        "_tab",
+        "ample",
+        "asks",
+        "default_window",
+        "lessons",
+        "unproven",
+    )
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
@@ -134,6 +147,7 @@ class Quotas:
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
         self.lessons: dict[str, QuotaLesson] = {}
+        self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
 
     @property
@@ -159,6 +173,35 @@ class Quotas:
             if ready > latest:
                 latest, binding = ready, mirror.name
         return latest, binding
+
+    def probed_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """As `ready_at`, by those quotas alone that this run has seen itself."""
+        latest, binding = now, ""
+        for mirror, place, reserves in self._charged:
+            if mirror.name not in self.unproven:
+                ready = mirror.ready_at(cost[place], cost.produced if reserves else 0.0, now)
+                latest, binding = max((latest, binding), (ready, mirror.name))
+        return latest, binding
+
+    def seed(self, reading: Reading, now: float) -> None:
+        """Begins with a quota as an earlier run knew it; it is `unproven` until an answer names it."""
+        if reading.name in self._mirrors or not _measurable(reading):
+            return
+        mirror = self._make(reading, now)
+        mirror.observe(reading, 0, now, now, None)
+        self.lessons[reading.name].seeded()
+        self.unproven.add(reading.name)
+
+    def prove(self, names: Collection[str], forget: bool) -> list[Mirror]:
+        """The unproven mirrors that an answer has named; with `forget` the others go."""
+        proven = [self._mirrors[name] for name in self.unproven if name in names]
+        self.unproven.difference_update(names)
+        if forget:
+            for name in self.unproven:
+                del self._mirrors[name], self.lessons[name]
+            self._charged = [each for each in self._charged if each[0].name in self._mirrors]
+            self.unproven.clear()
+        return proven
 
     def debit(self, cost: Cost, order: int, now: float, call: Charged = UNANSWERED) -> list[Charge]:
         """Charges an attempt to every quota it counts against; the charges may come into the list later."""
