@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 from bench.common import MICRO
 from tidegate.core.admission import Permit
@@ -70,7 +71,7 @@ def admission(waiting: int, count: int) -> float:
     registry = RateLimitRegistry(settings, clock=lambda: 0.0)
     given = [registry.try_admit(KEY) for _ in range(SLOTS)]
     permits = [each for each in given if isinstance(each, Permit)]
-    line: list[Waiter] = []
+    line: deque[Waiter] = deque()
 
     def come() -> None:
         waiter = Waiter(Deaf, 0)
@@ -80,12 +81,11 @@ def admission(waiting: int, count: int) -> float:
 
     for _ in range(waiting):
         come()
-    first, began = 0, time.process_time()
+    began = time.process_time()
     for number in range(count):
         come()
         registry.settle(permits[number % SLOTS], ANSWERED)
-        permit = registry.look(line[first])
-        first += 1
+        permit = registry.look(line.popleft())
         if permit is None:
             raise RuntimeError("the head of the line was passed over")
         permits[number % SLOTS] = permit
