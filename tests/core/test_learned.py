@@ -120,7 +120,7 @@ def test_a_refusal_forgets_nothing_and_is_not_explained_by_what_is_unproven() ->
     (hit,) = [event for event in out if isinstance(event, events.RateLimitHit)]
     assert hit.gate == ""
     assert list(admission.quotas.mirrors) == ["requests"]
-    assert admission.ready_at(Cost(), 0.0)[1] == "pause"
+    assert admission.ready_at(Cost(), 0.0)[1] == "pace"
 
 
 def test_a_proven_quota_is_told_as_learned() -> None:

@@ -425,6 +425,8 @@ class Admission:
     def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
         """Whether it was a ceiling or a rate that refused; either then holds calls back."""
         before, limit = self.limit.slots, self.limit
+        if self.pacer.disproved():
+            self.pacer = Pacer()
         if self.pacer.active:
             self.lessons.pace.taken(Origin.REFUSALS, now)
             self.pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause)

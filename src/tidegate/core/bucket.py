@@ -292,7 +292,7 @@ class Bucket:
         if debit is None:
             return
         if level >= self._anchor_remaining and debit.live and debit.order <= self._anchor_order:
-            self.ledger.amend(debit, 0.0)
+            self._ceiling -= self.ledger.amend(debit, 0.0)
             return
         if self.unit != "requests":
             return

@@ -45,12 +45,11 @@ class ConcurrencyLimit:
     __slots__ = (
         "_announced",
         "_before",
-        "_first",
         "_held",
         "_lift",
         "_opens",
         "_ramping",
-        "_seeded_until",
+        "_seeded",
         "_trial_delay",
         "_value",
         "ceiling",
@@ -62,10 +61,10 @@ class ConcurrencyLimit:
     )
 
     def __init__(self, start: int, highest: int, cut: float) -> None:
-        self._value = self._first = float(min(start, highest))
+        self._value = float(min(start, highest))
         self._ramping = True
         self._announced = False
-        self._seeded_until = -INFINITY
+        self._seeded = False
         self._opens = INFINITY
         self.ceiling = INFINITY
         self.useful = INFINITY
@@ -105,7 +104,7 @@ class ConcurrencyLimit:
             pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.slots))
         else:
             pause = SLOW_RAMP / (DOUBLING * self.slots)
-        self._opens = max(now + pause, self._seeded_until)
+        self._opens = now + pause
 
     def announced(self, remaining: float) -> None:
         """A first header said that `remaining` requests stand ready: in the first slow start the limit goes there."""
@@ -130,6 +129,9 @@ class ConcurrencyLimit:
 
         Then the limit goes just under it.
         """
+        if self._seeded and in_flight <= self.ceiling:
+            self._unseed()
+        self._seeded = False
         known = self.ceiling < INFINITY
         if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
             return False
@@ -171,17 +173,24 @@ class ConcurrencyLimit:
         self._set(self._value)
 
     def export(self, now: float) -> dict[str, float]:
-        """The limit, for a later run; nothing while it is the one it began with."""
-        return {"slots": self._value} if self._value != self._first else {}
+        """The ceiling, for a later run; nothing where none was met."""
+        return {"slots": self.ceiling} if self.ceiling < INFINITY else {}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins with the limit of an earlier run: the first round goes on from there, a moment later.
+        """Begins under the ceiling of an earlier run, on trial: one more is tried after a moment.
 
-        So a limit that is too low by now is left behind as fast as any, and one that is too high is refused at once, as
-        any first round is.
+        Where that is refused the ceiling is what it was. Where it is let in, or less is refused, nothing was known.
         """
-        self._set(max(1.0, plain.get("slots", self._value)))
-        self._seeded_until = now + TRIAL_FIRST
+        slots = plain.get("slots", 0.0)
+        if slots >= 1.0:
+            self._cap(min(slots, float(self.highest)), now)
+            self._seeded = True
+
+    def _unseed(self) -> None:
+        self._seeded = False
+        self.ceiling = INFINITY
+        self._ramping = True
+        self._held = 0
 
     def _cap(self, ceiling: float, now: float) -> None:
         self.ceiling = max(1.0, ceiling)
@@ -193,6 +202,9 @@ class ConcurrencyLimit:
     def _tried(self, now: float) -> None:
         self._opens = now + TRIAL_GRACE
         self._held += 1
+        if self._seeded and self._held > 1:
+            self._unseed()
+            return
         if self._held > TRIALS:
             self._held = 0
             self.ceiling += self._lift

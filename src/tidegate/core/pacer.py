@@ -145,6 +145,7 @@ class Pacer:
         "_price",
         "_promoted_from",
         "_refused",
+        "_seeded",
         "_saves",
         "_wait_seconds",
         "_waits",
@@ -160,7 +161,7 @@ class Pacer:
     )
 
     def __init__(self) -> None:
-        self.active = False
+        self.active = self._seeded = False
         self.phase = Phase.SEEKING
         self.rate = self.measured = 0.0
         self.burst = 1.0
@@ -271,13 +272,18 @@ class Pacer:
         rate = plain.get("rate", 0.0)
         if not SLOWEST <= rate <= FASTEST:
             return
-        self.active = True
+        self.active = self._seeded = True
         self.measured = rate
         self.burst = min(BURST_MOST * rate, max(1.0, plain.get("burst", 1.0)))
         self._former = -1.0
         self._level, self._at = 1.0, now
         self._zero_at, self._zero_count = now, 0
         self._hold(rate, now)
+
+    def disproved(self) -> bool:
+        """Whether the first refusal comes too soon for the rate of an earlier run; asked at each refusal."""
+        seeded, self._seeded = self._seeded, False
+        return seeded and self.sent_count <= SURE
 
     def _learn(self, count: int, seconds: float, cause: Cause, now: float) -> None:
         if count < SURE and (not count or self.phase is Phase.HOLDING):

@@ -312,7 +312,7 @@ class Quotas:
                 mirror = self._make(reading, now)
                 made.append(mirror)
             self.lessons[reading.name].heard(reading, now)
-            mine = next((debit for charged, debit, _ in charges if charged.name == reading.name), None)
+            mine = next((debit for charged, debit, _ in charges if charged.ledger is mirror.ledger), None)
             mirror.observe(reading, order, sent_at, now, mine)
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
