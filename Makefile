@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 lint format bench bench-makespan bench-overhead bench-waiters frameworks suites clean
+.PHONY: demo test test-openai2 lint format bench bench-makespan bench-overhead bench-waiters bench-peers frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -32,7 +32,7 @@ bench: $(ENVS)/bench/ready
 bench-makespan: $(ENVS)/bench/ready
 	$(ENVS)/bench/bin/python -m bench.lab --http --family headers $(if $(SEEDS),--seeds $(SEEDS))
 
-bench-overhead bench-waiters: bench-%: $(ENVS)/test/ready
+bench-overhead bench-waiters bench-peers: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
 
 frameworks: $(ENVS)/test/ready

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission import ABSURD_HINT, HEADERS_EVERY, Admission, Permit
+from tidegate.core.admission import ABSURD_HINT, Admission, Permit
 from tidegate.core.breaker import State
+from tidegate.core.quota import READ_CALLS
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
 
@@ -321,7 +322,7 @@ def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is
     (first,) = admit(admission)
     settle(admission, first, answer(bucket(1e6, 1e6), bucket(1e6, 1e6, name="tokens", unit="tokens")))
     informing = 0
-    for _ in range(10 * HEADERS_EVERY):
+    for _ in range(10 * READ_CALLS):
         (permit,) = admit(admission, cost=Cost(produced=10.0))
         informing += permit.informs
         settle(admission, permit, Outcome(Kind.OK, usage=Usage(output_tokens=10)))

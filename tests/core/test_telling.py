@@ -7,6 +7,7 @@ import pytest
 from tests.core.values import ABANDONED, KEY, OK, OUTAGE, answer, bucket, fixed, refusal
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
+from tidegate.core.lesson import Origin
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
 
 Out = list[events.Event]
@@ -50,14 +51,14 @@ def test_a_quota_is_learned_once(admission: Admission, out: Out) -> None:
 def test_scarcity_is_told_when_it_begins(admission: Admission, out: Out) -> None:
     for remaining in (50.0, 5.0, 4.0, 3.0):
         settle(admission, admit(admission, out), answer(fixed(100.0, remaining)), 0.0, out)
-    assert [event.share for event in of(out, events.RateLimitWarning)] == [0.05]
+    assert [(event.share, event.quota) for event in of(out, events.RateLimitWarning)] == [(0.05, "requests")]
 
 
 def test_an_unexplained_refusal_tells_the_cut_the_pause_and_itself(admission: Admission, out: Out) -> None:
     settle(admission, admit(admission, []), refusal(4.0), 0.5, out)
     assert out == [
-        events.ConcurrencyDecreased(KEY, 0.5, 1),
-        events.KeyPaused(KEY, 0.5, 4.5),
+        events.ConcurrencyDecreased(KEY, 0.5, 1, Cause.RATE),
+        events.KeyPaused(KEY, 0.5, 4.5, Origin.RETRY_AFTER),
         events.RateLimitHit(KEY, 0.5, Kind.RATE_LIMIT, Cause.RATE, 4.0, ""),
         events.SlotReleased(KEY, 0.5, 0.5, 0, Kind.RATE_LIMIT, Cause.RATE),
     ]

@@ -103,7 +103,7 @@ def test_the_gates_hold_to_their_laws(history: list[tuple[object, ...]]) -> None
     game = Game()
     game.play(history)
     assert game.admission.in_flight == 0
-    assert all(mirror._reserved == 0.0 for mirror in game.admission.quotas.mirrors.values())
+    assert all(mirror.reserved == 0.0 for mirror in game.admission.quotas.mirrors.values())
 
 
 @given(histories)

@@ -20,7 +20,7 @@ from tidegate import providers
 from tidegate.core.admission import ABSURD_HINT
 from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome
 from tidegate.settings import Settings
-from tidegate.transports.govern import Sending, base_url
+from tidegate.transports.keys import Sending, base_url
 
 MOST_BYTES = 1 << 24
 """Of one line: more than any answer needs."""

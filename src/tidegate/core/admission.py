@@ -22,12 +22,13 @@ from collections import deque
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.breaker import Breaker, State
+from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
+from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Mirror, Quotas
-from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome, Usage
+from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
 """Causes that say we send too much. Somebody else's capacity and a model that is not ready say nothing about us."""
@@ -37,9 +38,6 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
-
-HEADERS_EVERY = 16
-"""Successes of which one re-anchors the mirrors while more than half of every quota is left."""
 
 Out = list[events.Event] | None
 
@@ -74,6 +72,7 @@ class Permit:
 
     __slots__ = (
         "admission",
+        "answered",
         "charges",
         "cost",
         "epoch",
@@ -99,9 +98,10 @@ class Permit:
         self.probe = probe
         self.place = 0
         self.settled = False
+        self.answered = False
         self.learned = False
-        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
-        self.informs = not admission.quotas.ample or admission.counts.attempts % HEADERS_EVERY == 0
+        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
+        self.informs = admission.quotas.asks
 
     @property
     def key(self) -> Key:
@@ -148,6 +148,7 @@ class Admission:
         "flying",
         "generation",
         "key",
+        "lessons",
         "limit",
         "order",
         "pause",
@@ -163,6 +164,7 @@ class Admission:
         self.quotas = Quotas(default_window)
         self.estimate = Estimate()
         self.counts = Counts()
+        self.lessons = Lessons()
         self.flying: dict[int, Permit] = {}
         self.order = 0
         self.epoch = 0
@@ -180,7 +182,7 @@ class Admission:
         if len(self.flying) >= self.limit.slots:
             return float("inf"), "concurrency"
         ready, gate = now, ""
-        if self.breaker.state is not State.CLOSED:
+        if self.breaker.state is not CLOSED:
             breaker = self.breaker.opens_at(now)
             if breaker > ready:
                 ready, gate = breaker, "breaker"
@@ -189,6 +191,11 @@ class Admission:
             ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
+            if self.quotas.unproven and not self.flying:
+                # What an earlier run knew holds nobody back for long: one goes and asks.
+                quota, name = self.quotas.probed_at(cost, now)
+                if quota <= ready:
+                    return ready, gate
             ready, gate = quota, f"quota {name}"
         return ready, gate
 
@@ -196,8 +203,9 @@ class Admission:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
         self.order += 1
         self.counts.attempts += 1
-        probe = self.breaker.sent()
-        self.pause.sent(now)
+        probe = self.breaker.state is not CLOSED and self.breaker.sent()
+        if self.pause.alone:
+            self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
         self.used_at = now
         if out is not None:
@@ -223,6 +231,8 @@ class Admission:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
         if outcome.readings:
             self._observe(permit, outcome, now, out)
+        if self.quotas.unproven:
+            self._prove(permit, outcome, now, out)
         self._answered(permit, now, out)
         permit.probe = False
         permit.learned = True
@@ -235,13 +245,15 @@ class Admission:
         self.used_at = now
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
-        if kind is not Kind.OK and kind in REFUSED:
+        if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
         elif permit.cost.produced:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
-        if kind is Kind.OK:
+        if self.quotas.unproven:
+            self._prove(permit, outcome, now, out)
+        if kind is OK:
             self._succeeded(permit, saturation, now, out)
         elif kind in CAPACITY:
             self._refused(permit, outcome, saturation, now, draw, out)
@@ -277,16 +289,14 @@ class Admission:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
             self._adopt(mirror, permit, outcome, now)
-            if out is not None:
-                out.append(
-                    events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window)
-                )
+            self._announce(mirror, now, out)
         if scarcest is None:
             self.limit.scarce(1.0)
             return
-        if out is not None and scarcest < 0.1 and self.limit.scarcity >= 1.0:
-            out.append(events.RateLimitWarning(self.key, now, scarcest))
-        self.limit.scarce(scarcest)
+        share, name = scarcest
+        if out is not None and share < 0.1 and self.limit.scarcity >= 1.0:
+            out.append(events.RateLimitWarning(self.key, now, share, name))
+        self.limit.scarce(share)
 
     def _adopt(self, mirror: Mirror, permit: Permit, outcome: Outcome, now: float) -> None:
         # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
@@ -297,18 +307,37 @@ class Admission:
             if amount or reserve:
                 order = max(flying.order, permit.order + 1)
                 flying.charges.append(self.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
+
+    def _announce(self, mirror: Mirror, now: float, out: Out) -> None:
+        if out is not None:
+            out.append(events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
         if mirror.unit == "requests":
+            before = self.limit.slots
             self.limit.announced(mirror.level(now))
+            if self.limit.slots > before:
+                self.lessons.limit.taken(Origin.HEADERS, now)
+
+    def _prove(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+        """What this answer says of the quotas that only an earlier run knew: a good one that was read says all."""
+        named = {reading.name for reading in outcome.readings if reading.remaining is not None}
+        for mirror in self.quotas.prove(named, outcome.kind is OK and permit.informs):
+            self._announce(mirror, now, out)
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
+        permit.answered = True
+        for _, debit, _ in permit.charges:
+            debit.answered = True
         self.counts.answered += 1
         self.counts.latencies.append(now - permit.sent_at)
         if permit.probe or self.breaker.failures:
             self._answered(permit, now, out)
         if permit.epoch == self.epoch:
-            self.pause.answered()
-            if self.limit.succeeded(saturation) and out is not None:
-                out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
+            if self.pause.refusals or self.pause.alone:
+                self.pause.answered()
+            if self.limit.succeeded(saturation):
+                self.lessons.limit.taken(Origin.ANSWERS, now)
+                if out is not None:
+                    out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
 
     def _answered(self, permit: Permit, now: float, out: Out) -> None:
         if self.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
@@ -318,6 +347,7 @@ class Admission:
         self.counts.failed += 1
         if outcome.cause is not Cause.OUTAGE and not permit.probe:
             return
+        self.lessons.breaker.taken(Origin.FAILURES, now)
         if self.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(self.key, now, self.breaker.ready_at))
 
@@ -333,15 +363,18 @@ class Admission:
         if new_wave and not gate and outcome.cause in CUTTING:
             before = self.limit.slots
             self.limit.refused(max(permit.in_flight, saturation))
+            self.lessons.limit.taken(Origin.REFUSALS, now)
             if out is not None and self.limit.slots < before:
-                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots))
+                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots, outcome.cause, outcome.status))
         if not gate or hint:
             before_pause = self.pause.until
             until = self.pause.close(now, hint, not gate, draw, new_wave)
             if until > max(before_pause, now):
                 self._paused = True
+                origin = Origin.RETRY_AFTER if hint else Origin.REFUSALS
+                self.lessons.pause.taken(origin, now)
                 if out is not None:
-                    out.append(events.KeyPaused(self.key, now, until))
+                    out.append(events.KeyPaused(self.key, now, until, origin))
         if out is not None:
             facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
             out.append(events.RateLimitHit(self.key, now, *facts))
@@ -361,8 +394,8 @@ class Admission:
             # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
             # nearly empty; else the limit that refused is another one.
             name = self.quotas.lacking(permit.cost, outcome.readings, now)
-            if not name:
-                return ""
+        if not name or name in self.quotas.unproven:
+            return ""
         if new_wave:
-            self.quotas.overdrawn(name, now, hint)
+            self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name

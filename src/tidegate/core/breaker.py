@@ -20,6 +20,10 @@ class State(StrEnum):
     HALF_OPEN = "half_open"
 
 
+CLOSED = State.CLOSED
+"""By a name of its own, as `vocabulary.OK` is."""
+
+
 class Event(StrEnum):
     """What can happen to a breaker."""
 
