@@ -69,15 +69,20 @@ def measured(
     losses: Mapping[str, int],
     bare: float | None = None,
 ) -> Run:
-    """The run that left this truth behind; `sent` are the calls in the order in which they left the queue."""
-    oracle = row.ideal(seed)
+    """The run that left this truth behind; `sent` are the calls in the order in which they left the queue.
+
+    It began with the first admission, and so does the oracle: what an SDK takes to make its first requests is its own.
+    `makespan` is in seconds of the provider's clock.
+    """
+    start = truth.admitted_at[0] if truth.admitted_at else 0.0
+    oracle = row.ideal(seed, start)
     hits = truth.total.refused.get("outage", 0)
     return Run(
         row=row.name,
         seed=seed,
         calls=row.count,
-        ideal=oracle.makespan,
-        makespan=makespan,
+        ideal=oracle.makespan - start,
+        makespan=makespan - start,
         lost=sum(losses.values()),
         refused=truth.total.refusals - hits,
         hits=hits,

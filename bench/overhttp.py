@@ -18,8 +18,8 @@ from tidegate.testing import Call, SimulatorProcess
 ROW = "x-row"
 """The header by which the simulator tells calls apart."""
 
-PATIENCE = 4.0
-"""Ideals after which a run is given up; the calls without an answer are lost then."""
+PATIENCE, GRACE = 4.0, 10.0
+"""Ideals, and seconds on top of them, after which a run is given up; the calls without an answer are lost then."""
 
 Ask = Callable[[int, Call], Awaitable[object]]
 
@@ -112,7 +112,7 @@ async def _run(row: Row, seed: int, ideal: float, wrapped: bool, bare: float | N
             await client.models.list()
         simulator.reset()
         began, spent = time.monotonic(), time.process_time()
-        losses = await _ask_all(row, seed, asking(row, client), PATIENCE * ideal + 10.0)
+        losses = await _ask_all(row, seed, asking(row, client), PATIENCE * ideal + GRACE)
         makespan, cpu = time.monotonic() - began, time.process_time() - spent
         truth = simulator.truth()
         await client.close()
@@ -124,5 +124,6 @@ def run(row: Row, seed: int, *, wrapped: bool = True) -> Run:
     ideal = row.ideal(seed).makespan
     bare = None
     if wrapped and row.against_plain:
+        # Its makespan begins, like ours, with the first admission.
         bare = asyncio.run(_run(row, seed, ideal, False, None)).makespan
     return asyncio.run(_run(row, seed, ideal, wrapped, bare))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -49,4 +51,7 @@ for _command in (demo, doctor, explain, run, simulate, status):
 
 def main() -> None:
     """Runs the command line, and ends the process with its exit code."""
+    if sys.stdout is None:
+        # Closed by a shell (`>&-`): what is said goes nowhere, as with `print`.
+        sys.stdout = io.StringIO()
     app()

@@ -47,6 +47,7 @@ DATE, RETRY_AFTER, RETRY_AFTER_MS, WAIT, CODE = 0, 1, 2, 3, 4
 """Row number and places of the headers that belong to no quota; noted headers are numbered from -2 downwards."""
 
 _LOWER = re.compile(r"[!-@\[-~]+")
+_NO_HOST = re.compile(r"[/:\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class HeaderRow:
         require(bool(self.name), "HeaderRow.name", self.name, "a name is needed")
         require(bool(self.source), f"HeaderRow({self.name}).source", self.source, "every row names its source")
         require(self.unit in UNITS, f"HeaderRow({self.name}).unit", self.unit, f"one of {', '.join(sorted(UNITS))}")
+        for group in self._groups():
+            require(type(group) is tuple, f"HeaderRow({self.name})", group, "a tuple of header names")
         require(bool(self.headers()), f"HeaderRow({self.name}).limit", self.limit, "a row names a header")
         for header, _ in self.headers():
             require(_LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "lower-case header name")
@@ -93,8 +96,10 @@ class HeaderRow:
 
     def headers(self) -> list[tuple[str, int]]:
         """Every header of the row with the place of its value."""
-        groups = (self.limit, self.remaining, self.reset, self.period, self.policy, self.combined)
-        return [(header, place) for place, group in enumerate(groups) for header in group]
+        return [(header, place) for place, group in enumerate(self._groups()) for header in group]
+
+    def _groups(self) -> tuple[tuple[str, ...], ...]:
+        return self.limit, self.remaining, self.reset, self.period, self.policy, self.combined
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +234,13 @@ class Provider:
         for host in self.hosts:
             known = host == host.lower().rstrip(".") and host.count("*") <= 1 and host.strip("*.") != ""
             require(known, f"Provider({self.name}).hosts", host, "lower case, no trailing dot, at most one *")
+            require(not _NO_HOST.search(host), f"Provider({self.name}).hosts", host, "a name: no scheme, port or path")
         for ending in self.pooled:
             require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
         pools = self.scope == "model" or not self.pooled
         require(pools, f"Provider({self.name}).pooled", self.pooled, "only where the scope is the model")
+        # A tuple of one that lost its comma: each of its letters would be taken for a header.
+        require(type(self.credential) is tuple, f"Provider({self.name}).credential", self.credential, "a tuple")
         for header in self.credential:
             require(_LOWER.fullmatch(header) is not None, f"Provider({self.name}).credential", header, "lower case")
         for pair in self.query_credential:

@@ -5,10 +5,9 @@ A transport asks `marked` and `provider_of` before it sends; None from either me
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tidegate import providers
@@ -21,11 +20,16 @@ MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client, or on an SDK's object that sends through clients of its own."""
 
 
+def nobody(host: str) -> str | None:
+    """No host is governed by its name."""
+    return None
+
+
 class Mark(NamedTuple):
     """How a client is governed; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
 
-    With `any_host` every inference path is governed, else those of known providers, of `hosts` (each with the family of
-    what it speaks) and of local servers.
+    With `any_host` every inference path is governed, else those of known providers, of local servers, and of the hosts
+    that `named` knows, with the family of what they speak.
     """
 
     registry: RateLimitRegistry
@@ -33,7 +37,7 @@ class Mark(NamedTuple):
     priority: int = 0
     family: str | None = None
     any_host: bool = False
-    hosts: Mapping[str, str] = MappingProxyType({})
+    named: Callable[[str], str | None] = nobody
 
     def __deepcopy__(self, memo: object) -> Mark:
         """The same: the copy of a client counts at the registry of the first."""
@@ -73,9 +77,10 @@ def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
     if mark.any_host:
         return providers.adopt(host, path, mark.family)
     provider = providers.recognise(host, path)
-    if provider is None and (host in mark.hosts or is_local(host)):
-        return providers.adopt(host, path, mark.hosts.get(host, "openai"))
-    return provider
+    if provider is not None:
+        return provider
+    family = mark.named(host)
+    return providers.adopt(host, path, family or "openai") if family is not None or is_local(host) else None
 
 
 @lru_cache(maxsize=1024)
