@@ -364,8 +364,8 @@ class Admission:
         permit.answered = True
         for _, debit, _ in permit.charges:
             debit.answered = True
-        self.counts.answered += 1
         self.counts.latencies.append(now - permit.sent_at)
+        self.counts.answered += 1
         if permit.probe or self.breaker.failures:
             self._answered(permit, now, out)
         if self.goodput.answered(permit.in_flight, permit.sent_at, now):
