@@ -69,20 +69,25 @@ def measured(
     losses: Mapping[str, int],
     bare: float | None = None,
 ) -> Run:
-    """The run that left this truth behind; `sent` are the calls in the order in which they left the queue."""
-    oracle = row.ideal(seed)
+    """The run that left this truth behind; `sent` are the calls in the order in which they left the queue.
+
+    It began with the first admission, and so does the oracle: what an SDK takes to make its first requests is its own.
+    `makespan` is in seconds of the provider's clock.
+    """
+    start = truth.admitted_at[0] if truth.admitted_at else 0.0
+    oracle = row.ideal(seed, start)
     hits = truth.total.refused.get("outage", 0)
     return Run(
         row=row.name,
         seed=seed,
         calls=row.count,
-        ideal=oracle.makespan,
-        makespan=makespan,
+        ideal=oracle.makespan - start,
+        makespan=makespan - start,
         lost=sum(losses.values()),
         refused=truth.total.refusals - hits,
         hits=hits,
-        displaced=out_of_place(sent),
-        overtaken=displacement(truth),
+        displaced=displacement(sent),
+        overtaken=displacement(map(int, truth.order)),
         peak=truth.total.peak_in_flight,
         behind=behind(truth, oracle),
         held=statistics.median(truth.held) / unloaded(row, seed) if truth.held else math.nan,
@@ -92,12 +97,7 @@ def measured(
     )
 
 
-def displacement(truth: Truth) -> float:
-    """By how many places, on average, the provider saw calls for the first time out of their order."""
-    return out_of_place(map(int, truth.order))
-
-
-def out_of_place(numbers: Iterable[int]) -> float:
+def displacement(numbers: Iterable[int]) -> float:
     """By how many places, on average, the first of each of these numbers is out of order."""
     order = list(dict.fromkeys(numbers))
     places = {number: place for place, number in enumerate(sorted(order))}

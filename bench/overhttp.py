@@ -124,5 +124,6 @@ def run(row: Row, seed: int, *, wrapped: bool = True) -> Run:
     ideal = row.ideal(seed).makespan
     bare = None
     if wrapped and row.against_plain:
+        # Its makespan begins, like ours, with the first admission.
         bare = asyncio.run(_run(row, seed, ideal, False, None)).makespan
     return asyncio.run(_run(row, seed, ideal, wrapped, bare))

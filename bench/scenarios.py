@@ -104,9 +104,9 @@ class Row:
         """The length of the call's prompt."""
         return round(call.input_tokens * self.scenario.chars_per_token)
 
-    def ideal(self, seed: int) -> Schedule:
-        """What an oracle makes of it that knows every limit, and meets the latencies that the simulator draws."""
-        return ideal_schedule(self.seeded(seed), self.calls(seed), concurrency=self.callers, drawn=True)
+    def ideal(self, seed: int, start: float = 0.0) -> Schedule:
+        """What an oracle makes of it, from `start` on, that knows every limit and meets the very latencies."""
+        return ideal_schedule(self.seeded(seed), self.calls(seed), concurrency=self.callers, drawn=True, start=start)
 
 
 LATENCY = Distribution.lognormal(0.5, 0.2)

@@ -11,11 +11,12 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from email.utils import formatdate
-from typing import Any, NamedTuple
+from typing import Any
 
+from bench.answers import ASKING, USUAL_OUTPUT, Answer, Answers
 from bench.measures import Run, measured
-from bench.scenarios import MODELS, Row, Sdk
+from bench.network import SETUP, TRAVEL, Network
+from bench.scenarios import MODELS, Row
 from bench.world import VirtualCall, World
 from tidegate import providers
 from tidegate.core.admission import Permit
@@ -24,27 +25,11 @@ from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
 from tidegate.providers import Provider
 from tidegate.settings import Settings
 from tidegate.testing import Call, Reason, Refusal
-from tidegate.testing.accounts import Accounts, Admission, Verdict
-from tidegate.testing.anthropic_shapes import MESSAGES
-from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
-from tidegate.testing.live import error_body
-from tidegate.testing.openai_shapes import CHAT
-from tidegate.testing.replies import Endpoint, Reply, dumps
+from tidegate.testing.accounts import Accounts, Admission
+from tidegate.testing.dialects import Headers
 from tidegate.transports.govern import GovernedCall
 from tidegate.transports.streams import StreamWatch
 from tidegate.turn import Turn
-
-NETWORK = 0.005
-"""Seconds each way."""
-
-SETUP = 0.003
-"""Seconds for each new connection, after those that are being set up already; who finds an idle one overtakes them.
-
-So that calls are overtaken by as many places as over HTTP (openai 3.52, request-bound and token-bound: 4 to 8).
-"""
-
-MOST_IDLE = 100
-"""Connections that are kept (openai 3.52: DEFAULT_CONNECTION_LIMITS)."""
 
 EPOCH = 1_800_000_000.0
 """The wall time at which every world begins, or up to a second later: many headers are cut to whole seconds."""
@@ -54,20 +39,7 @@ SDK_RETRIES = 2
 
 MOST_STEPS = 5_000_000
 
-
-class Asking(NamedTuple):
-    """How an SDK asks: the endpoint's shape, its path, and the body that says whether to stream."""
-
-    endpoint: Endpoint
-    path: str
-    family: str
-
-
-ASKING: dict[Sdk, Asking] = {
-    "openai": Asking(CHAT, "/v1/chat/completions", "openai"),
-    "anthropic": Asking(MESSAGES, "/v1/messages", "anthropic"),
-    "bedrock": Asking(MESSAGES, f"/model/{MODELS['bedrock']}/invoke", "anthropic"),
-}
+HOST = "provider.test"
 
 
 class LabTurn(GovernedCall):
@@ -78,6 +50,7 @@ class LabTurn(GovernedCall):
     def __init__(self, laboratory: Laboratory, call: Call) -> None:
         registry, provider, row = laboratory.registry, laboratory.provider, laboratory.row
         policy = Policy(registry.settings.max_wait, 1)
+        # What an HTTP request would be read for is known here.
         Turn.__init__(self, registry, laboratory.key, policy, provider.default_window, 0)
         self.mocks = True
         self.provider = provider
@@ -102,24 +75,24 @@ class LabTurn(GovernedCall):
 class Laboratory(World):
     """One row at one seed: its provider, its network, and its callers, who take the calls in order."""
 
-    def __init__(self, row: Row, seed: int, settings: Settings | None = None, sample: float | None = None) -> None:
+    def __init__(self, row: Row, seed: int, settings: Settings | None = None) -> None:
         super().__init__(settings or Settings(), seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS)
         self.row = row
         self.scenario = row.seeded(seed)
-        self.asking = ASKING[row.sdk]
-        self.dialect = row.sdk if self.scenario.dialect == "auto" else self.scenario.dialect
-        provider = providers.adopt("provider.test", self.asking.path, self.asking.family)
-        assert provider is not None, f"{self.asking.path} generates nothing"
+        asking = ASKING[row.sdk]
+        provider = providers.adopt(HOST, asking.path, asking.family)
+        assert provider is not None, f"{asking.path} generates nothing"
         self.provider: Provider = provider
-        self.key = Key(provider.name, "https://provider.test", "0123456789abcdef", MODELS[row.sdk])
+        self.key = Key(provider.name, f"https://{HOST}", "0123456789abcdef", MODELS[row.sdk])
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
-        self._idle = self._opening = 0
-        self._began_at = EPOCH + random.Random(seed).random()
-        self.left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
+        self.answers = Answers(row, self.scenario, self.wall)
+        self.network = Network(self.timeline)
         self.losses: dict[str, int] = {}
         self.unfinished = row.count
         self.refused_at: list[float] = []
         self.met_outage_at: list[float] = []
+        self._began_at = EPOCH + random.Random(seed).random()
+        self._left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
         for _ in range(min(row.callers, row.count)):
             self._next()
 
@@ -129,18 +102,18 @@ class Laboratory(World):
 
     def _next(self) -> None:
         """A caller that is free takes the next call, if one is left."""
-        for number, call in self.left:
+        for number, call in self._left:
             self.join(VirtualCall(self, number, LabTurn(self, call)), self.now)
             return
 
     def concluded(self, call: VirtualCall) -> None:
         """The caller goes on; one that reads a stream is busy until its end."""
         sent = self.ended[call.row].sent
-        if sent is not None and sent.streaming:
-            return
-        self._over(sent.outcome if sent is not None else None)
+        if sent is None or not sent.streaming:
+            self.over(sent.outcome if sent is not None else None)
 
-    def _over(self, outcome: Outcome | None) -> None:
+    def over(self, outcome: Outcome | None) -> None:
+        """A call came to this, and its caller takes another; None where nothing was ever received."""
         if outcome is None or outcome.kind is not Kind.OK:
             name = "expired" if outcome is None else f"{outcome.kind} {outcome.status}"
             self.losses[name] = self.losses.get(name, 0) + 1
@@ -149,143 +122,99 @@ class Laboratory(World):
         self._next()
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
-        """The request travels on a connection, is let in or refused, and is answered."""
-        self.after(NETWORK + self._connected(), lambda: self._arrive(call, permit, reply))
+        """The request travels, is let in or refused, and is answered."""
+        visit = Visit(self, call, permit, reply)
+        self.network.carry(visit.arrive)
 
-    def _connected(self) -> float:
-        """Seconds until there is a connection for a request that leaves now."""
-        if self._idle:
-            self._idle -= 1
-            return 0.0
-        self._opening += 1
-        delay = SETUP * self._opening
-        self.after(delay, self._opened)
-        return delay
 
-    def _opened(self) -> None:
-        self._opening -= 1
+class Visit:
+    """One request at the provider, from its arrival to the end of its answer."""
 
-    def _travel(self, action: Callable[[], object]) -> None:
-        """An answer goes home, and leaves its connection idle."""
-        self.after(NETWORK, lambda: self._arrived(action))
+    def __init__(
+        self, laboratory: Laboratory, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]
+    ) -> None:
+        self.laboratory = laboratory
+        self.row = call.row
+        self.turn: LabTurn = call.turn
+        self.permit = permit
+        self.reply = reply
+        self.output = 0
 
-    def _arrived(self, action: Callable[[], object]) -> None:
-        self._idle = min(MOST_IDLE, self._idle + 1)
-        action()
-
-    def _arrive(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
-        turn = call.turn
-        verdict = self.accounts.admit("key", str(call.row), turn.call, stream=turn.stream)
-        headers = self._headers(verdict)
+    def arrive(self) -> None:
+        """Is let in, or refused."""
+        laboratory, turn = self.laboratory, self.turn
+        verdict = laboratory.accounts.admit("key", str(self.row), turn.call, stream=turn.stream)
+        self.headers = laboratory.answers.headers(verdict)
         if isinstance(verdict.outcome, Refusal):
-            outage = verdict.outcome.reason is Reason.OUTAGE
-            (self.met_outage_at if outage else self.refused_at).append(self.now)
-            self._refuse(verdict.outcome, headers, turn, permit, reply)
+            met_outage = verdict.outcome.reason is Reason.OUTAGE
+            (laboratory.met_outage_at if met_outage else laboratory.refused_at).append(laboratory.now)
+            self._answer(laboratory.answers.refusal(verdict.outcome, self.headers))
             return
-        admission, output = verdict.outcome, self._output(turn.call)
-        pace = admission.token_pace * output
-
-        def answer() -> None:
-            self.accounts.end(admission, "answered", output)
-            body = self._body(turn, output)
-            self._travel(lambda: reply(Sent(turn.outcome(permit, 200, headers, body))))
-
-        def begin() -> None:
-            self.after(NETWORK, lambda: self._stream(turn, permit, headers, reply, pace, finish))
-
-        def finish(watch: StreamWatch) -> None:
-            self.accounts.end(admission, "answered", output)
-            self._idle = min(MOST_IDLE, self._idle + 1)
-            watch.saw(self._events(turn, output))
-            watch.finish()
-            self._over(Outcome(Kind.OK))
-
-        if admission.fault is not None:
-            self.after(admission.latency, lambda: self._break(admission, headers, turn, permit, reply))
+        self.admission: Admission = verdict.outcome
+        natural, bound = laboratory.accounts.output_tokens(USUAL_OUTPUT), turn.call.max_tokens
+        self.output = natural if bound is None else min(natural, bound)
+        pace = self.admission.token_pace * self.output
+        if self.admission.fault is not None:
+            laboratory.after(self.admission.latency, self._break)
         elif turn.stream:
-            self.after(admission.latency, begin)
+            laboratory.after(self.admission.latency, lambda: laboratory.network.bring_back(self._begin))
+            laboratory.after(self.admission.latency + pace, lambda: laboratory.network.bring_back(self._finish))
+            laboratory.after(self.admission.latency + pace, self._end)
         else:
-            self.after(admission.latency + pace, answer)
+            laboratory.after(self.admission.latency + pace, self._whole)
 
-    def _stream(
-        self,
-        turn: LabTurn,
-        permit: Permit,
-        headers: Headers,
-        reply: Callable[[Sent], None],
-        pace: float,
-        finish: Callable[[StreamWatch], None],
-    ) -> None:
-        outcome = turn.outcome(permit, 200, headers, None)
-        watch = StreamWatch(turn, permit, outcome)
-        reply(Sent(outcome, streaming=True))
-        self.after(pace, lambda: finish(watch))
+    def _end(self) -> None:
+        self.laboratory.accounts.end(self.admission, "answered", self.output)
 
-    def _output(self, call: Call) -> int:
-        natural = self.accounts.output_tokens(10)
-        return natural if call.max_tokens is None else min(natural, call.max_tokens)
+    def _whole(self) -> None:
+        self._end()
+        self._answer(self.laboratory.answers.whole(self.turn.call, self.output, self.headers))
 
-    def _headers(self, verdict: Verdict) -> Headers:
-        wall = self.wall()
-        headers: Headers = [("date", formatdate(wall, usegmt=True))]
-        if self.scenario.headers:
-            headers += DIALECT_TABLE[self.dialect].headers(verdict.announced, wall)
-        return headers
-
-    def _refuse(
-        self, refusal: Refusal, headers: Headers, turn: LabTurn, permit: Permit, reply: Callable[[Sent], None]
-    ) -> None:
-        if refusal.drops:
-            self._cut(turn, reply)
-            return
-        telling = Telling("model", told(self.scenario.retry_after, refusal.retry_after), self.scenario.prose)
-        answer = DIALECT_TABLE[self.dialect].refuse(refusal, telling)
-        rows = [*headers[:1], *answer.headers] if answer.status >= 500 else headers + answer.headers
-        body = answer.body.encode() if isinstance(answer.body, str) else dumps(answer.body)
-        self._travel(lambda: reply(Sent(turn.outcome(permit, answer.status, rows, body))))
-
-    def _break(
-        self, admission: Admission, headers: Headers, turn: LabTurn, permit: Permit, reply: Callable[[Sent], None]
-    ) -> None:
-        fault = admission.fault
+    def _break(self) -> None:
+        fault = self.admission.fault
         assert fault is not None
         assert not fault.kind.startswith("stream"), "streams break over HTTP only"
-        self.accounts.end(admission, "broken", 0)
-        if fault.kind == "drop":
-            self._cut(turn, reply)
+        self.laboratory.accounts.end(self.admission, "broken", 0)
+        cut = fault.kind == "drop"
+        self._answer(None if cut else self.laboratory.answers.broken(fault.status, self.headers))
+
+    def _answer(self, answer: Answer | None) -> None:
+        """An answer goes home; None cuts the connection."""
+        self.laboratory.network.bring_back(lambda: self._received(answer))
+
+    def _received(self, answer: Answer | None) -> None:
+        if answer is None:
+            error = ConnectionError("cut")
+            self.reply(Sent(self.turn.judge_error(error), error=error))
             return
-        body = dumps(error_body("Injected error", "server_error"))
-        self._travel(lambda: reply(Sent(turn.outcome(permit, fault.status, headers, body))))
+        self.laboratory.network.release()
+        self.reply(Sent(self.turn.outcome(self.permit, answer.status, answer.headers, answer.body)))
 
-    def _cut(self, turn: LabTurn, reply: Callable[[Sent], None]) -> None:
-        error = ConnectionError("cut")
-        self._travel(lambda: reply(Sent(turn.judge_error(error), error=error)))
+    def _begin(self) -> None:
+        """The head of a stream is there: from now on the permit goes with it."""
+        outcome = self.turn.outcome(self.permit, 200, self.headers, None)
+        self.watch = StreamWatch(self.turn, self.permit, outcome)
+        self.reply(Sent(outcome, streaming=True))
 
-    def _reply(self, turn: LabTurn, output: int) -> Reply:
-        bound = turn.call.max_tokens
-        return Reply("id", "model", "Yes.", turn.call.input_tokens, output, output == bound, 0)
-
-    def _body(self, turn: LabTurn, output: int) -> bytes:
-        return dumps(self.asking.endpoint.whole({}, self._reply(turn, output)))
-
-    def _events(self, turn: LabTurn, output: int) -> bytes:
-        stream = self.asking.endpoint.stream
-        assert stream is not None, "the endpoint streams"
-        made = stream({"stream_options": {"include_usage": True}}, self._reply(turn, output))
-        return made.head + b"".join(made.pieces) + made.tail
+    def _finish(self) -> None:
+        """The stream has been read to its end."""
+        self.laboratory.network.release()
+        self.watch.saw(self.laboratory.answers.events(self.turn.call, self.output))
+        self.watch.finish()
+        self.laboratory.over(Outcome(Kind.OK))
 
 
 def bare(row: Row, seed: int) -> float:
-    """The makespan of the plain SDK where nothing is limited: each caller takes the next call when it is free."""
+    """Seconds that the plain SDK takes from its first admission on where nothing is limited."""
     scenario = row.seeded(seed)
     drawn = random.Random(seed)
-    arriving = [SETUP * (caller + 1) + NETWORK for caller in range(row.callers)]
+    arriving = [SETUP * (caller + 1) + TRAVEL for caller in range(row.callers)]
     last = 0.0
     for _ in range(row.count):
         answered = heapq.heappop(arriving) + scenario.latency.draw(drawn)
-        heapq.heappush(arriving, answered + 2 * NETWORK)
-        last = max(last, answered + NETWORK)
-    return last
+        heapq.heappush(arriving, answered + 2 * TRAVEL)
+        last = max(last, answered + TRAVEL)
+    return last - SETUP - TRAVEL
 
 
 def run(row: Row, seed: int, settings: Settings | None = None) -> Run:

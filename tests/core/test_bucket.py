@@ -94,8 +94,10 @@ def test_an_anchor_whose_answer_took_longer_may_have_been_admitted_later() -> No
     mirror = Bucket(reading(60.0), 0.0)
     observe(mirror, reading(60.0, 0.0), 1, 0.0, now=0.1)
     assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(1.0 + MARGIN_SECONDS)
+    mirror.debit(1.0, 0.0, 2, 1.0).answered = True
     observe(mirror, reading(60.0, 0.0), 2, 1.0, now=1.3)
     assert mirror.ready_at(1.0, 0.0, 1.3) == pytest.approx(2.0 + MARGIN_SECONDS + 0.2)
+    mirror.debit(1.0, 0.0, 3, 2.0).answered = True
     observe(mirror, reading(60.0, 0.0), 3, 2.0, now=30.0)
     assert mirror.ready_at(1.0, 0.0, 30.0) == 30.0
     mirror.debit(28.0, 0.0, 4, 30.0)
@@ -105,6 +107,7 @@ def test_an_anchor_whose_answer_took_longer_may_have_been_admitted_later() -> No
 def test_of_a_quick_bucket_one_request_at_most_is_kept_for_the_anchors_instant() -> None:
     mirror = Bucket(reading(6000.0), 0.0)
     observe(mirror, reading(6000.0, 0.0), 1, 0.0, now=0.1)
+    mirror.debit(100.0, 0.0, 2, 1.0).answered = True
     observe(mirror, reading(6000.0, 0.0), 2, 1.0, now=1.3)
     mirror.debit(30.0, 0.0, 3, 1.3)
     assert mirror.ready_at(1.0, 0.0, 1.3) == pytest.approx(1.3 + (1.0 + MARGIN_REQUESTS + UNSURE_MOST) / 100.0)
@@ -178,9 +181,26 @@ def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: B
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.0 + MARGIN_SECONDS + 0.05 * 60.0)
 
 
+def test_what_others_take_of_the_refill_they_are_taken_to_go_on_taking() -> None:
+    mirror = Bucket(reading(600.0), 0.0)
+    for order in range(1, 101):
+        observe(mirror, reading(600.0, 300.0), order, order / 10.0)
+    assert mirror.level(11.0) == pytest.approx(300.0 + 10.0 - 9.0, abs=0.1), "of ten a second nine, as far as is believed"
+    assert mirror.level(20.0) == pytest.approx(300.0 + 100.0 - 2 * 9.0, abs=0.1), "for two seconds without an answer"
+    assert mirror.ready_at(301.0, 0.0, 10.0) > mirror.ready_at(300.5, 0.0, 10.0) > 10.4
+
+
+def test_one_answer_proves_no_other_tenant() -> None:
+    mirror = Bucket(reading(600.0), 0.0)
+    observe(mirror, reading(600.0, 300.0), 1, 0.0)
+    observe(mirror, reading(600.0, 100.0), 2, 1.0)
+    assert mirror.level(2.0) == 110.0
+
+
 def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: Bucket) -> None:
     mirror.overdrawn(0.0, 0.0, None)
     for order in range(2, 1202):
+        mirror.debit(1.0, 0.0, order, float(order)).answered = True
         observe(mirror, reading(60.0, 0.0), order, float(order))
     assert mirror.ready_at(1.0, 0.0, 1201.0) == pytest.approx(1201.0 + 1.0 + MARGIN_SECONDS, abs=0.01)
 

@@ -60,6 +60,14 @@ NOISE_MOST = 0.02
 """Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
 estimates that no answer has confirmed yet are off, seen from those that were."""
 
+DRAG_MEMORY = 0.3
+DRAG_NOISE = 0.1
+DRAG_MOST = 0.9
+DRAG_SECONDS = 2.0
+"""What others took of the refill lately they are taken to go on taking, for so many seconds after an answer showed it:
+a running mean over the first time, less the share of the rate that may be noise, which is also the most that one answer
+counts: one alone proves nothing."""
+
 HELD_WEIGHT = 0.1
 """What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
 so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
@@ -97,6 +105,8 @@ class Bucket:
         "_confirmed",
         "_ceiling",
         "_ceiling_at",
+        "_drag",
+        "_drag_seen",
         "_held",
         "_quickest",
         "_reorder",
@@ -149,6 +159,7 @@ class Bucket:
         self._quickest = INFINITY
         self._unsure = 0.0
         self._held = 0.0
+        self._drag = self._drag_seen = 0.0
         self._squares = self._confirmed = 0.0
 
     @property
@@ -169,7 +180,8 @@ class Bucket:
     def level(self, now: float) -> float:
         """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
         rate = self.rate
-        anchored = self._anchor_level + rate * (now - self._anchor_at) - self.ledger.total
+        since = now - self._anchor_at
+        anchored = self._anchor_level + rate * since - self._drag * min(since, DRAG_SECONDS) - self.ledger.total
         ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
         return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
 
@@ -185,7 +197,11 @@ class Bucket:
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
-        return now + missing / self.rate
+        slow = DRAG_SECONDS - (now - self._anchor_at)
+        net = self.rate - self._drag
+        if slow <= 0.0 or net <= 0.0:
+            return now + missing / self.rate
+        return now + (missing / net if missing <= net * slow else slow + (missing - net * slow) / self.rate)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
@@ -245,10 +261,16 @@ class Bucket:
         if self.unit != "requests":
             seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
         confirmed = -self.ledger.dropped
+        since = sent_at - self._anchor_at
         self._span_estimated += self.ledger.drop_through(order, sent_at, self._reorder, seen)
-        if self.unit != "requests":
-            confirmed += self.ledger.dropped
-            expected = self._anchor_level + self.rate * (sent_at - self._anchor_at) - confirmed
+        confirmed += self.ledger.dropped
+        expected = min(self._brim, self._anchor_level + self.rate * since) - confirmed
+        if self.unit == "requests":
+            if since > 0.0 and not first:
+                taken = max(-self.rate, min(self.rate, (expected - level) / since))
+                self._drag_seen += min(DRAG_NOISE, since / (since + DRAG_MEMORY)) * (taken - self._drag_seen)
+                self._drag = min(DRAG_MOST * self.rate, max(0.0, self._drag_seen - DRAG_NOISE * self.rate))
+        else:
             self._squares = NOISE_MEMORY * self._squares + (expected - level) ** 2
             self._confirmed = NOISE_MEMORY * self._confirmed + confirmed
             self._learn_scale(level, order, sent_at)

@@ -76,6 +76,7 @@ SAME = 0.15
 SURE = 4
 TRUE_SHARE = 0.9
 MANY = 30
+PRECISE = 60
 DEEP = 3.0
 NO_SURPLUS = 1.015
 AFTERMATH_FADES = 0.7
@@ -345,7 +346,8 @@ class Pacer:
         elif abs(rate - before) > SAME * before:
             self._patience = PATIENCE_KNOWN
         else:
-            self._patience = max(PATIENCE_KNOWN, self._price * PATIENCE_CALLS / rate)
+            calls = self._price * PATIENCE_CALLS * min(1.0, count / PRECISE)
+            self._patience = max(PATIENCE_KNOWN, calls / rate)
         self._price = 0
         if rate > TOP * self.most:
             self._patience = max(self._patience, ANNOUNCED_PATIENCE)
@@ -353,7 +355,7 @@ class Pacer:
         sure = min(ANNOUNCED_SHARE * self.most, MARGIN * (count - 0.5) / seconds)
         held, rose = self._held, self.phase is Phase.RISING
         if rose and not self._saves and rate < NO_SURPLUS * held and self._base > held:
-            self._hold(self._base, now)
+            self._hold(min(self._base, STEP * held), now)
             self._promoted_from = max(sure, held)
         else:
             self._hold(sure, now)

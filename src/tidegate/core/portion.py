@@ -14,7 +14,8 @@ SHORTER = (1.0, 10.0)
 """Windows in seconds over which a longer quota is enforced (PROVIDERS.md section 2: Azure's are of 1 s or 10 s)."""
 
 SEEN = 0.25
-"""Share of a portion that must have been let in lately: the rest may have been answered meanwhile."""
+MORE = 1.1
+"""Shares of a portion that must have been let in lately (the rest may have been answered meanwhile), and may have."""
 
 STRIKES = 3
 STRIKES_WINDOWS = 5.0
@@ -55,6 +56,8 @@ def portion_of(name: str, limit: float, window: float, let_in: list[float], wait
     for shorter in SHORTER:
         portion = float(round(limit * shorter / window))
         lately = sum(ago <= shorter for ago in let_in)
-        if 2.0 * shorter <= window and wait <= shorter and SEEN * portion <= lately <= portion and portion >= 1.0:
-            return Reading(f"{name}-{shorter:g}s", "requests", "fixed", portion, 0.0, None, shorter)
+        if 2.0 * shorter <= window and wait <= shorter and SEEN * portion <= lately <= int(MORE * portion):
+            # The window may be known roughly only: what was let in fits in.
+            whole = max(1.0, portion, float(lately))
+            return Reading(f"{name}-{shorter:g}s", "requests", "fixed", whole, 0.0, None, shorter)
     return None
