@@ -402,6 +402,8 @@ class Quotas:
         else:
             turned = Bucket(reading, now, self.default_window)
         turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
+        if isinstance(turned, Rolling):
+            turned.spread()
         turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
         self._mirrors[mirror.name] = turned
         self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
