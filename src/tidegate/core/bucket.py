@@ -56,9 +56,10 @@ MOST = 1e15
 
 NOISE_MEMORY = 0.98
 NOISE_DEVIATIONS = 0.5
-NOISE_MOST = 0.02
+NOISE_MOST = 0.01
 """Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
-estimates that no answer has confirmed yet are off, seen from those that were."""
+estimates that no answer has confirmed yet are off, seen from those that were. What is charged as it is produced is no
+estimate."""
 
 DRAG_MEMORY = 0.3
 DRAG_NOISE = 0.1
@@ -271,7 +272,8 @@ class Bucket:
                 self._drag_seen += min(DRAG_NOISE, since / (since + DRAG_MEMORY)) * (taken - self._drag_seen)
                 self._drag = min(DRAG_MOST * self.rate, max(0.0, self._drag_seen - DRAG_NOISE * self.rate))
         else:
-            self._squares = NOISE_MEMORY * self._squares + (expected - level) ** 2
+            rounding = reading.quantum**2 / 6.0
+            self._squares = NOISE_MEMORY * self._squares + max(0.0, (expected - level) ** 2 - rounding)
             self._confirmed = NOISE_MEMORY * self._confirmed + confirmed
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
@@ -342,7 +344,7 @@ class Bucket:
     def _margin(self) -> float:
         if self.unit != "requests":
             base = self.limit * MARGIN_SHARE
-            if self._confirmed > 0.0 and self.ledger.total > 0.0:
+            if self._confirmed > 0.0 and self.ledger.total > 0.0 and not self._held:
                 noise = (self._squares / self._confirmed * self.ledger.total) ** 0.5
                 base += min(noise * NOISE_DEVIATIONS, self.limit * NOISE_MOST)
         elif self.window <= LONG_WINDOW:
