@@ -22,8 +22,8 @@ RETURN_GUARD = 0.02
 
 SPREAD = 0.003
 SPREAD_MOST = 0.4
-"""Seconds by which each of those sent at once arrives after the one before (openai 3.52 over new connections: 3 ms), and
-how late the last one may be."""
+"""Seconds by which each of those sent at once arrives after the one before (openai 3.52 over new connections: 3 ms),
+and how late the last one may be."""
 
 LATE_MOST = 0.1
 GAP_BOUNDS = (0.002, 0.02)
