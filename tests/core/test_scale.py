@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.bucket import SCALE_BOUNDS, Bucket
+from tidegate.core.bucket import Bucket
 from tidegate.core.vocabulary import Reading
+from tidegate.core.worth import SCALE_BOUNDS
 
 LIMIT = 60_000.0
 

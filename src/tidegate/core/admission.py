@@ -27,9 +27,10 @@ from tidegate.core.estimate import Estimate
 from tidegate.core.goodput import Goodput
 from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
+from tidegate.core.mirror import Mirror
 from tidegate.core.pacer import Pacer
 from tidegate.core.pause import Pause
-from tidegate.core.quota import Charge, Mirror, Quotas
+from tidegate.core.quota import Charge, Quotas
 from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})

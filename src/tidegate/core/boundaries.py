@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from tidegate.core.derive import NATURAL_WINDOWS, snap, usable_window
 
-__all__ = ["Boundaries", "usable_window"]
-
 SAME = 0.25
 """Two signs less than so many periods (or of the shortest window) apart are of one boundary."""
 
@@ -22,7 +20,8 @@ AGREE = 0.05
 class Boundaries:
     """The boundaries of one quota: the next one lies between `low` and `high` (None: no sign yet).
 
-    `period` is in seconds; `known` says that it is certain, and `certain` whether waiting for the next boundary is right, or a probe would tell more.
+    `period` is in seconds; `known` says that it is certain, and `certain` whether waiting for the next boundary is
+    right, or a try would tell more.
     """
 
     __slots__ = ("_measured", "_sign", "_told", "high", "known", "low", "period")
@@ -88,5 +87,10 @@ class Boundaries:
         # The last sign, so many periods on, says the same of this boundary, unless they contradict: then the newer.
         periods = round((low + high - last[0] - last[1]) / 2 / self.period)
         first, second = last[0] + periods * self.period, last[1] + periods * self.period
-        both = max(low, first), min(high, second)
-        return both if both[0] <= both[1] else (low, high)
+        return _both((low, high), (first, second))
+
+
+def _both(newer: tuple[float, float], older: tuple[float, float]) -> tuple[float, float]:
+    """What two intervals have in common; the newer where that is nothing."""
+    common = max(newer[0], older[0]), min(newer[1], older[1])
+    return common if common[0] <= common[1] else newer

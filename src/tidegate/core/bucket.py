@@ -21,6 +21,7 @@ from tidegate.core.derive import DEFAULT_WINDOW, usable_window
 from tidegate.core.ledger import INFINITY, Debit, Ledger
 from tidegate.core.period import Period
 from tidegate.core.vocabulary import Reading, Refill
+from tidegate.core.worth import SCALE_STEP, Worth
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
@@ -29,12 +30,12 @@ MARGIN_SECONDS = 0.1
 second where that is less; 0.2 % of a token limit."""
 
 LONG_WINDOW = 3600.0
-"""Seconds; the refusal of a longer one is final for its call (a day's), so nothing is spared there.."""
+"""Seconds; the refusal of a longer one is final for its call (a day's), so nothing is spared there."""
 
 BRIM_SECONDS = 0.005
 SPILT_MOST = 0.25
-"""A bucket that holds hardly more than one request cannot keep anything in hand: it is left full for so long before each,
-and what comes back meanwhile, a quarter of a request at most, is lost."""
+"""A bucket that holds hardly more than one request cannot keep anything in hand: it is left full for so long before
+each, and what comes back meanwhile, a quarter of a request at most, is lost."""
 
 UNSURE_MOST = 1.0
 UNSURE_SECONDS = 0.25
@@ -54,12 +55,6 @@ REORDER_DECAY = 0.95
 MOST = 1e15
 """No quota is larger: beyond it doubles lose the single unit."""
 
-NOISE_MEMORY = 0.98
-NOISE_DEVIATIONS = 0.5
-NOISE_MOST = 0.02
-"""Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
-estimates that no answer has confirmed yet are off, seen from those that were."""
-
 DRAG_MEMORY = 0.3
 DRAG_NOISE = 0.1
 DRAG_MOST = 0.9
@@ -78,19 +73,8 @@ FEW = 100.0
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
-SCALE_SPAN = 0.1
-SCALE_WEIGHT = 0.3
-SCALE_STEP = 2.0
-SCALE_NOISE = 0.1
 SCALE_REORDER = 0.05
-SCALE_BOUNDS = (0.1, 10.0)
-"""What a token estimate is worth is read off over spans of a tenth of the limit, three parts new to seven old.
-
-Deviations under a tenth are noise, and nothing is learned while requests overtake each other by more than 50 ms.
-"""
-
-FULL = 0.98
-"""A bucket this full may have wasted refill: a span that touches it proves nothing."""
+"""Seconds; nothing is learned of the worth of estimates while requests overtake each other by more."""
 
 
 class Bucket:
@@ -102,7 +86,6 @@ class Bucket:
         "_anchor_order",
         "_anchor_remaining",
         "_brim",
-        "_confirmed",
         "_ceiling",
         "_ceiling_at",
         "_drag",
@@ -112,12 +95,8 @@ class Bucket:
         "_reorder",
         "_slack",
         "_spilt",
-        "_squares",
-        "_span_at",
-        "_span_clear",
-        "_span_estimated",
-        "_span_level",
         "_unsure",
+        "_worth",
         "ledger",
         "limit",
         "name",
@@ -152,15 +131,13 @@ class Bucket:
         self.ledger = Ledger()
         self.reserved = 0.0
         self._anchor_remaining = self.limit
-        self._span_at, self._span_level, self._span_estimated = now, self.limit, 0.0
-        self._span_clear = False
+        self._worth = Worth(self.limit, now)
         self._slack = 0.0
         self._reorder = REORDER_FIRST
         self._quickest = INFINITY
         self._unsure = 0.0
         self._held = 0.0
         self._drag = self._drag_seen = 0.0
-        self._squares = self._confirmed = 0.0
 
     @property
     def turned(self) -> Refill | None:
@@ -260,20 +237,21 @@ class Bucket:
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
         if self.unit != "requests":
             seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
-        confirmed = -self.ledger.dropped
-        since = sent_at - self._anchor_at
-        self._span_estimated += self.ledger.drop_through(order, sent_at, self._reorder, seen)
+        confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
+        estimated = self.ledger.drop_through(order, sent_at, self._reorder, seen)
         confirmed += self.ledger.dropped
-        expected = min(self._brim, self._anchor_level + self.rate * since) - confirmed
+        refilled = self._anchor_level + self.rate * since
         if self.unit == "requests":
             if since > 0.0 and not first:
-                taken = max(-self.rate, min(self.rate, (expected - level) / since))
-                self._drag_seen += min(DRAG_NOISE, since / (since + DRAG_MEMORY)) * (taken - self._drag_seen)
-                self._drag = min(DRAG_MOST * self.rate, max(0.0, self._drag_seen - DRAG_NOISE * self.rate))
+                self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
         else:
-            self._squares = NOISE_MEMORY * self._squares + (expected - level) ** 2
-            self._confirmed = NOISE_MEMORY * self._confirmed + confirmed
-            self._learn_scale(level, order, sent_at)
+            self._worth.confirmed(
+                confirmed, estimated, min(self._brim, refilled) - confirmed - level, min(self.limit, reading.quantum)
+            )
+            entries = self.ledger.entries
+            unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
+            self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
+            self.scale = self._worth.scale
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         if self.unit == "requests":
@@ -282,8 +260,7 @@ class Bucket:
             self._unsure = min(UNSURE_MOST, self.rate * min(longest, now - sent_at - self._quickest))
         self._anchor_remaining = level
         self._advance(now)
-        refilled = min(self._brim, level + self.rate * (now - sent_at))
-        seen_level = refilled - self.ledger.total
+        seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
         self._ceiling = seen_level if first else max(self._ceiling, seen_level)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: Debit | None) -> None:
@@ -317,34 +294,17 @@ class Bucket:
         else:
             self._brim, self._spilt = self.limit, 0.0
 
-    def _learn_scale(self, level: float, order: int, sent_at: float) -> None:
-        # What a token estimate is worth in the provider's count shows over a span of anchors: what was charged (the
-        # refill less the rise of the level) against what had been estimated.
-        entries = self.ledger.entries
-        if self._reorder > SCALE_REORDER or (entries and entries[0].order <= order):
-            # Overtaking makes both ends of a span unsure: it is closed, or begun, at an anchor that is clear of it.
-            refilled = self._anchor_level + self.rate * (sent_at - self._anchor_at)
-            self._span_clear = self._span_clear and max(level, refilled) < FULL * self.limit
-            return
-        charged = self._span_level + self.rate * (sent_at - self._span_at) - level
-        refilled = self._anchor_level + self.rate * (sent_at - self._anchor_at)
-        usable = self._span_clear and max(level, refilled) < FULL * self.limit and charged > 0.0
-        if usable and self._span_estimated < SCALE_SPAN * self.limit:
-            return
-        if usable and abs(charged / self._span_estimated - self.scale) > SCALE_NOISE * self.scale:
-            worth = charged / self._span_estimated
-            worth = min(self.scale * SCALE_STEP, max(self.scale / SCALE_STEP, worth))
-            low, high = SCALE_BOUNDS
-            self.scale = min(high, max(low, (1.0 - SCALE_WEIGHT) * self.scale + SCALE_WEIGHT * worth))
-        self._span_at, self._span_level, self._span_estimated = sent_at, level, 0.0
-        self._span_clear = level < FULL * self.limit
+    def _see_others(self, taken: float, since: float) -> None:
+        # What others took, in units a second, shows as less left than came back; one answer alone proves nothing.
+        taken = max(-self.rate, min(self.rate, taken))
+        self._drag_seen += min(DRAG_NOISE, since / (since + DRAG_MEMORY)) * (taken - self._drag_seen)
+        self._drag = min(DRAG_MOST * self.rate, max(0.0, self._drag_seen - DRAG_NOISE * self.rate))
 
     def _margin(self) -> float:
         if self.unit != "requests":
             base = self.limit * MARGIN_SHARE
-            if self._confirmed > 0.0 and self.ledger.total > 0.0:
-                noise = (self._squares / self._confirmed * self.ledger.total) ** 0.5
-                base += min(noise * NOISE_DEVIATIONS, self.limit * NOISE_MOST)
+            if not self._held:  # what is charged as it is produced is no estimate
+                base += self._worth.noise(self.ledger.total, self.limit)
         elif self.window <= LONG_WINDOW:
             base = min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
         else:

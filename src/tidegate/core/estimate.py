@@ -33,7 +33,8 @@ DOUBTED = 4.0
 """A first answer that is so many times off what an earlier run foretold proves that run out of date."""
 
 LEAN = 0.1
-"""Requests whose lengths deviate by less than this share of their mean are equally long: the line leans on the ratio."""
+"""Requests whose lengths deviate by less than this share of their mean are equally long: the line leans on the
+ratio."""
 
 UNBOUNDED = -1
 
@@ -43,8 +44,8 @@ class Estimate:
 
     __slots__ = (
         "_answers",
-        "_seeded",
         "_products",
+        "_seeded",
         "_squares",
         "_weight",
         "_x",

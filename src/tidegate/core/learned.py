@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 
 from tidegate.core.admission import Admission
 from tidegate.core.lesson import Origin, QuotaLesson
-from tidegate.core.quota import Mirror
+from tidegate.core.mirror import Mirror
 from tidegate.core.rolling import Rolling
 from tidegate.core.vocabulary import Reading, Refill, Unit
 

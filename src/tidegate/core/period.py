@@ -100,9 +100,7 @@ class Period:
         if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
             return usable_window(declared, so_far)
         early = reading.resolution if reading.resolution >= COARSE else 0.0
-        seen = window_interval(
-            limit, remaining, max(0.0, reset - early), reading.resolution + early, reading.quantum
-        )
+        seen = window_interval(limit, remaining, max(0.0, reset - early), reading.resolution + early, reading.quantum)
         if seen is None or seen[0] <= 0.0:
             return so_far
         if declared is not None and not self._denied:

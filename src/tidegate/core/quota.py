@@ -7,82 +7,13 @@ from typing import Protocol
 
 from tidegate.core.bucket import Bucket
 from tidegate.core.derive import DEFAULT_WINDOW
-from tidegate.core.ledger import Debit, Ledger
+from tidegate.core.ledger import Debit
 from tidegate.core.lesson import Origin, QuotaLesson
+from tidegate.core.mirror import Mirror
 from tidegate.core.portion import Portion, portion_of
 from tidegate.core.rolling import Rolling
 from tidegate.core.vocabulary import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
-
-
-class Mirror(Protocol):
-    """A local copy of one quota."""
-
-    name: str
-    unit: str
-    limit: float
-    scale: float
-    room: float
-    """Units that may be charged before less than half of the limit is left."""
-    used: float
-    """Units charged by this process from `since` on (monotonic seconds), when `stood` units were left."""
-    since: float
-    stood: float
-    ledger: Ledger
-    reserved: float
-
-    @property
-    def window(self) -> float:
-        """Seconds that it counts over."""
-        ...
-
-    @property
-    def declared(self) -> float | None:
-        """The window where the provider says it, or where it is known for certain."""
-        ...
-
-    @property
-    def turned(self) -> Refill | None:
-        """How the quota comes back, where that turned out to be otherwise than this copy takes it to."""
-        ...
-
-    @property
-    def paces(self) -> bool:
-        """Whether the instant of the next free unit is known."""
-        ...
-
-    def level(self, now: float) -> float:
-        """Units that may be spent at `now`."""
-        ...
-
-    def comes_back_at(self, now: float) -> float | None:
-        """When the whole limit is there again all at once; None where it refills continuously."""
-        ...
-
-    def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """The earliest instant at which `amount` fits, and `reserve` with it."""
-        ...
-
-    def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
-        """Charges `amount` and holds `reserve`."""
-        ...
-
-    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
-        """Turns a reservation into a charge."""
-        ...
-
-    def refund(self, debit: Debit, reserve: float) -> None:
-        """Takes back what a refused request was not charged."""
-        ...
-
-    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
-        """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
-        ...
-
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
-        """Re-anchors the copy by one response."""
-        ...
-
 
 NEARLY_EMPTY = 0.05
 """Share of a limit under which a copy may be wrong about the last units: what is in flight is not yet known."""
@@ -258,7 +189,7 @@ class Quotas:
         return mirror, debit, reserve
 
     def settle(self, charges: Iterable[Charge], produced: float, returned: float, order: int, now: float) -> None:
-        """Turns what an attempt had reserved into a charge of what it `produced`; `returned` of its tokens come back."""
+        """Turns what an attempt had reserved into a charge of what it `produced`; `returned` tokens come back."""
         self._book()
         for charged, debit, reserve in charges:
             if not reserve and not (returned and charged.unit == HOLDING):
@@ -402,6 +333,8 @@ class Quotas:
         else:
             turned = Bucket(reading, now, self.default_window)
         turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
+        if isinstance(turned, Rolling):
+            turned.spread()
         turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
         self._mirrors[mirror.name] = turned
         self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]

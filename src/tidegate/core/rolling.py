@@ -18,9 +18,18 @@ from tidegate.core.ledger import Debit, Ledger
 from tidegate.core.vocabulary import Reading, Refill
 
 RETURN_GUARD = 0.02
-GUARD_MOST = 0.1
-"""Seconds waited past the return of a unit, so that a request does not arrive just before it, and how long that may
-become where one did."""
+"""Seconds waited past the return of a unit, so that a request does not arrive just before it."""
+
+SPREAD = 0.003
+SPREAD_MOST = 0.4
+"""Seconds by which each of those sent at once arrives after the one before (openai 3.52 over new connections: 3 ms),
+and how late the last one may be."""
+
+LATE_MOST = 0.1
+GAP_BOUNDS = (0.002, 0.02)
+LATE_PARTS = 128.0
+"""A refusal that asks to wait no longer than the first time, in seconds, came too early for a return; the next ones
+follow with gaps of about what it waits, in so many parts at most."""
 
 OVERTAKEN = 0.1
 """Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
@@ -44,8 +53,8 @@ class Rolling:
 
     __slots__ = (
         "_anchor_order",
+        "_arrived_at",
         "_corrected",
-        "_guard",
         "_others",
         "_theirs",
         "_views",
@@ -79,7 +88,7 @@ class Rolling:
         self._others = deque(Debit(amount, 0, at) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
         self._corrected = 0.0
-        self._guard = RETURN_GUARD
+        self._arrived_at = float("-inf")
         self._views: deque[View] = deque()
 
     @property
@@ -111,16 +120,26 @@ class Rolling:
         for debit in merge(self.ledger.entries, self._others, key=_charged_at):
             missing -= debit.amount
             if missing <= 1e-9 * self.limit:
-                return debit.charged_at + self.window + self._guard
+                return debit.charged_at + self.window + RETURN_GUARD
         return now + self.window
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
-        debit = Debit(amount, order, now)
+        debit = Debit(amount, order, self._arrival(now))
         self.ledger.add(debit)
         self.reserved += reserve
         self._views.append(View(order, self.limit - self.level(now) - self.reserved, self._corrected))
         return debit
+
+    def spread(self) -> None:
+        """Takes the charges of the ledger, which another mirror made, to have arrived as this one's would."""
+        for debit in self.ledger.entries:
+            debit.charged_at = self._arrival(debit.charged_at)
+
+    def _arrival(self, sent_at: float) -> float:
+        # Of a burst over new connections each arrives a little after the one before.
+        self._arrived_at = max(sent_at, min(self._arrived_at + SPREAD, sent_at + SPREAD_MOST))
+        return self._arrived_at
 
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         """Turns a reservation into a charge of what was `produced`.
@@ -138,11 +157,23 @@ class Rolling:
 
     def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: others took it, and it comes back when the refusal says."""
-        if retry_after is not None and retry_after < GUARD_MOST:
-            self._guard = min(GUARD_MOST, self._guard + retry_after)
-        room = self.level(now)
-        if room > 0.0:
-            self._correct(room, now - self.window + (retry_after or 0.0))
+        wait = retry_after or 0.0
+        late = self.level(now)
+        for each in reversed(self.ledger.entries):
+            if each.charged_at < sent_at:
+                break
+            late += each.amount
+        if wait >= LATE_MOST:
+            self._correct(max(0.0, self.level(now)), now - self.window + wait)
+            return
+        # What was to be back was taken later than it was sent, over connections made one after another: so it comes.
+        low, high = GAP_BOUNDS
+        gap, part = min(high, max(low, 2.0 * wait)), max(1.0, late / LATE_PARTS)
+        back = now - self.window + wait
+        while late > 0.0:
+            self._correct(min(part, late), back)
+            late -= part
+            back += gap
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Compares the copy with the answer to the request numbered `order`, sent at `sent_at`."""
@@ -156,6 +187,8 @@ class Rolling:
         if not self._views or self._views[0].order != order:
             return
         view = self._views.popleft()
+        if debit is None or debit.amount <= 0.0:
+            return  # it was refused: what it found it did not take, and `overdrawn` makes of it what it means
         news = self.limit - reading.remaining - view.taken - (self._corrected - view.corrected)
         before, after = self._around(order, sent_at)
         # What is around it may have overtaken it, or have been overtaken.
@@ -193,8 +226,8 @@ class Rolling:
         self._corrected += change
 
     def _expire(self, instant: float) -> None:
-        self.ledger.drop_before(instant - self._guard)
-        while self._others and self._others[0].charged_at < instant - self._guard:
+        self.ledger.drop_before(instant - RETURN_GUARD)
+        while self._others and self._others[0].charged_at < instant - RETURN_GUARD:
             self._theirs -= self._others.popleft().amount
         if not self._others:
             self._theirs = 0.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tidegate.core.admission import Admission
 from tidegate.core.breaker import State
 from tidegate.core.lesson import Learnt
+from tidegate.core.mirror import Mirror
 from tidegate.core.outlook import Outlook, QuotaOutlook, foresee
-from tidegate.core.quota import Mirror
 from tidegate.core.vocabulary import Cost, Key
 
 

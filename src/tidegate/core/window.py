@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidegate.core.boundaries import Boundaries, usable_window
-from tidegate.core.derive import DEFAULT_WINDOW, MONTH
+from tidegate.core.boundaries import Boundaries
+from tidegate.core.derive import DEFAULT_WINDOW, MONTH, usable_window
 from tidegate.core.ledger import Debit, Ledger
 from tidegate.core.vocabulary import Reading, Refill
 

@@ -173,8 +173,8 @@ def estimate(
 ) -> Cost:
     """What the call is expected to be charged when it is admitted, by the provider's rule.
 
-    `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, whatever its length) are learned per key; unusable
-    ones of the first two count as 4 and 0.
+    `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, whatever its length) are learned per key;
+    unusable ones of the first two count as 4 and 0.
     """
     ratio = chars_per_token if 0.0 < chars_per_token < inf else float(_TOKEN_CHARS)
     mean = mean_output if 0.0 < mean_output < inf else 0.0
