@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 lint format bench-overhead bench-makespan bench-waiters frameworks suites clean
+.PHONY: demo test test-openai2 lint format bench bench-makespan bench-overhead bench-waiters bench-peers frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -25,7 +25,14 @@ format: $(ENVS)/lint/ready
 	$(ENVS)/lint/bin/ruff check --fix
 	$(ENVS)/lint/bin/ruff format
 
-bench-overhead bench-makespan bench-waiters: bench-%: $(ENVS)/test/ready
+# Every scenario, in virtual time and over HTTP. ONLY=name,name takes some of them, SEEDS=n other than five.
+bench: $(ENVS)/bench/ready
+	$(ENVS)/bench/bin/python -m bench.lab --plots $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS))
+
+bench-makespan: $(ENVS)/bench/ready
+	$(ENVS)/bench/bin/python -m bench.lab --http --family headers $(if $(SEEDS),--seeds $(SEEDS))
+
+bench-overhead bench-waiters bench-peers: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
 
 frameworks: $(ENVS)/test/ready
@@ -50,6 +57,10 @@ $(ENVS)/demo/ready: $(ENVS)/demo/pip constraints.txt
 
 $(ENVS)/test/ready: $(ENVS)/test/pip constraints.txt
 	$(ENVS)/test/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test
+	touch $@
+
+$(ENVS)/bench/ready: $(ENVS)/bench/pip constraints.txt
+	$(ENVS)/bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group bench
 	touch $@
 
 $(ENVS)/openai2/ready: $(ENVS)/openai2/pip constraints-openai2.txt

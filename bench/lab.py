@@ -1,17 +1,21 @@
 """The laboratory: every scenario of the table in virtual time and over HTTP, against an oracle that knows every limit.
 
-python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--seeds 5]
+python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary]
+                        [--plots] [--docs]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from bench import overhttp, virtual
 from bench.common import RESULTS, conclude, markdown, table
 from bench.measures import COLUMNS, Run, checks, figures, medians
-from bench.scenarios import NAMES, ROWS, Row
+from bench.scenarios import FAMILIES, NAMES, ROWS, Row
+from bench.varying import varied
 
 Runner = Callable[[Row, int], Run]
 
@@ -21,6 +25,20 @@ WAYS: dict[str, tuple[str, Runner]] = {
 }
 
 HEADER = ("", *(column.name for column in COLUMNS), "")
+
+PLOTS = RESULTS / "plots"
+DOCS = Path(__file__).parents[1] / "docs" / "plots"
+SHOWN = (
+    "token-bound",
+    "fixed-windows",
+    "shrinking-limit",
+    "silent-steady",
+    "silent-slots",
+    "silent-changing",
+    "outage",
+    "latency-knee",
+)
+"""The rows whose figures stand in docs/controller.md."""
 
 
 def lines(rows: Sequence[Row], runs: dict[str, list[Run]]) -> list[list[str]]:
@@ -33,10 +51,14 @@ def lines(rows: Sequence[Row], runs: dict[str, list[Run]]) -> list[list[str]]:
     return made
 
 
-def play(way: str, rows: Sequence[Row], seeds: Sequence[int]) -> int:
-    """Runs, prints and writes down one way; returns its exit code."""
+def play(way: str, rows: Sequence[Row], seeds: Sequence[int], vary: bool = False) -> int:
+    """Runs, prints and writes down one way; returns its exit code. With `vary` each seed has limits of its own."""
     title, run = WAYS[way]
-    runs = {row.name: [run(row, seed) for seed in seeds] for row in rows}
+    title += ", limits drawn" if vary else ""
+    runs: dict[str, list[Run]] = {}
+    for row in rows:
+        runs[row.name] = [run(varied(row, seed) if vary else row, seed) for seed in seeds]
+        print(".", end="", flush=True, file=sys.stderr)
     found = lines(rows, runs)
     table(f"{title} (medians of {len(seeds)} seeds)", HEADER, found)
     RESULTS.mkdir(exist_ok=True)
@@ -45,21 +67,45 @@ def play(way: str, rows: Sequence[Row], seeds: Sequence[int]) -> int:
     return conclude(f"lab-{way}", figures(runs), asked, brief=True)
 
 
+def draw(rows: Sequence[Row], folder: Path) -> None:
+    """Writes a figure for each row: seed 0 in virtual time."""
+    from bench import plots
+    from bench.trace import record
+
+    for row in rows:
+        plots.draw(record(row, 0), folder / f"{row.name}.svg")
+    print(f"{len(rows)} figures are in {folder}")
+
+
+def chosen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[Row]:
+    """The rows that the command line names."""
+    names = given.only.split(",") if given.only else NAMES
+    if unknown := set(names) - set(NAMES):
+        parser.error(f"no row is called {', '.join(sorted(unknown))}")
+    return [row for row in ROWS if row.name in names and given.family in (None, row.family.name)]
+
+
 def main() -> int:
     """Prints the tables; returns 1 where a bound is missed."""
     parser = argparse.ArgumentParser(description="Every scenario against the oracle")
     parser.add_argument("--seeds", type=int, default=5, help="runs of each row (default 5)")
     parser.add_argument("--only", help=f"rows by name, with commas between: {', '.join(NAMES)}")
+    parser.add_argument("--family", choices=[family.name for family in FAMILIES], help="rows of one family")
     for way, (title, _) in WAYS.items():
         parser.add_argument(f"--{way}", action="store_true", help=f"{title.lower()} only")
+    parser.add_argument("--vary", action="store_true", help="draw limits and latencies too, around the table's")
+    parser.add_argument("--plots", action="store_true", help="also draw each row (needs matplotlib)")
+    parser.add_argument("--docs", action="store_true", help="only draw the figures of docs/controller.md anew")
     given = parser.parse_args()
-    names = given.only.split(",") if given.only else NAMES
-    if unknown := set(names) - set(NAMES):
-        parser.error(f"no row is called {', '.join(sorted(unknown))}")
-    rows = [row for row in ROWS if row.name in names]
+    rows = chosen(parser, given)
+    if given.docs:
+        draw([row for row in rows if row.name in SHOWN], DOCS)
+        return 0
+    if given.plots:
+        draw(rows, PLOTS)
     seeds = range(min(20, max(1, given.seeds)))
     ways = [way for way in WAYS if getattr(given, way)] or list(WAYS)
-    return max([play(way, rows, seeds) for way in ways])
+    return max([play(way, rows, seeds, given.vary) for way in ways])
 
 
 if __name__ == "__main__":

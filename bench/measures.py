@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ class Run:
     """One run. Durations are in seconds.
 
     refused    calls that were refused, without those that met an outage (`hits`)
-    displaced  places, on average, by which first admissions came out of the order of the calls
+    displaced  places, on average, by which calls left the queue for the first time out of their order
+    overtaken  the same as the provider saw it: with what happens on the way, on connections of different age
     behind     how much later than the oracle's the median call was let in: the latency that was added, without the
                waiting that the oracle could not spare it either
     held       the median time from admission to answer, over the median that an unloaded provider takes
@@ -38,6 +39,7 @@ class Run:
     refused: int
     hits: int
     displaced: float
+    overtaken: float
     peak: int
     behind: float
     held: float
@@ -60,25 +62,32 @@ def measured(
     row: Row,
     seed: int,
     truth: Truth,
+    sent: Iterable[int],
     *,
     makespan: float,
     cpu: float,
     losses: Mapping[str, int],
     bare: float | None = None,
 ) -> Run:
-    """The run that left this truth behind."""
-    oracle = row.ideal(seed)
+    """The run that left this truth behind; `sent` are the calls in the order in which they left the queue.
+
+    It began with the first admission, and so does the oracle: what an SDK takes to make its first requests is its own.
+    `makespan` is in seconds of the provider's clock.
+    """
+    start = truth.admitted_at[0] if truth.admitted_at else 0.0
+    oracle = row.ideal(seed, start)
     hits = truth.total.refused.get("outage", 0)
     return Run(
         row=row.name,
         seed=seed,
         calls=row.count,
-        ideal=oracle.makespan,
-        makespan=makespan,
+        ideal=oracle.makespan - start,
+        makespan=makespan - start,
         lost=sum(losses.values()),
         refused=truth.total.refusals - hits,
         hits=hits,
-        displaced=displacement(truth),
+        displaced=out_of_place(sent),
+        overtaken=displacement(truth),
         peak=truth.total.peak_in_flight,
         behind=behind(truth, oracle),
         held=statistics.median(truth.held) / unloaded(row, seed) if truth.held else math.nan,
@@ -89,8 +98,13 @@ def measured(
 
 
 def displacement(truth: Truth) -> float:
-    """By how many places, on average, first admissions came out of the order of the calls."""
-    order = [int(row) for row in truth.order]
+    """By how many places, on average, the provider saw calls for the first time out of their order."""
+    return out_of_place(map(int, truth.order))
+
+
+def out_of_place(numbers: Iterable[int]) -> float:
+    """By how many places, on average, the first of each of these numbers is out of order."""
+    order = list(dict.fromkeys(numbers))
     places = {number: place for place, number in enumerate(sorted(order))}
     return statistics.fmean(abs(place - places[number]) for place, number in enumerate(order)) if order else math.nan
 
@@ -125,6 +139,7 @@ COLUMNS = (
     Column("hits", lambda run: run.hits, ".0f"),
     Column("lost", lambda run: run.lost, ".0f"),
     Column("displaced", lambda run: run.displaced, ".2f"),
+    Column("overtaken", lambda run: run.overtaken, ".2f"),
     Column("peak", lambda run: run.peak, ".0f"),
     Column("behind s", lambda run: run.behind, ".3f"),
     Column("held", lambda run: run.held, ".2f"),

@@ -15,21 +15,36 @@ from bench.scenarios import MODELS, Row
 from tidegate.registries import RateLimitRegistry
 from tidegate.testing import Call, SimulatorProcess
 
-PATIENCE = 4.0
-"""Ideals after which a run is given up; the calls without an answer are lost then."""
+ROW = "x-row"
+"""The header by which the simulator tells calls apart."""
+
+PATIENCE, GRACE = 4.0, 10.0
+"""Ideals, and seconds on top of them, after which a run is given up; the calls without an answer are lost then."""
 
 Ask = Callable[[int, Call], Awaitable[object]]
 
 
-def client_of(row: Row, simulator: SimulatorProcess) -> Any:
-    """The row's SDK, as a program would make it."""
+def client_of(row: Row, simulator: SimulatorProcess, sent: list[int]) -> Any:
+    """The row's SDK as a program would make it, but that each request, as it leaves the queue, notes its number."""
+
+    async def note(request: Any) -> None:
+        if ROW in request.headers:
+            sent.append(int(request.headers[ROW]))
+
+    hooks = {"request": [note]}
+    if row.sdk == "openai":
+        http_client = openai.DefaultAsyncHttpxClient(event_hooks=hooks)
+        return openai.AsyncOpenAI(base_url=simulator.openai_url, api_key="k", http_client=http_client)
+    theirs = anthropic.DefaultAsyncHttpxClient(event_hooks=hooks)
     if row.sdk == "anthropic":
-        return anthropic.AsyncAnthropic(base_url=simulator.url, api_key="k")
-    if row.sdk == "bedrock":
-        return anthropic.AsyncAnthropicBedrock(
-            base_url=simulator.bedrock_url, aws_access_key="AKIABENCH", aws_secret_key="s", aws_region="us-east-1"
-        )
-    return openai.AsyncOpenAI(base_url=simulator.openai_url, api_key="k")
+        return anthropic.AsyncAnthropic(base_url=simulator.url, api_key="k", http_client=theirs)
+    return anthropic.AsyncAnthropicBedrock(
+        base_url=simulator.bedrock_url,
+        aws_access_key="AKIABENCH",
+        aws_secret_key="s",
+        aws_region="us-east-1",
+        http_client=theirs,
+    )
 
 
 def asking(row: Row, client: Any) -> Ask:
@@ -40,7 +55,7 @@ def asking(row: Row, client: Any) -> Ask:
         made: dict[str, Any] = {"model": MODELS[row.sdk], "messages": [{"role": "user", "content": content}]}
         if call.max_tokens is not None:
             made["max_tokens"] = call.max_tokens
-        return {**made, "extra_headers": {"x-row": str(number)}}
+        return {**made, "extra_headers": {ROW: str(number)}}
 
     async def message(number: int, call: Call) -> object:
         return await client.messages.create(**said(number, call))
@@ -88,7 +103,8 @@ async def _ask_all(row: Row, seed: int, ask: Ask, patience: float) -> dict[str, 
 
 async def _run(row: Row, seed: int, ideal: float, wrapped: bool, bare: float | None) -> Run:
     with SimulatorProcess(row.seeded(seed)) as simulator:
-        client = client_of(row, simulator)
+        sent: list[int] = []
+        client = client_of(row, simulator, sent)
         if wrapped:
             RateLimitRegistry().wrap(client)
         if row.sdk != "bedrock":
@@ -96,11 +112,11 @@ async def _run(row: Row, seed: int, ideal: float, wrapped: bool, bare: float | N
             await client.models.list()
         simulator.reset()
         began, spent = time.monotonic(), time.process_time()
-        losses = await _ask_all(row, seed, asking(row, client), PATIENCE * ideal + 10.0)
+        losses = await _ask_all(row, seed, asking(row, client), PATIENCE * ideal + GRACE)
         makespan, cpu = time.monotonic() - began, time.process_time() - spent
         truth = simulator.truth()
         await client.close()
-    return measured(row, seed, truth, makespan=makespan, cpu=cpu, losses=losses, bare=bare)
+    return measured(row, seed, truth, sent, makespan=makespan, cpu=cpu, losses=losses, bare=bare)
 
 
 def run(row: Row, seed: int, *, wrapped: bool = True) -> Run:
@@ -108,5 +124,6 @@ def run(row: Row, seed: int, *, wrapped: bool = True) -> Run:
     ideal = row.ideal(seed).makespan
     bare = None
     if wrapped and row.against_plain:
+        # Its makespan begins, like ours, with the first admission.
         bare = asyncio.run(_run(row, seed, ideal, False, None)).makespan
     return asyncio.run(_run(row, seed, ideal, wrapped, bare))

@@ -6,60 +6,40 @@ rounding is what it is over HTTP. Deterministic by seed.
 
 from __future__ import annotations
 
+import heapq
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from email.utils import formatdate
-from typing import Any, NamedTuple
+from typing import Any
 
+from bench.answers import ASKING, USUAL_OUTPUT, Answer, Answers
 from bench.measures import Run, measured
-from bench.scenarios import MODELS, Row, Sdk
+from bench.network import SETUP, TRAVEL, Network
+from bench.scenarios import MODELS, Row
 from bench.world import VirtualCall, World
 from tidegate import providers
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Policy, Sent
 from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
 from tidegate.providers import Provider
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
-from tidegate.testing import Call, Refusal
-from tidegate.testing.accounts import Accounts, Verdict
-from tidegate.testing.anthropic_shapes import MESSAGES
-from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
-from tidegate.testing.openai_shapes import CHAT
-from tidegate.testing.replies import Endpoint, Reply, dumps
+from tidegate.testing import Call, Reason, Refusal
+from tidegate.testing.accounts import Accounts, Admission
+from tidegate.testing.dialects import Headers
 from tidegate.transports.govern import GovernedCall
 from tidegate.transports.streams import StreamWatch
 from tidegate.turn import Turn
 
-NETWORK = 0.005
-"""Seconds each way."""
-
-OVERTAKEN = 0.01
-"""Share of messages that take twice as long: those behind them come first, as on connections of their own."""
-
-EPOCH = 1_800_000_000.25
-"""The wall time at which every world begins: not at a whole second."""
+EPOCH = 1_800_000_000.0
+"""The wall time at which every world begins, or up to a second later: many headers are cut to whole seconds."""
 
 SDK_RETRIES = 2
 """How often the openai and anthropic SDKs repeat a transient failure (openai 3.52 and anthropic 2.11)."""
 
 MOST_STEPS = 5_000_000
 
-
-class Asking(NamedTuple):
-    """How an SDK asks: the endpoint's shape, its path, and the body that says whether to stream."""
-
-    endpoint: Endpoint
-    path: str
-    family: str
-
-
-ASKING: dict[Sdk, Asking] = {
-    "openai": Asking(CHAT, "/v1/chat/completions", "openai"),
-    "anthropic": Asking(MESSAGES, "/v1/messages", "anthropic"),
-    "bedrock": Asking(MESSAGES, f"/model/{MODELS['bedrock']}/invoke", "anthropic"),
-}
+HOST = "provider.test"
 
 
 class LabTurn(GovernedCall):
@@ -67,16 +47,17 @@ class LabTurn(GovernedCall):
 
     __slots__ = ("call", "wall")
 
-    def __init__(
-        self, registry: RateLimitRegistry, provider: Provider, key: Key, call: Call, chars: int, stream: bool
-    ) -> None:
+    def __init__(self, laboratory: Laboratory, call: Call) -> None:
+        registry, provider, row = laboratory.registry, laboratory.provider, laboratory.row
         policy = Policy(registry.settings.max_wait, 1)
-        Turn.__init__(self, registry, key, policy, provider.default_window, 0)
+        # What an HTTP request would be read for is known here.
+        Turn.__init__(self, registry, laboratory.key, policy, provider.default_window, 0)
         self.mocks = True
         self.provider = provider
         self.call = call
-        self.inquiry = Inquiry(key.scope, chars, call.max_tokens, stream)
-        self.stream = stream
+        self.inquiry = Inquiry(MODELS[row.sdk], row.chars(call), call.max_tokens, row.stream)
+        self.stream = row.stream
+        self.wall = laboratory.wall
 
     def pairs(self, response: Headers) -> Iterable[tuple[bytes, bytes]]:
         """The answer's headers."""
@@ -84,8 +65,7 @@ class LabTurn(GovernedCall):
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         """What a response means, read at the world's time."""
-        wall = datetime.fromtimestamp(EPOCH + self.now(), UTC)
-        return providers.judge(self.provider, status, headers, body, wall)
+        return providers.judge(self.provider, status, headers, body, datetime.fromtimestamp(self.wall(), UTC))
 
     def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
         """Nothing is asked for it: a call that expires is seen as lost."""
@@ -95,129 +75,146 @@ class LabTurn(GovernedCall):
 class Laboratory(World):
     """One row at one seed: its provider, its network, and its callers, who take the calls in order."""
 
-    def __init__(self, row: Row, seed: int, settings: Settings | None = None, sample: float | None = None) -> None:
+    def __init__(self, row: Row, seed: int, settings: Settings | None = None) -> None:
         super().__init__(settings or Settings(), seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS)
         self.row = row
         self.scenario = row.seeded(seed)
-        self.asking = ASKING[row.sdk]
-        self.dialect = row.sdk if self.scenario.dialect == "auto" else self.scenario.dialect
-        provider = providers.adopt("provider.test", self.asking.path, self.asking.family)
-        assert provider is not None, f"{self.asking.path} generates nothing"
+        asking = ASKING[row.sdk]
+        provider = providers.adopt(HOST, asking.path, asking.family)
+        assert provider is not None, f"{asking.path} generates nothing"
         self.provider: Provider = provider
-        self.key = Key(provider.name, "https://provider.test", "0123456789abcdef", MODELS[row.sdk])
+        self.key = Key(provider.name, f"https://{HOST}", "0123456789abcdef", MODELS[row.sdk])
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
-        self.left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
+        self.answers = Answers(row, self.scenario, self.wall)
+        self.network = Network(self.timeline)
         self.losses: dict[str, int] = {}
+        self.unfinished = row.count
+        self.refused_at: list[float] = []
+        self.met_outage_at: list[float] = []
+        self._began_at = EPOCH + random.Random(seed).random()
+        self._left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
         for _ in range(min(row.callers, row.count)):
             self._next()
 
+    def wall(self) -> float:
+        """Seconds since 1970."""
+        return self._began_at + self.now
+
     def _next(self) -> None:
         """A caller that is free takes the next call, if one is left."""
-        for number, call in self.left:
-            turn = LabTurn(self.registry, self.provider, self.key, call, self.row.chars(call), self.row.stream)
-            self.join(VirtualCall(self, number, turn), self.now)
+        for number, call in self._left:
+            self.join(VirtualCall(self, number, LabTurn(self, call)), self.now)
             return
 
     def concluded(self, call: VirtualCall) -> None:
         """The caller goes on; one that reads a stream is busy until its end."""
         sent = self.ended[call.row].sent
-        if sent is not None and sent.streaming:
-            return
-        self._over(sent.outcome if sent is not None else None)
+        if sent is None or not sent.streaming:
+            self.over(sent.outcome if sent is not None else None)
 
-    def _over(self, outcome: Outcome | None) -> None:
+    def over(self, outcome: Outcome | None) -> None:
+        """A call came to this, and its caller takes another; None where nothing was ever received."""
         if outcome is None or outcome.kind is not Kind.OK:
             name = "expired" if outcome is None else f"{outcome.kind} {outcome.status}"
             self.losses[name] = self.losses.get(name, 0) + 1
         self.makespan = self.now
+        self.unfinished -= 1
         self._next()
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
         """The request travels, is let in or refused, and is answered."""
-        self._travel(lambda: self._arrive(call, permit, reply))
+        visit = Visit(self, call, permit, reply)
+        self.network.carry(visit.arrive)
 
-    def _travel(self, action: Callable[[], object]) -> None:
-        self.after(NETWORK * (2.0 if self.random.random() < OVERTAKEN else 1.0), action)
 
-    def _arrive(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
-        turn = call.turn
-        verdict = self.accounts.admit("key", str(call.row), turn.call, stream=turn.stream)
-        headers = self._headers(verdict)
+class Visit:
+    """One request at the provider, from its arrival to the end of its answer."""
+
+    def __init__(
+        self, laboratory: Laboratory, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]
+    ) -> None:
+        self.laboratory = laboratory
+        self.row = call.row
+        self.turn: LabTurn = call.turn
+        self.permit = permit
+        self.reply = reply
+        self.output = 0
+
+    def arrive(self) -> None:
+        """Is let in, or refused."""
+        laboratory, turn = self.laboratory, self.turn
+        verdict = laboratory.accounts.admit("key", str(self.row), turn.call, stream=turn.stream)
+        self.headers = laboratory.answers.headers(verdict)
         if isinstance(verdict.outcome, Refusal):
-            self._refuse(verdict.outcome, headers, turn, permit, reply)
+            met_outage = verdict.outcome.reason is Reason.OUTAGE
+            (laboratory.met_outage_at if met_outage else laboratory.refused_at).append(laboratory.now)
+            self._answer(laboratory.answers.refusal(verdict.outcome, self.headers))
             return
-        admission, output = verdict.outcome, self._output(turn.call)
-        pace = admission.token_pace * output
-
-        def answer() -> None:
-            self.accounts.end(admission, "answered", output)
-            body = self._body(turn, output)
-            self._travel(lambda: reply(Sent(turn.outcome(permit, 200, headers, body))))
-
-        def begin() -> None:
-            self._travel(lambda: self._stream(turn, permit, headers, reply, pace, finish))
-
-        def finish(watch: StreamWatch) -> None:
-            self.accounts.end(admission, "answered", output)
-            watch.saw(self._events(turn, output))
-            watch.finish()
-            self._over(Outcome(Kind.OK))
-
-        if turn.stream:
-            self.after(admission.latency, begin)
+        self.admission: Admission = verdict.outcome
+        natural, bound = laboratory.accounts.output_tokens(USUAL_OUTPUT), turn.call.max_tokens
+        self.output = natural if bound is None else min(natural, bound)
+        pace = self.admission.token_pace * self.output
+        if self.admission.fault is not None:
+            laboratory.after(self.admission.latency, self._break)
+        elif turn.stream:
+            laboratory.after(self.admission.latency, lambda: laboratory.network.bring_back(self._begin))
+            laboratory.after(self.admission.latency + pace, lambda: laboratory.network.bring_back(self._finish))
+            laboratory.after(self.admission.latency + pace, self._end)
         else:
-            self.after(admission.latency + pace, answer)
+            laboratory.after(self.admission.latency + pace, self._whole)
 
-    def _stream(
-        self,
-        turn: LabTurn,
-        permit: Permit,
-        headers: Headers,
-        reply: Callable[[Sent], None],
-        pace: float,
-        finish: Callable[[StreamWatch], None],
-    ) -> None:
-        outcome = turn.outcome(permit, 200, headers, None)
-        watch = StreamWatch(turn, permit, outcome)
-        reply(Sent(outcome, streaming=True))
-        self.after(pace, lambda: finish(watch))
+    def _end(self) -> None:
+        self.laboratory.accounts.end(self.admission, "answered", self.output)
 
-    def _output(self, call: Call) -> int:
-        natural = self.accounts.output_tokens(10)
-        return natural if call.max_tokens is None else min(natural, call.max_tokens)
+    def _whole(self) -> None:
+        self._end()
+        self._answer(self.laboratory.answers.whole(self.turn.call, self.output, self.headers))
 
-    def _headers(self, verdict: Verdict) -> Headers:
-        wall = EPOCH + self.now
-        headers: Headers = [("date", formatdate(wall, usegmt=True))]
-        if self.scenario.headers:
-            headers += DIALECT_TABLE[self.dialect].headers(verdict.announced, wall)
-        return headers
+    def _break(self) -> None:
+        fault = self.admission.fault
+        assert fault is not None
+        assert not fault.kind.startswith("stream"), "streams break over HTTP only"
+        self.laboratory.accounts.end(self.admission, "broken", 0)
+        cut = fault.kind == "drop"
+        self._answer(None if cut else self.laboratory.answers.broken(fault.status, self.headers))
 
-    def _refuse(
-        self, refusal: Refusal, headers: Headers, turn: LabTurn, permit: Permit, reply: Callable[[Sent], None]
-    ) -> None:
-        if refusal.drops:
+    def _answer(self, answer: Answer | None) -> None:
+        """An answer goes home; None cuts the connection."""
+        self.laboratory.network.bring_back(lambda: self._received(answer))
+
+    def _received(self, answer: Answer | None) -> None:
+        if answer is None:
             error = ConnectionError("cut")
-            self._travel(lambda: reply(Sent(turn.judge_error(error), error=error)))
+            self.reply(Sent(self.turn.judge_error(error), error=error))
             return
-        telling = Telling("model", told(self.scenario.retry_after, refusal.retry_after), self.scenario.prose)
-        answer = DIALECT_TABLE[self.dialect].refuse(refusal, telling)
-        rows = [*headers[:1], *answer.headers] if answer.status >= 500 else headers + answer.headers
-        body = answer.body.encode() if isinstance(answer.body, str) else dumps(answer.body)
-        self._travel(lambda: reply(Sent(turn.outcome(permit, answer.status, rows, body))))
+        self.laboratory.network.release()
+        self.reply(Sent(self.turn.outcome(self.permit, answer.status, answer.headers, answer.body)))
 
-    def _reply(self, turn: LabTurn, output: int) -> Reply:
-        bound = turn.call.max_tokens
-        return Reply("id", "model", "Yes.", turn.call.input_tokens, output, output == bound, 0)
+    def _begin(self) -> None:
+        """The head of a stream is there: from now on the permit goes with it."""
+        outcome = self.turn.outcome(self.permit, 200, self.headers, None)
+        self.watch = StreamWatch(self.turn, self.permit, outcome)
+        self.reply(Sent(outcome, streaming=True))
 
-    def _body(self, turn: LabTurn, output: int) -> bytes:
-        return dumps(self.asking.endpoint.whole({}, self._reply(turn, output)))
+    def _finish(self) -> None:
+        """The stream has been read to its end."""
+        self.laboratory.network.release()
+        self.watch.saw(self.laboratory.answers.events(self.turn.call, self.output))
+        self.watch.finish()
+        self.laboratory.over(Outcome(Kind.OK))
 
-    def _events(self, turn: LabTurn, output: int) -> bytes:
-        stream = self.asking.endpoint.stream
-        assert stream is not None, "the endpoint streams"
-        made = stream({"stream_options": {"include_usage": True}}, self._reply(turn, output))
-        return made.head + b"".join(made.pieces) + made.tail
+
+def bare(row: Row, seed: int) -> float:
+    """Seconds that the plain SDK takes from its first admission on where nothing is limited."""
+    scenario = row.seeded(seed)
+    drawn = random.Random(seed)
+    arriving = [SETUP * (caller + 1) + TRAVEL for caller in range(row.callers)]
+    last = 0.0
+    for _ in range(row.count):
+        answered = heapq.heappop(arriving) + scenario.latency.draw(drawn)
+        heapq.heappush(arriving, answered + 2 * TRAVEL)
+        last = max(last, answered + TRAVEL)
+    return last - SETUP - TRAVEL
 
 
 def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
@@ -226,13 +223,15 @@ def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
     laboratory = Laboratory(row, seed, settings)
     laboratory.run()
     losses = dict(laboratory.losses)
-    if never := row.count - len(laboratory.ended):
-        losses["never ended"] = never
+    if laboratory.unfinished:
+        losses["never ended"] = laboratory.unfinished
     return measured(
         row,
         seed,
         laboratory.accounts.truth(),
+        [sending.row for sending in laboratory.sends],
         makespan=laboratory.makespan,
         cpu=time.process_time() - began,
         losses=losses,
+        bare=bare(row, seed) if row.against_plain else None,
     )

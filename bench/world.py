@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Ended, Ending, Flow, Resume, Send, Sent
+from tidegate.core.exchange import Ended, Ending, Resume, Send, Sent
 from tidegate.core.vocabulary import Kind
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
@@ -125,13 +125,13 @@ class VirtualCall:
     def __init__(self, world: World, row: int, turn: Turn) -> None:
         self.world = world
         self.row = row
-        self.turn = turn
+        self.turn: Any = turn
         self.priority = turn.priority
         self.waiting_for = 0
         self.sent = self.repeated = 0
         self.standing = False
         self.passed: Permit | None = None
-        self.flow: Flow | None = None
+        self.flow: Any = None
         self.finished = False
 
     def start(self) -> None:
@@ -178,7 +178,7 @@ class VirtualCall:
         self.sent += 1
         self.world.serve(self, permit, self._reply)
 
-    def _step(self, advance: Callable[[], object]) -> None:
+    def _step(self, advance: Callable[[], Any]) -> None:
         self.waiting_for += 1
         try:
             effect = advance()

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conformance.environments import Environment
+from bench.environments import HOME, Environment
 from conformance.outcomes import Outcome, inspect_log, last_line, lm_eval_results
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "frameworks"
+PINS = Path(__file__).parent / "pins"
 MODEL = "gpt-5-mini"
 
 Answer = Callable[[str], str]
@@ -58,7 +59,11 @@ class Framework:
     @property
     def environment(self) -> Environment:
         """Where it is installed."""
-        return Environment(self.installation, self.requirements)
+        return Environment(
+            folder=HOME / f"frameworks-{self.installation}",
+            pins=PINS / f"{self.installation}.txt",
+            requirements=self.requirements,
+        )
 
     @property
     def arguments(self) -> tuple[str, ...]:

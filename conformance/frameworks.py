@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import IO
 
 from bench.common import table
+from bench.environments import Environment
 from conformance.catalogue import EXAMPLES, FRAMEWORKS, MODEL, Framework, rows
-from conformance.environments import Environment
 from conformance.outcomes import Outcome
 from tidegate.testing import Call, Distribution, Limit, Scenario, SimulatorProcess, Truth, ideal_makespan
 

@@ -12,7 +12,7 @@ import tidegate
 from tidegate.clocks import winding
 from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
-from tidegate.transports.govern import Installation
+from tidegate.transports.marks import Installation
 from tidegate.transports.stacks import TRANSPORTS
 
 

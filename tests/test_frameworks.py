@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conformance.catalogue import EXAMPLES, FRAMEWORKS, Framework, rows
-from conformance.environments import PINS, normal
+from bench.environments import normal
+from conformance.catalogue import EXAMPLES, FRAMEWORKS, PINS, Framework, rows
 from conformance.outcomes import Outcome, inspect_log, last_line, lm_eval_results
 
 DOCS = Path(__file__).parents[1] / "docs" / "frameworks"

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from tidegate.core.admission import Permit
-from tidegate.core.exchange import Ended, Ending, Flow, Resume, Send, Sent
+from tidegate.core.exchange import Ended, Flow, Resume, Send, Sent
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 
@@ -31,7 +31,7 @@ class Turn(Protocol):
         ...
 
     def concluded(self, permit: Permit, sent: Sent) -> bool:
-        """Settles an attempt that was simply answered."""
+        """Settles an attempt that was simply answered: its response is what the caller gets."""
         ...
 
     def abandon(self, permit: Permit) -> None:
@@ -43,7 +43,7 @@ class Turn(Protocol):
         ...
 
     def finish(self, ended: Ended) -> Any:
-        """What the caller gets, returned or raised."""
+        """What the caller of a longer dialogue gets, returned or raised."""
         ...
 
 
@@ -74,7 +74,7 @@ def drive(turn: BlockingTurn) -> Any:
             turn.abandon(permit)
             raise
         if turn.concluded(permit, sent):
-            return turn.finish(Ended(Ending.ANSWERED, sent, 0.0))
+            return sent.response
     flow = turn.flow(ThreadWaker, permit, sent)
     try:
         effect = next(flow)
@@ -104,7 +104,7 @@ async def adrive(turn: AsyncTurn) -> Any:
             turn.abandon(permit)
             raise
         if turn.concluded(permit, sent):
-            return turn.finish(Ended(Ending.ANSWERED, sent, 0.0))
+            return sent.response
     flow, waker = turn.flow(async_waker, permit, sent), None
     try:
         effect = next(flow)

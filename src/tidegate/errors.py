@@ -47,3 +47,9 @@ class DeadlineExceeded(NotAdmitted, TimeoutError):
 
 class PermitMisuse(Error, RuntimeError):
     """A permit was settled twice or by a registry that did not give it."""
+
+
+def require(holds: bool, field: str, value: object, bound: str) -> None:
+    """Raises `ConfigurationError` unless it `holds`."""
+    if not holds:
+        raise ConfigurationError(field, value, bound)

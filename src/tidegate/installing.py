@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from functools import partial
+from collections.abc import Callable
+from functools import lru_cache, partial
 from types import ModuleType
 from urllib.parse import urlsplit
 
@@ -13,7 +14,7 @@ from tidegate.clocks import winding
 from tidegate.default import registry as default_registry
 from tidegate.registries import RateLimitRegistry
 from tidegate.sdks.table import SDKS
-from tidegate.transports.govern import Installation, Mark, policy_of
+from tidegate.transports.marks import Installation, Mark, policy_of
 from tidegate.transports.patching import when_imported
 from tidegate.transports.stacks import TRANSPORTS, Transport
 
@@ -46,15 +47,15 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     """Governs inference requests of the whole process; returns the modules patched so far, later ones follow.
 
     Known providers, servers on this machine or a private network, and the hosts of `Settings.hosts` and of the SDKs'
-    own base-URL variables are governed; everything else passes through untouched. Timeouts of eval frameworks that a
-    wait would run into are stretched (docs/clocks.md). Repeating it changes nothing but the registry, where one is
-    given.
+    own base-URL variables, set by now or later, are governed; everything else passes through untouched. Timeouts of
+    eval frameworks that a wait would run into are stretched (docs/clocks.md). Repeating it changes nothing but the
+    registry, where one is given.
     """
     global _hooked
     with _lock:
         if registry is None:
             registry = Installation.mark.registry if Installation.mark is not None else default_registry()
-        Installation.mark = Mark(registry, policy_of(registry), hosts=_hosts(registry))
+        Installation.mark = Mark(registry, policy_of(registry), named=_named(registry))
         if not _hooked:
             _hooked = True
             for transport in TRANSPORTS:
@@ -92,8 +93,20 @@ def _put(transport: Transport, module: ModuleType) -> None:
         logger.warning("%s cannot be governed: %s: %s", module.__name__, type(error).__name__, error)
 
 
+def _named(registry: RateLimitRegistry) -> Callable[[str], str | None]:
+    """What tells the family of a host that is governed by name, None of any other."""
+    by_now = _hosts(registry)
+
+    # Many programs read their variables from a file, after their imports: a host that is new is asked of them again.
+    @lru_cache(maxsize=1024)
+    def family(host: str) -> str | None:
+        return by_now.get(host) or _hosts(registry).get(host)
+
+    return family
+
+
 def _hosts(registry: RateLimitRegistry) -> dict[str, str]:
-    """The hosts that are governed by name, each with the family of what it speaks."""
+    """The hosts that are named now, each with the family of what it speaks."""
     named = {host.lower(): "openai" for host in registry.settings.hosts}
     for variable, family in BASE_URLS.items():
         value = os.environ.get(variable, "")

@@ -9,7 +9,7 @@ finding the head cost the same however many wait.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
@@ -216,6 +216,16 @@ class Line:
         if not self._lanes:
             return None
         return self._lanes[max(self._lanes)].first()
+
+    def standing(self) -> Iterator[Waiter]:
+        """Those who wait, in the order in which they will go."""
+        for priority in sorted(self._lanes, reverse=True):
+            lane = self._lanes[priority]
+            yield from lane.returned
+            waiter = lane.fresh
+            while waiter is not None:
+                yield waiter
+                waiter = waiter.behind
 
     def earliest(self) -> Waiter | None:
         """Whose deadline comes first."""

@@ -24,7 +24,8 @@ class Cell:
 
     def __enter__(self) -> Cell:
         # Inside an open one it changes nothing: a task that is spawned here may outlive this cell, but not that one.
-        self._token = None if passes() else _cell.set(self)
+        outer = _cell.get()
+        self._token = None if outer is not None and outer.open else _cell.set(self)
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from tidegate.errors import ConfigurationError
+from tidegate.learned import LearnedState
 
 PREFIX = "TIDEGATE_"
 
@@ -71,6 +73,10 @@ class Settings(BaseModel):
         None,
         description="Secret for credential digests that stay the same across processes; by default one per process.",
     )
+    initial_state: LearnedState | None = Field(
+        None,
+        description="What an earlier run learned: `registry.export_state()`, or a file with it; ignored when too old.",
+    )
     framework_clocks: Literal["stretch", "keep"] = Field(
         "stretch",
         description="Whether install() stretches eval frameworks' own timeouts by max_wait (Phoenix: 60 s a task).",
@@ -83,6 +89,13 @@ class Settings(BaseModel):
         True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
+
+    @field_validator("initial_state", mode="before")
+    @classmethod
+    def _state(cls, given: Any) -> Any:
+        if isinstance(given, str | Path):
+            return LearnedState.read(given)
+        return given if given is None or isinstance(given, LearnedState) else LearnedState.of(given)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -105,5 +118,7 @@ class Settings(BaseModel):
 def _configuration_error(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"]) or "settings"
-    value = "…" if field == "digest_key" else first.get("input")
-    return ConfigurationError(field, value, first["msg"])
+    value = first.get("input")
+    if field == "digest_key" or (field == "initial_state" and not isinstance(value, str | Path)):
+        value = "…"
+    return ConfigurationError(field, value, first["msg"].removeprefix("Value error, "))

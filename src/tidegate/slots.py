@@ -8,11 +8,16 @@ wake; the caller wakes them after it has let go of the registry's lock.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from tidegate.core.admission import Admission, Out, Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost
 from tidegate.line import NEVER, UNPRICED, Line, Price, Waiter
+
+SAMPLE = 256
+"""Calls in the line whose cost is looked at, at the most: a mean of so many is right within a few per cent."""
 
 
 class Slots:
@@ -34,7 +39,17 @@ class Slots:
     def snapshot(self, now: float) -> KeySnapshot:
         """The state of the key at `now`."""
         head = self.line.head()
-        return key_snapshot(self.admission, self.line.count, head.cost if head is not None else UNPRICED, now)
+        first = head.cost if head is not None else UNPRICED
+        return key_snapshot(self.admission, self.line.count, first, self.mean_cost(), now)
+
+    def mean_cost(self) -> Cost:
+        """What one of those who wait costs on average, as far as the first of them show; one request of nobody."""
+        total, count = [0.0] * len(UNPRICED), 0
+        for waiter in islice(self.line.standing(), SAMPLE):
+            self._price(waiter)
+            total = [sum(pair) for pair in zip(total, waiter.cost, strict=True)]
+            count += 1
+        return Cost(*(each / count for each in total)) if count else UNPRICED
 
     def enter(self, price: Price, now: float) -> Permit | None:
         """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""

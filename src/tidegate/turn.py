@@ -7,9 +7,10 @@ from collections.abc import Callable
 from tidegate.core import events
 from tidegate.core.admission import Permit
 from tidegate.core.exchange import Begun, Flow, Policy, Sent, exchange
-from tidegate.core.vocabulary import Key, Kind, Outcome
+from tidegate.core.vocabulary import OK, Key, Kind, Outcome
 from tidegate.line import Waiter, Waker
-from tidegate.registries import ABANDONED, RateLimitRegistry
+from tidegate.queues import ABANDONED
+from tidegate.registries import RateLimitRegistry
 
 
 class Turn(Waiter):
@@ -42,7 +43,7 @@ class Turn(Waiter):
 
     def concluded(self, permit: Permit, sent: Sent) -> bool:
         """Settles an attempt that was simply answered; False leaves it to the exchange."""
-        if sent.outcome.kind is not Kind.OK:
+        if sent.outcome.kind is not OK:
             return False
         if sent.streaming:
             self.registry.learn(permit, sent.outcome)

@@ -9,7 +9,7 @@ from tidegate.errors import ConfigurationError
 from tidegate.registries import RateLimitRegistry
 from tidegate.sdks.row import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
-from tidegate.transports.govern import MARK, Mark, policy_of
+from tidegate.transports.marks import MARK, Mark, policy_of
 from tidegate.transports.stacks import TRANSPORTS, transport_of
 
 T = TypeVar("T")

@@ -202,12 +202,18 @@ def test_a_module_beside_it_that_cannot_be_read_is_left_out(install: Install, tm
     assert "openai" in [each.name for each in read(tmp_path, "import openai, beside\n", beside="def (")]
 
 
+def test_what_the_parser_warns_of_is_not_said(install: Install, tmp_path: Path) -> None:
+    install("openai", "3.52.0")
+    assert "openai" in [each.name for each in read(tmp_path, 'import openai\n"\\d"\n')]
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
         (b"def (", "Python source: line 1"),
         (b"\x00", "Python source"),
         (b"\xff\xfe", "Python source"),
+        (b"-" * 200_000 + b"1", "Python source"),
         (None, "a readable"),
     ],
 )

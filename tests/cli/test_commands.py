@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 import tidegate
 from tidegate.cli.main import app
 
+MAIN = "from tidegate.cli.main import main; main()"
+
 
 def invoke(*words: str) -> tuple[int, str]:
     """The exit code, and standard output and error together."""
@@ -29,6 +31,7 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
         "explain",
         "run",
         "simulate",
+        "status",
     ]
 
 
@@ -45,6 +48,14 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 def test_the_version_is_the_packages() -> None:
     assert invoke("--version") == (0, f"tidegate {tidegate.__version__}\n")
+
+
+@pytest.mark.parametrize("command", ["doctor", "explain"])
+def test_a_closed_output_is_no_error(command: str) -> None:
+    closing = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-c", MAIN, command]
+    done = subprocess.run(closing, input="{}\n", stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    # Of the doctor it says whether something here cannot be governed.
+    assert (done.returncode in (0, 1), done.stderr) == (True, "")
 
 
 def test_an_unknown_command_is_refused() -> None:

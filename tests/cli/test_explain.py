@@ -161,18 +161,29 @@ def test_half_a_surrogate_pair_and_a_locale_of_ascii_end_nothing() -> None:
     assert keys == ["openai · api.openai.com · \ud800", "openai · api.openai.com · \u2603"]
 
 
-def test_on_a_terminal_it_is_a_table() -> None:
+def on_a_terminal(*lines: Any) -> str:
     ours, theirs = os.openpty()
     try:
         command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
-        line = json.dumps(OPENAI).encode() + b"\n"
-        subprocess.run(command, input=line, stdout=theirs, check=True, timeout=60, env={**os.environ, "TERM": "dumb"})
-        shown = os.read(ours, 65536).decode()
+        text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        subprocess.run(command, input=text, stdout=theirs, check=True, timeout=60, env={**os.environ, "TERM": "dumb"})
+        return os.read(ours, 65536).decode()
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+def test_on_a_terminal_it_is_a_table() -> None:
+    shown = on_a_terminal(OPENAI)
     assert "requests_per_minute 500" in shown
     assert "{" not in shown
+
+
+def test_brackets_are_shown_on_a_terminal_as_they_are() -> None:
+    url = "http://[fe80::1]:8000/v1/chat/completions"
+    shown = on_a_terminal({**OPENAI, "url": url, "model": "[red]m[/x]"}, {**OPENAI, "status": "[/b]"})
+    assert "[fe80::1]:8000/v1 · [red]m[/x]" in shown
+    assert "'[/b]' is no HTTP status" in shown
 
 
 @pytest.mark.skipif(not CAPTURES.exists(), reason="the captures are not in this checkout")

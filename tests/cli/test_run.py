@@ -222,6 +222,13 @@ def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str, command
     assert (process.returncode, out) == (0, "")
 
 
+def test_the_exit_code_is_kept_where_whoever_started_us_ignores_the_end_of_children() -> None:
+    ignoring = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({PYTHON!r}, {[*RUN]!r} + "
+    command = [PYTHON, "-c", ignoring + "['sh', '-c', 'exit 3'])"]
+    done = subprocess.run(command, env=environ(), capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.splitlines()) == (3, [UNGOVERNED])
+
+
 def test_a_folder_for_the_counts_is_private_and_gone_at_the_end(tmp_path: Path) -> None:
     code = "import os; d = os.environ['TIDEGATE_RUN_DIR']; print(oct(os.stat(d).st_mode)[-3:], d)"
     said = run(PYTHON, "-c", code, env=environ(TMPDIR=str(tmp_path))).out.split()

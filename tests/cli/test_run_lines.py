@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.cli.run_lines import Status, amount, clock, farewell
+from tidegate.launch.rows import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 
 
@@ -28,11 +29,31 @@ def test_before_the_first_call_there_is_no_line() -> None:
     assert Status().line(totals(key("a")), 0.0) == ""
 
 
+def before(total: KeyTotal, *quotas: QuotaRow, slots: int = 99, latency: float = 1.0, **instants: float) -> KeyTotal:
+    """What lies before those who wait at a key, as its only process sees it."""
+    total.slots = slots
+    counts = dict.fromkeys(INTEGERS, 0) | {"waiting": total.waiting}
+    total.here = [KeyRow(total.key, counts, 0.0, quotas, latency=latency, **instants)]
+    return total
+
+
 def test_the_line_has_rate_limit_flight_queue_and_end() -> None:
     status = Status()
+    left = QuotaRow("requests", 120.0, 60.0, 10.0, 0.0, 120.0, level=-60.0, amount=1.0)
     status.line(totals(limited(key("a", answered=10, waiting=99), 10.0)), 0.0)
-    said = status.line(totals(limited(key("a", answered=70, in_flight=4, waiting=86), 74.0)), 30.0)
-    assert said == "tidegate  64 of 120 requests/min · 4 in flight · 86 waiting · ETA 0:45 · a"
+    now = before(limited(key("a", answered=70, in_flight=4, waiting=86), 74.0), left, looked_at=15.0)
+    said = status.line(totals(now), 30.0)
+    assert said == "tidegate  64 of 120 requests/min · 4 in flight · 86 waiting · ETA 0:58 (quota requests) · a"
+
+
+def test_where_slots_bind_the_end_is_by_what_answers_take() -> None:
+    now = before(key("a", answered=70, in_flight=4, waiting=8), slots=4, latency=30.0)
+    assert " · 8 waiting · ETA 0:56 (concurrency) · " in Status().line(totals(now), 30.0)
+
+
+def test_an_end_that_nothing_tells_is_left_out() -> None:
+    now = before(key("a", in_flight=4, waiting=8), slots=4, latency=0.0)
+    assert "ETA" not in Status().line(totals(now), 30.0)
 
 
 def test_the_rate_is_of_the_quotas_own_window() -> None:

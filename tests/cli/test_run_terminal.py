@@ -130,7 +130,7 @@ with ThreadPoolExecutor(60) as threads:
 """
 
 STATUS = re.compile(
-    r"tidegate  (\d+) of 15 requests/s · (\d+) in flight · (\d+) waiting( · ETA \d+:\d\d)?"
+    r"tidegate  (\d+) of 15 requests/s · (\d+) in flight · (\d+) waiting( · ETA \d+:\d\d( \([a-z ]+\))?)?"
     r" · compatible · 127\.0\.0\.1:\d+/v1 · m · key \w{6}$"
 )
 

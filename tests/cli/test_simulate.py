@@ -38,9 +38,9 @@ def simulating(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
-def ask(url: str) -> int:
+def ask(url: str, model: str = "m") -> int:
     """The status of one call."""
-    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
     return httpx2.post(f"{url}/v1/chat/completions", json=body, trust_env=False).status_code
 
 
@@ -54,6 +54,15 @@ def test_it_serves_until_a_signal_and_then_prints_what_happened(number: signal.S
     assert "Ground truth" in said
     last = next(line for line in said.splitlines() if line.split()[:1] == ["all"])
     assert last.split()[1:] == ["3", "2", "1", "0", "0", "1", "requests", "1"]
+
+
+def test_brackets_in_the_name_of_a_model_are_printed_as_they_are() -> None:
+    with simulating("--rpm", "5") as (process, url):
+        assert ask(url, "[red]m[/x]") == 200
+        process.send_signal(signal.SIGTERM)
+        said, complaints = process.communicate(timeout=30)
+    assert (process.returncode, complaints) == (0, "")
+    assert "[red]m[/x]" in said
 
 
 def test_the_printed_address_is_what_the_sdk_needs() -> None:

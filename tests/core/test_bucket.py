@@ -143,15 +143,15 @@ def test_no_reservation_is_released_twice(mirror: Bucket) -> None:
 
 
 def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: Bucket) -> None:
-    mirror.overdrawn(0.0, None)
+    mirror.overdrawn(0.0, 0.0, None)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(2.5)
     for _ in range(100):
-        mirror.overdrawn(0.0, None)
+        mirror.overdrawn(0.0, 0.0, None)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.5 + 0.05 * 60.0)
 
 
 def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: Bucket) -> None:
-    mirror.overdrawn(0.0, None)
+    mirror.overdrawn(0.0, 0.0, None)
     for order in range(2, 1202):
         observe(mirror, reading(60.0, 0.0), order, float(order))
     assert mirror.ready_at(1.0, 0.0, 1201.0) == pytest.approx(1202.5, abs=0.01)
@@ -268,5 +268,5 @@ def test_of_tokens_an_answer_must_have_seen_half_of_what_was_estimated(charged: 
 def test_the_ledger_does_not_grow_without_headers(mirror: Bucket) -> None:
     for order in range(2, 5000):
         mirror.debit(0.5, 0.0, order, float(order))
-    assert len(mirror._ledger.entries) <= 2 * mirror.window + 2
+    assert len(mirror.ledger.entries) <= 2 * mirror.window + 2
     assert mirror.level(5000.0) == pytest.approx(60.0, abs=1.0)

@@ -69,7 +69,7 @@ def test_the_scarcest_share_is_of_the_quotas_that_nothing_paces(quotas: Quotas) 
     _, scarcest = quotas.observe((bucket(60.0, 0.0),), 2, 1.0, 1.0, [])
     assert scarcest is None
     _, scarcest = quotas.observe((fixed(100.0, 8.0, name="a"), fixed(100.0, 3.0, name="b")), 3, 2.0, 2.0, [])
-    assert scarcest == pytest.approx(0.03)
+    assert scarcest == (pytest.approx(0.03), "b")
     _, scarcest = quotas.observe((fixed(100.0, 1.0, name="a", reset_after=5.0),), 4, 3.0, 3.0, [])
     assert scarcest is None
 
@@ -152,7 +152,7 @@ def test_a_refusal_ends_what_passed_for_ample() -> None:
     quotas = Quotas()
     quotas.observe((fixed(100.0, 100.0, reset_after=30.0),), 1, 0.0, 0.0, [])
     assert quotas.ready_at(Cost(), 0.0) == (0.0, "")
-    quotas.overdrawn("requests", 0.0, None)
+    quotas.overdrawn("requests", 1, 0.0, 0.0, None)
     assert quotas.ready_at(Cost(), 0.0)[1] == "requests"
 
 

@@ -194,7 +194,7 @@ def test_a_call_whose_deadline_passes_between_two_looks_at_the_clock_ends(
 def test_after_a_fork_the_childs_slots_are_free_and_its_line_empty(registry: RateLimitRegistry) -> None:
     permit = registry.try_admit(KEY)
     parents = stand(registry, Bell())
-    registry._forked()
+    registry.after_fork_in_child()
     assert (in_flight(registry), registry.snapshot().waiting) == (0, 0)
     registry.settle(permit, OK)
     registry.leave(parents)

@@ -7,6 +7,7 @@ import pytest
 from tests.core.values import ABANDONED, KEY, OK, OUTAGE, answer, bucket, fixed, refusal
 from tidegate.core import events
 from tidegate.core.admission import Admission, Permit
+from tidegate.core.lesson import Origin
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
 
 Out = list[events.Event]
@@ -50,7 +51,7 @@ def test_a_quota_is_learned_once(admission: Admission, out: Out) -> None:
 def test_scarcity_is_told_when_it_begins(admission: Admission, out: Out) -> None:
     for remaining in (50.0, 5.0, 4.0, 3.0):
         settle(admission, admit(admission, out), answer(fixed(100.0, remaining)), 0.0, out)
-    assert [event.share for event in of(out, events.RateLimitWarning)] == [0.05]
+    assert [(event.share, event.quota) for event in of(out, events.RateLimitWarning)] == [(0.05, "requests")]
 
 
 def test_an_unexplained_refusal_tells_the_cut_the_pause_and_itself(admission: Admission, out: Out) -> None:
@@ -58,10 +59,10 @@ def test_an_unexplained_refusal_tells_the_cut_the_pause_and_itself(admission: Ad
     settle(admission, permits[2], refusal()._replace(cause=Cause.CONCURRENCY), 0.5, out)
     settle(admission, permits[1], refusal(4.0), 0.5, out)
     assert out == [
-        events.ConcurrencyDecreased(KEY, 0.5, 2),
+        events.ConcurrencyDecreased(KEY, 0.5, 2, Cause.CONCURRENCY),
         events.RateLimitHit(KEY, 0.5, Kind.RATE_LIMIT, Cause.CONCURRENCY, None, ""),
         events.SlotReleased(KEY, 0.5, 0.5, 2, Kind.RATE_LIMIT, Cause.CONCURRENCY),
-        events.KeyPaused(KEY, 0.5, 4.5),
+        events.KeyPaused(KEY, 0.5, 4.5, Origin.RETRY_AFTER),
         events.RateLimitHit(KEY, 0.5, Kind.RATE_LIMIT, Cause.RATE, 4.0, ""),
         events.SlotReleased(KEY, 0.5, 0.5, 1, Kind.RATE_LIMIT, Cause.RATE),
     ]
@@ -121,7 +122,7 @@ def test_the_breaker_tells_each_of_its_turns(admission: Admission, out: Out) -> 
     assert told == [
         events.BreakerOpened(KEY, 0.0, 0.5),
         events.BreakerHalfOpened(KEY, 1.0),
-        events.BreakerOpened(KEY, 1.0, 1.55),
+        events.BreakerOpened(KEY, 1.0, 1.53),
         events.BreakerHalfOpened(KEY, 3.0),
         events.BreakerClosed(KEY, 3.0),
     ]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import fixed
-from tidegate.core.window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_GROWTH, PROBE_LAST, Window
+from tidegate.core.window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_LAST, STEP_FIRST, Window
 
 
 def observe(mirror: Window, order: int, sent_at: float, now: float | None = None, **facts: float | None) -> None:
@@ -111,37 +111,107 @@ def test_what_was_sent_before_the_boundary_is_not_charged_after_it(bounded: Wind
     assert bounded.level(40.0) == 10.0
 
 
-def test_an_unknown_boundary_lets_one_probe_through_now_and_then(mirror: Window) -> None:
+def test_an_unknown_boundary_is_tried_carefully_until_a_refusal_comes(mirror: Window) -> None:
     observe(mirror, 1, 0.0, remaining=0.0)
-    assert mirror.ready_at(1.0, 0.0, 0.0) == 0.0
-    mirror.debit(1.0, 0.0, 2, 0.0)
-    assert mirror.ready_at(1.0, 0.0, 0.0) == PROBE_FIRST
-    mirror.debit(1.0, 0.0, 3, PROBE_FIRST)
-    assert mirror.ready_at(1.0, 0.0, PROBE_FIRST) == PROBE_FIRST + PROBE_FIRST * PROBE_GROWTH
+    went, now = [], 0.0
+    for order in range(2, 6):
+        now = mirror.ready_at(1.0, 0.0, now)
+        mirror.debit(1.0, 0.0, order, now)
+        went.append(now)
+    assert went == [0.0, STEP_FIRST, STEP_FIRST, 2 * STEP_FIRST]
+    mirror.overdrawn(1.0, 1.1, None)
+    assert mirror.ready_at(1.0, 0.0, 1.1) == 1.1 + PROBE_FIRST
+
+
+def test_more_go_out_in_each_careful_step_up_to_an_eighth() -> None:
+    mirror = Window(fixed(80.0), 0.0)
+    mirror.observe(fixed(80.0, 0.0), 1, 0.0, 0.0, None)
+    now, went = 0.0, []
+    for order in range(2, 30):
+        now = mirror.ready_at(1.0, 0.0, now)
+        mirror.debit(1.0, 0.0, order, now)
+        went.append(now)
+    assert [went.count(step * STEP_FIRST) for step in range(5)] == [1, 2, 4, 8, 10]
+
+
+def test_an_answer_that_finds_something_left_ends_the_care(mirror: Window) -> None:
+    observe(mirror, 1, 0.0, remaining=0.0)
+    mirror.debit(1.0, 0.0, 2, 1.0)
+    assert mirror.ready_at(1.0, 0.0, 1.0) > 1.0
+    observe(mirror, 2, 1.0, remaining=9.0)
+    assert mirror.level(1.0) == 9.0
 
 
 def test_probes_come_at_least_every_quarter_of_a_minute(mirror: Window) -> None:
     observe(mirror, 1, 0.0, remaining=0.0)
     now = 0.0
     for order in range(2, 30):
-        mirror.debit(1.0, 0.0, order, now)
         now = mirror.ready_at(1.0, 0.0, now)
-    assert mirror.ready_at(1.0, 0.0, now) - now == 0.0
-    mirror.debit(1.0, 0.0, 30, now)
+        mirror.debit(1.0, 0.0, order, now)
+        mirror.overdrawn(now, now, None)
     assert mirror.ready_at(1.0, 0.0, now) - now == pytest.approx(PROBE_LAST)
 
 
 def test_the_first_refusal_tells_the_boundary(mirror: Window) -> None:
-    mirror.overdrawn(5.0, 12.5)
+    mirror.overdrawn(4.9, 5.0, 12.5)
     assert mirror.ready_at(1.0, 0.0, 5.0) == 17.5 + BOUNDARY_GUARD
     assert mirror.level(17.6) == 10.0
 
 
 def test_a_refusal_empties_the_window_whatever_was_counted(bounded: Window) -> None:
     spend(bounded, 2, 1.0, first=2)
-    bounded.overdrawn(2.0, None)
+    bounded.overdrawn(1.0, 2.0, None)
     assert bounded.level(2.0) <= 0.0
     assert bounded.ready_at(1.0, 0.0, 2.0) == 40.0 + BOUNDARY_GUARD
+
+
+def test_two_boundaries_give_the_period() -> None:
+    mirror = Window(fixed(10.0, window=None), 0.0, 60.0)
+    mirror.overdrawn(0.1, 0.1, 2.4)
+    assert mirror.ready_at(1.0, 0.0, 0.2) == 2.5 + BOUNDARY_GUARD
+    spend(mirror, 10, 2.6)
+    assert mirror.ready_at(1.0, 0.0, 2.7) == 2.7, "whether the next one is a minute away nobody knows: one tries"
+    mirror.overdrawn(2.7, 2.7, 9.8)
+    assert mirror.window == 10.0
+    spend(mirror, 10, 12.6, first=12)
+    assert mirror.ready_at(1.0, 0.0, 12.7) == 22.5 + BOUNDARY_GUARD
+
+
+def test_a_period_that_no_provider_uses_is_believed_when_it_was_seen_twice() -> None:
+    mirror = Window(fixed(10.0, window=None), 0.0, 60.0)
+    for boundary in (2.5, 8.5):
+        mirror.overdrawn(boundary - 0.5, boundary - 0.5, 0.5)
+        spend(mirror, 10, boundary + 0.1)
+        assert mirror.ready_at(1.0, 0.0, boundary + 0.2) == boundary + 0.2
+    mirror.overdrawn(14.3, 14.3, 0.2)
+    spend(mirror, 10, 14.6)
+    assert mirror.ready_at(1.0, 0.0, 14.7) == 20.5 + BOUNDARY_GUARD
+
+
+def test_what_is_only_supposed_to_be_a_window_is_tried_carefully_after_its_boundary() -> None:
+    mirror = Window(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
+    mirror.overdrawn(0.1, 0.1, 2.4)
+    mirror.debit(1.0, 0.0, 2, 2.6)
+    assert mirror.ready_at(1.0, 0.0, 2.6) > 2.6
+    observe(mirror, 2, 2.6, remaining=9.0, window=None)
+    spend(mirror, 9, 2.7, first=3)
+    assert mirror.turned is None
+
+
+def test_where_little_is_back_after_a_boundary_the_quota_refills_continuously() -> None:
+    mirror = Window(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
+    mirror.overdrawn(0.1, 0.1, 0.4)
+    mirror.debit(1.0, 0.0, 2, 0.6)
+    mirror.overdrawn(0.62, 0.62, 0.4)
+    assert mirror.turned == "continuous"
+
+
+def test_of_requests_that_overtake_each_other_none_shows_a_boundary(mirror: Window) -> None:
+    spend(mirror, 9, 0.0)
+    observe(mirror, 5, 0.0, remaining=1.0)
+    observe(mirror, 9, 0.0, remaining=8.0)
+    assert not mirror.paces
+    assert mirror.level(0.0) == 1.0, "nine of ten went out, whichever came first"
 
 
 def test_a_jump_tells_where_the_next_boundary_is(mirror: Window) -> None:

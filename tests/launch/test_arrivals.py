@@ -87,6 +87,35 @@ def test_what_is_not_there_fails_as_ever(tmp_path: Path) -> None:
     assert said == "broken\nNo module named 'no_such_module'\n"
 
 
+def test_what_is_not_there_fails_as_ever_beside_a_finder_of_old(tmp_path: Path) -> None:
+    said = python(
+        """
+        sys.meta_path.append(type("Old", (), {"find_module": lambda self, name, path=None: None})())
+        try:
+            import mlflow
+        except ImportError as error:
+            print(error)
+        """,
+        tmp_path,
+    )
+    assert said == "No module named 'mlflow'\n"
+
+
+def test_it_is_put_on_also_below_finders_that_somebody_has_wrapped(tmp_path: Path) -> None:
+    said = python(
+        """
+        class Wrapped:
+            def __init__(self, finder): self.finder = finder
+            def __getattr__(self, name): return getattr(self.finder, name)
+        sys.meta_path[:] = map(Wrapped, sys.meta_path)
+        import httpx2
+        print(hasattr(httpx2.Client.send, "__wrapped__"), said)
+        """,
+        tmp_path,
+    )
+    assert said == "True []\n"
+
+
 def test_two_threads_that_load_governed_modules_at_once_are_both_patched(tmp_path: Path) -> None:
     said = python(
         """

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.values import KEY, OK, answer, bucket, refusal
+from tests.core.values import KEY, OK, answer, bucket, fixed, refusal
 from tidegate.core.admission import Admission
+from tidegate.core.outlook import foresee
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.launch import rows
 from tidegate.launch.sheets import Sheets
@@ -74,6 +75,57 @@ def test_a_quota_is_told_with_what_was_used_of_it(tmp_path: Path) -> None:
     quota = only(tmp_path).quotas["requests"]
     assert (quota.name, quota.limit, quota.window, quota.used, quota.stood) == ("requests", 60.0, 60.0, 5.0, 10.0)
     assert (quota.since, quota.until) == (1.0, 15.0)
+
+
+def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    call(slots, 0.0, answer(bucket(60.0, 3.0)))
+    for _ in range(8):
+        waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
+        slots.line.join(waiter)
+    call(slots, 2.0)
+    total = only(tmp_path)
+    mine = slots.snapshot(3.0)
+    assert foresee(total.outlook(3.0)) == (pytest.approx(mine.eta), mine.eta_gate) == (3.0, "quota requests")
+    assert foresee(total.outlook(4.0)).seconds == pytest.approx(2.0)
+
+
+def test_a_pause_is_told_as_soon_as_somebody_waits_for_its_end(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    call(slots, 0.0, refusal(30.0))
+    slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    assert foresee(only(tmp_path).outlook(11.0)) == (20.0, "pause")
+
+
+def test_a_boundary_that_has_passed_since_brings_the_limit_back(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    call(slots, 0.0, answer(fixed(60.0, 0.0, reset_after=10.0)))
+    slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    call(slots, 2.0)
+    total = only(tmp_path)
+    assert foresee(total.outlook(5.0)).gate == "quota requests"
+    assert foresee(total.outlook(20.0)).seconds == 0.0
+
+
+def test_processes_share_their_quotas_and_add_their_slots() -> None:
+    total = KeyTotal("k")
+    counts = dict.fromkeys(rows.INTEGERS, 0) | {"waiting": 10, "slots": 2, "attempts": 2}
+    for looked_at, level in ((1.0, 30.0), (2.0, 0.0)):
+        quota = rows.QuotaRow("requests", 60.0, 60.0, 0.0, 0.0, 0.0, level, amount=1.0)
+        total.add(rows.KeyRow("k", counts, 2.0, (quota,), looked_at, latency=1.0), running=True)
+    seen = total.outlook(2.0)
+    assert (seen.waiting, seen.slots, len(seen.flights)) == (20, 4, 4)
+    assert foresee(seen) == (20.0, "quota requests")
+
+
+def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
+    call(opened(Sheets(str(tmp_path))))
+    (sheet,) = tmp_path.iterdir()
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    sheet.rename(tmp_path / sheet.name.replace(f"{os.getpid()}-", f"{child.pid}-", 1))
+    assert Folder(tmp_path, onlooker=True).totals().keys == {}
+    assert Folder(tmp_path).totals().calls == 1
 
 
 def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:

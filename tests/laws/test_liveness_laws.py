@@ -38,7 +38,7 @@ def leaves_nothing(played: World) -> None:
         assert (key.in_flight, key.waiting) == (0, 0)
     held = played.registry._slots.get(KEY)
     for mirror in held.admission.quotas.mirrors.values() if held is not None else ():
-        assert mirror._reserved == 0.0
+        assert mirror.reserved == 0.0
     assert all(sending.permit.settled for sending in played.sends)
 
 

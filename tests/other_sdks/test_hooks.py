@@ -16,7 +16,7 @@ from huggingface_hub import InferenceClient
 import tidegate
 from tidegate.sdks import speakeasy
 from tidegate.sdks.row import Hooks
-from tidegate.transports.govern import MARK
+from tidegate.transports.marks import MARK
 from tidegate.transports.patching import Patches
 
 SOURCE = "def decide(response):\n    return True\n"

@@ -24,7 +24,7 @@ from tidegate.providers import (
 )
 from tidegate.providers._index import Current
 from tidegate.registries import RateLimitRegistry
-from tidegate.transports.govern import Mark, policy_of, provider_of
+from tidegate.transports.marks import Mark, policy_of, provider_of
 
 CHAT = "/v1/chat/completions"
 
@@ -78,6 +78,10 @@ def test_the_tables_that_tidegate_comes_with_hold_as_before():
         (lambda: table("acme", "api.openai.com"), "Provider(acme).hosts"),
         (lambda: table("acme", "one.example", "one.example"), "Provider(acme).hosts"),
         (lambda: table("acme", "*.openai.azure.com"), "Provider(acme).hosts"),
+        (lambda: table("acme", "https://api.acme.example"), "Provider(acme).hosts"),
+        (lambda: table("acme", "api.acme.example:8443"), "Provider(acme).hosts"),
+        (lambda: table(credential=("authorization")), "Provider(acme).credential"),
+        (lambda: table(headers=(HeaderRow("x", "requests", "s", limit=("x-a")),)), "HeaderRow(x)"),
         (lambda: table(common_errors=()), "Provider(acme).common_errors"),
         (lambda: "acme", "provider"),
         (lambda: table(source=""), "Provider(acme).source"),

@@ -171,6 +171,20 @@ def test_httpx2_standing_in_for_httpx_is_patched_once() -> None:
         assert run(code, provider.url) == "1"
 
 
+def test_a_host_that_a_variable_names_after_install_is_governed() -> None:
+    code = """
+        import importlib, tidegate
+        module = importlib.import_module(HTTP)
+        tidegate.install()
+        client = module.Client(transport=module.MockTransport(lambda request: module.Response(200, json={})))
+        client.post("https://other.test/v1/chat/completions", json={"model": "m"})
+        os.environ["OPENAI_BASE_URL"] = "https://gateway.test/v1"
+        client.post("https://gateway.test/v1/chat/completions", json={"model": "m"})
+        print([str(key) for key in tidegate.registry().snapshot().keys])
+    """
+    assert run(code) == "['compatible · gateway.test/v1 · m']"
+
+
 def test_known_hosts_are_governed_by_install_without_being_wrapped() -> None:
     code = """
         import importlib, tidegate

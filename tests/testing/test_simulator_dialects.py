@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
 
+from tidegate import providers
+from tidegate.core.vocabulary import Cause, Kind
 from tidegate.testing import (
     Call,
     ContinuousBucket,
@@ -15,6 +18,7 @@ from tidegate.testing import (
     Gate,
     Outage,
     Pricing,
+    Slope,
     Slots,
 )
 from tidegate.testing.dialects import ABSURD, DIALECT_TABLE, Telling, told
@@ -140,6 +144,25 @@ def test_an_outage_answers_with_its_status_and_a_proxys_page_for_502_and_504(dia
     said = answer(dialect, refused(Outage(start=0, end=1, status=status)))
     assert said.status == status
     assert isinstance(said.body, str) is (status in (502, 504))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "provider", "cause"),
+    [
+        ("openai", providers.COMPATIBLE, Cause.SLOPE),
+        ("azure", providers.COMPATIBLE, Cause.SLOPE),
+        ("anthropic", providers.ANTHROPIC, Cause.SLOPE),
+        ("none", providers.COMPATIBLE, Cause.RATE),
+        ("bedrock", providers.BEDROCK, Cause.RATE),
+    ],
+)
+def test_a_spike_is_refused_in_words_that_our_tables_know(dialect, provider, cause):
+    refusal = refused(Slope(limit=2, window=1.0), times=3)
+    said = answer(dialect, refusal)
+    assert said.status == 429
+    headers = [(name.encode(), value.encode()) for name, value in said.headers]
+    outcome = providers.judge(provider, 429, headers, json.dumps(said.body).encode(), datetime.now(UTC))
+    assert (outcome.kind, outcome.cause) == (Kind.RATE_LIMIT, cause)
 
 
 def test_anthropic_overload_is_an_overloaded_error():

@@ -182,6 +182,12 @@ def test_the_ideal_keeps_a_limit_that_would_let_it_go_into_debt():
     assert schedule.makespan == pytest.approx(20.5)
 
 
+def test_the_ideal_may_begin_later_on_the_providers_clock():
+    outage = Scenario(latency=HALF, limiters=(Limit(limit=60),), outages=(OutageSpan(start=1, end=5),))
+    assert ideal_schedule(outage, [Call()] * 2, start=3.0).ended_at == pytest.approx((5.5, 5.5))
+    assert ideal_schedule(outage, [Call()] * 61, start=9.0).ended_at[-1] == pytest.approx(9 + 1 + 0.5)
+
+
 def test_the_ideal_goes_no_further_than_the_knee():
     assert ideal_makespan(Scenario(latency=HALF, knee=2), [Call()] * 5, concurrency=4) == pytest.approx(1.5)
 

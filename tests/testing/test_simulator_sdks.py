@@ -39,6 +39,15 @@ def test_a_chat_is_answered_and_counted(provider):
     assert answer._request_id.startswith("req_")
 
 
+def test_a_provider_may_count_other_tokens_than_quarters_of_characters():
+    limits = (Limit(limit=100, unit="tokens"),)
+    with Simulator(Scenario(chars_per_token=2.5, limiters=limits)) as provider, openai_client(provider) as client:
+        answer = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x" * 100}])
+        (level,) = next(iter(provider.truth().keys.values())).levels
+    assert answer.usage.prompt_tokens == 40
+    assert level.remaining == pytest.approx(60, abs=2)
+
+
 def test_a_streamed_chat_adds_up_and_ends_with_its_usage(provider):
     with openai_client(provider) as client:
         chunks = list(

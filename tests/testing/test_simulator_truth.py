@@ -368,3 +368,15 @@ def test_a_greedy_client_gets_its_bucket_and_refill_and_nothing_more():
     assert truth.total.admitted == 60 + 29
     assert truth.total.refused == {"requests": 300 - 89}
     assert wire.written.count(b"rate_limit_exceeded") == 211
+
+
+def test_the_truth_knows_how_long_each_answered_call_was_held():
+    scenario = Scenario(latency=Distribution.constant(0.05), faults=(Fault(kind="status", nth=(2,)),))
+    with Simulator(scenario) as provider:
+        for _ in range(3):
+            post(provider)
+        truth = provider.truth()
+    assert len(truth.admitted_at) == 3
+    assert len(truth.held) == 2
+    assert min(truth.held) >= 0.05
+    assert Truth.from_json(truth.to_json()) == truth

@@ -734,7 +734,7 @@ def test_a_method_and_a_url_count_in_every_form(registry: tidegate.RateLimitRegi
 def test_a_session_is_wrapped_without_a_warning_in_development_mode() -> None:
     code = """
         import asyncio, aiohttp, tidegate
-        from tidegate.transports.govern import MARK
+        from tidegate.transports.marks import MARK
         async def main():
             async with aiohttp.ClientSession() as session:
                 assert tidegate.wrap(session) is session

@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.providers import adopt, read_inquiry
 from tidegate.registries import RateLimitRegistry
-from tidegate.transports.govern import Sending, key_of
+from tidegate.transports.keys import Sending, key_of
 
 BEDROCK = "bedrock-runtime.us-east-1.amazonaws.com"
 GEMINI = "generativelanguage.googleapis.com"

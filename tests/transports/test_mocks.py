@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
+import requests
 import respx
+import urllib3
 
 import tidegate
 
@@ -123,6 +126,41 @@ def test_a_mocks_failures_open_no_breaker(module: ModuleType, installed: Any) ->
             client.post(CHAT, json=BODY)
     assert len(calls) == 8
     assert only(installed).breaker == "closed"
+
+
+class Played(requests.adapters.BaseAdapter):
+    """Answers from memory, as the mocks of requests do, and fails where there is nothing to answer with."""
+
+    def __init__(self, *statuses: int) -> None:
+        super().__init__()
+        self.statuses = list(statuses)
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        if not self.statuses:
+            raise requests.ConnectionError("refused")
+        raw = urllib3.HTTPResponse(io.BytesIO(b"{}"), status=self.statuses.pop(0), preload_content=False)
+        return requests.adapters.HTTPAdapter().build_response(request, raw)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_mock_of_requests_refuses_is_handed_back_at_once(stream: bool, installed: Any) -> None:
+    session = requests.Session()
+    session.mount("https://", Played(529, 429, 200))
+    answers = [session.post(CHAT, json=BODY, stream=stream) for _ in range(3)]
+    assert [(answer.status_code, answer.content) for answer in answers] == [(529, b"{}"), (429, b"{}"), (200, b"{}")]
+    assert (only(installed).attempts, only(installed).in_flight) == (3, 0)
+
+
+def test_the_failures_of_a_mock_of_requests_open_no_breaker(installed: Any) -> None:
+    session = requests.Session()
+    session.mount("https://", Played())
+    for _ in range(8):
+        with pytest.raises(requests.ConnectionError, match="refused"):
+            session.post(CHAT, json=BODY)
+    assert (only(installed).attempts, only(installed).breaker) == (8, "closed")
 
 
 def test_a_transport_of_another_library_is_no_mock(module: ModuleType, installed: Any) -> None:

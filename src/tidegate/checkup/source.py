@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tokenize
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,9 +22,11 @@ class Module:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with tokenize.open(path) as file:
+            with tokenize.open(path) as file, warnings.catch_warnings():
+                # What the parser has to say of "\d" is for whoever runs the script.
+                warnings.simplefilter("ignore")
                 self.tree = ast.parse(file.read(), str(path))
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise Unreadable(_why(error)) from None
         self.names: dict[str, str] = {}
         self.imports: dict[str, int] = {}
@@ -92,4 +95,4 @@ def _why(error: Exception) -> str:
         return f"Python source: line {error.lineno or 0}: {error.msg}"
     if isinstance(error, OSError):
         return f"a readable file: {error.strerror or error}"
-    return f"Python source: {error}"
+    return f"Python source: {error or 'too deep'}"

@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tidegate import providers
 from tidegate.core.admission import ABSURD_HINT
 from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome
 from tidegate.settings import Settings
-from tidegate.transports.govern import Sending, base_url
+from tidegate.transports.keys import Sending, base_url
 
 MOST_BYTES = 1 << 24
 """Of one line: more than any answer needs."""
@@ -189,5 +190,6 @@ def _table(found: dict[str, Any]) -> Table:
     for name, value in found.items():
         if isinstance(value, dict):
             value = ", ".join(f"{what} {number:g}" for what, number in value.items())
-        table.add_row(name, "" if value is None else str(value))
+        # Not as markup: a model or an address may have brackets.
+        table.add_row(name, Text("" if value is None else str(value)))
     return table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -13,6 +15,7 @@ from tidegate.cli.doctor import doctor
 from tidegate.cli.explain import explain
 from tidegate.cli.run import run
 from tidegate.cli.simulate import simulate
+from tidegate.cli.status import status
 
 app = typer.Typer(
     name="tidegate",
@@ -40,7 +43,7 @@ def _root(
     pass
 
 
-for _command in (demo, doctor, explain, run, simulate):
+for _command in (demo, doctor, explain, run, simulate, status):
     # What follows the command of `run` is that command's own, options too.
     _parsing = {"allow_interspersed_args": _command is not run}
     app.command(_command.__name__, context_settings=_parsing)(in_one_line(_command))
@@ -48,4 +51,7 @@ for _command in (demo, doctor, explain, run, simulate):
 
 def main() -> None:
     """Runs the command line, and ends the process with its exit code."""
+    if sys.stdout is None:
+        # Closed by a shell (`>&-`): what is said goes nowhere, as with `print`.
+        sys.stdout = io.StringIO()
     app()

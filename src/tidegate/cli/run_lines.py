@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
+from tidegate.core.outlook import foresee
+from tidegate.launch.totals import KeyTotal, Totals
 
 SPANS = (2.0, 60.0)
 """Seconds over which a rate is read off, at the least and at the most: the quota's own window in between."""
-
-PACE_SPAN = 30.0
-"""Seconds of answers by which the end is foreseen."""
 
 WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
@@ -30,9 +28,9 @@ class Status:
         if key is None or not (key.calls or key.waiting):
             return ""
         parts = [self._rate(key, now), f"{key.in_flight} in flight", f"{key.waiting} waiting"]
-        eta = self._eta(key, now)
-        if eta is not None:
-            parts.append(f"ETA {clock(eta)}")
+        ahead = foresee(key.outlook(now))
+        if key.waiting and ahead.seconds is not None:
+            parts.append(f"ETA {clock(ahead.seconds)}" + (f" ({ahead.gate})" if ahead.gate else ""))
         others = sum(1 for each in totals.keys.values() if each is not key and each.in_flight + each.waiting)
         if others:
             parts.append(f"{others} more {'key' if others == 1 else 'keys'}")
@@ -42,23 +40,17 @@ class Status:
     def _rate(self, key: KeyTotal, now: float) -> str:
         quota = key.binding
         if quota is None:
-            past, _ = self._before(key, now, SPANS[1])
+            past = self._before(key, now, SPANS[1])
             return f"{key.counts['answered'] - (past.counts['answered'] if past else 0)} answered/min"
         span = min(SPANS[1], max(SPANS[0], quota.window))
-        past, _ = self._before(key, now, span)
+        past = self._before(key, now, span)
         used = quota.used - (past.quotas[quota.name].used if past and quota.name in past.quotas else 0.0)
-        return f"{amount(max(0.0, used) * quota.window / span)} of {_limit(quota)}"
+        return f"{amount(max(0.0, used) * quota.window / span)} of {sized(quota.name, quota.limit, quota.window)}"
 
-    def _eta(self, key: KeyTotal, now: float) -> float | None:
-        past, seconds = self._before(key, now, PACE_SPAN)
-        answered = key.counts["answered"] - (past.counts["answered"] if past else 0)
-        left = key.in_flight + key.waiting
-        return left * seconds / answered if answered > 0 and seconds > 0.0 and key.waiting else None
-
-    def _before(self, key: KeyTotal, now: float, span: float) -> tuple[KeyTotal | None, float]:
-        """The key as it stood `span` seconds ago, or at the first look, and how long that is."""
-        at, past = next(look for look in self._looks if look[0] >= now - span)
-        return past.keys.get(key.key), now - at
+    def _before(self, key: KeyTotal, now: float, span: float) -> KeyTotal | None:
+        """The key as it stood `span` seconds ago, or at the first look."""
+        past = next(totals for at, totals in self._looks if at >= now - span)
+        return past.keys.get(key.key)
 
 
 def farewell(totals: Totals) -> str:
@@ -89,12 +81,12 @@ def _share(totals: Totals) -> str:
     if quota is None or quota.share is None:
         return ""
     of = f" by {key.key}" if len(totals.keys) > 1 else ""
-    return f"{quota.share:.0%} of the limit used ({_limit(quota)}){of}"
+    return f"{quota.share:.0%} of the limit used ({sized(quota.name, quota.limit, quota.window)}){of}"
 
 
-def _limit(quota: QuotaTotal) -> str:
-    window = WINDOWS.get(quota.window, f"{quota.window:.3g} s")
-    return f"{amount(quota.limit)} {quota.name.replace('_', ' ')}/{window}"
+def sized(name: str, limit: float, window: float) -> str:
+    """A quota in a few words: `120 requests/min`."""
+    return f"{amount(limit)} {name.replace('_', ' ')}/{WINDOWS.get(window, f'{window:.3g} s')}"
 
 
 def amount(number: float) -> str:

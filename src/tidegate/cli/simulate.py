@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tidegate.errors import ConfigurationError
 from tidegate.testing import Counts, Scenario, Truth, from_flags, serve
@@ -91,7 +92,8 @@ def truth_table(truth: Truth) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("refused by", overflow="fold")
     for name, counts in (*truth.keys.items(), ("all", truth.total)):
-        table.add_row(name, *_cells(counts))
+        # Not as markup: the name of a model may have brackets.
+        table.add_row(Text(name), *_cells(counts))
     return table
 
 

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import typer
 
@@ -15,6 +14,8 @@ from tidegate.cli.last_row import LastRow, drawable
 from tidegate.cli.run_lines import Status, farewell
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import environment
+from tidegate.launch.folders import run_folder
+from tidegate.launch.runs import COMMAND
 from tidegate.launch.totals import Folder
 
 STDERR = 2
@@ -24,12 +25,12 @@ LOOK_EVERY = 0.5
 
 def watch(command: Sequence[str]) -> int:
     """Runs the command, shows what it does, and returns its exit code; ends as it did where a signal ended it."""
-    try:
-        # A process that outlives the command may still write there.
-        folder = TemporaryDirectory(prefix="tidegate-run-", ignore_cleanup_errors=True)
-    except OSError:
-        replace(command, environment(os.environ, None))
-    with folder as run_dir:
+    with contextlib.ExitStack() as stack:
+        try:
+            run_dir = stack.enter_context(run_folder())
+        except OSError:
+            replace(command, environment(os.environ, None))
+        (Path(run_dir) / COMMAND).write_text(f"{os.getpid()} {Path(command[0]).name}\n", "utf-8", "replace")
         child = Child(command, environment(os.environ, run_dir))
         totals = Folder(Path(run_dir))
         if drawable(STDERR, os.environ):

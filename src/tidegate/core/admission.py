@@ -22,14 +22,15 @@ from collections import deque
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.breaker import Breaker, State
+from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
 from tidegate.core.goodput import Goodput
+from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
-from tidegate.core.pacer import Pacer
+from tidegate.core.pacer import Pacer, Run
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Mirror, Quotas
-from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome, Usage
+from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
 """Causes that say we send too much. Somebody else's capacity and a model that is not ready say nothing about us."""
@@ -40,10 +41,10 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
 
-INFINITY = float("inf")
+ANNOUNCED_WINDOW = 60.0
+"""Seconds up to which a quota's rate is near what a hidden limit beside it may be (60 a minute enforced as 1 a second)."""
 
-HEADERS_EVERY = 16
-"""Successes of which one re-anchors the mirrors while more than half of every quota is left."""
+INFINITY = float("inf")
 
 Out = list[events.Event] | None
 
@@ -78,6 +79,7 @@ class Permit:
 
     __slots__ = (
         "admission",
+        "answered",
         "charges",
         "cost",
         "epoch",
@@ -105,9 +107,10 @@ class Permit:
         self.probe = probe
         self.place = 0
         self.settled = False
+        self.answered = False
         self.learned = False
-        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at)
-        self.informs = not admission.quotas.ample or admission.counts.attempts % HEADERS_EVERY == 0
+        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
+        self.informs = admission.quotas.asks
 
     @property
     def key(self) -> Key:
@@ -147,9 +150,9 @@ class Admission:
 
     __slots__ = (
         "_attempts_before",
+        "_began",
         "_paused",
         "_refused_before",
-        "began",
         "breaker",
         "counts",
         "epoch",
@@ -158,6 +161,7 @@ class Admission:
         "generation",
         "goodput",
         "key",
+        "lessons",
         "limit",
         "order",
         "pacer",
@@ -176,11 +180,12 @@ class Admission:
         self.quotas = Quotas(default_window)
         self.estimate = Estimate()
         self.counts = Counts()
+        self.lessons = Lessons()
         self.flying: dict[int, Permit] = {}
         self.order = 0
         self.epoch = 0
         self.generation = 0
-        self.used_at = self.began = now
+        self.used_at = self._began = now
         self._paused = False
         self._attempts_before = self._refused_before = 0
 
@@ -202,7 +207,7 @@ class Admission:
             paced = self.pacer.opens_at(now)
             if paced > ready:
                 ready, gate = paced, "pace"
-        if self.breaker.state is not State.CLOSED:
+        if self.breaker.state is not CLOSED:
             breaker = self.breaker.opens_at(now)
             if breaker > ready:
                 ready, gate = breaker, "breaker"
@@ -211,18 +216,24 @@ class Admission:
             ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
+            if self.quotas.unproven and not self.flying:
+                # What an earlier run knew holds nobody back for long: one goes and asks.
+                quota, name = self.quotas.probed_at(cost, now)
+                if quota <= ready:
+                    return ready, gate
             ready, gate = quota, f"quota {name}"
         return ready, gate
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
         if not self.flying:
-            self.began = now
+            self._began = now
             self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
         self.order += 1
         self.counts.attempts += 1
-        probe = self.breaker.sent()
-        self.pause.sent(now)
+        probe = self.breaker.state is not CLOSED and self._probing(now, out)
+        if self.pause.alone:
+            self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
         if len(self.flying) >= self.limit.slots:
             self.limit.filled(len(self.flying), now)
@@ -238,6 +249,12 @@ class Admission:
         self._paused = False
         return permit
 
+    def _probing(self, now: float, out: Out) -> bool:
+        probe = self.breaker.sent(now)
+        if out is not None and self.breaker.state is CLOSED:
+            out.append(events.BreakerClosed(self.key, now))
+        return probe
+
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Takes back a permit whose attempt was never sent: nothing happened."""
         permit.settled = True
@@ -252,6 +269,8 @@ class Admission:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
         if outcome.readings:
             self._observe(permit, outcome, now, out)
+        if self.quotas.unproven:
+            self._prove(permit, outcome, now, out)
         self._answered(permit, now, out)
         permit.probe = False
         permit.learned = True
@@ -264,13 +283,15 @@ class Admission:
         self.used_at = now
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
-        if kind is not Kind.OK and kind in REFUSED:
+        if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
         elif permit.cost.produced:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
-        if kind is Kind.OK:
+        if self.quotas.unproven:
+            self._prove(permit, outcome, now, out)
+        if kind is OK:
             self._succeeded(permit, saturation, now, out)
         elif kind in CAPACITY:
             self._refused(permit, outcome, saturation, now, draw, out)
@@ -306,17 +327,16 @@ class Admission:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
             if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
+                # What was refused for want of this quota has seen all that was let in before it.
                 self._adopt(mirror, permit, outcome, now)
-            if out is not None:
-                out.append(
-                    events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window)
-                )
+            self._announce(mirror, now, out)
         if scarcest is None:
             self.limit.scarce(1.0)
             return
-        if out is not None and scarcest < 0.1 and self.limit.scarcity >= 1.0:
-            out.append(events.RateLimitWarning(self.key, now, scarcest))
-        self.limit.scarce(scarcest)
+        share, name = scarcest
+        if out is not None and share < 0.1 and self.limit.scarcity >= 1.0:
+            out.append(events.RateLimitWarning(self.key, now, share, name))
+        self.limit.scarce(share)
 
     def _adopt(self, mirror: Mirror, permit: Permit, outcome: Outcome, now: float) -> None:
         # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
@@ -327,10 +347,26 @@ class Admission:
             if amount or reserve:
                 order = max(flying.order, permit.order + 1)
                 flying.charges.append(self.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
+
+    def _announce(self, mirror: Mirror, now: float, out: Out) -> None:
+        if out is not None:
+            out.append(events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
         if mirror.unit == "requests":
+            before = self.limit.slots
             self.limit.announced(mirror.level(now))
+            if self.limit.slots > before:
+                self.lessons.limit.taken(Origin.HEADERS, now)
+
+    def _prove(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+        """What this answer says of the quotas that only an earlier run knew: a good one that was read says all."""
+        named = {reading.name for reading in outcome.readings if reading.remaining is not None}
+        for mirror in self.quotas.prove(named, outcome.kind is OK and permit.informs):
+            self._announce(mirror, now, out)
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
+        permit.answered = True
+        for _, debit, _ in permit.charges:
+            debit.answered = True
         self.counts.answered += 1
         self.counts.latencies.append(now - permit.sent_at)
         if permit.probe or self.breaker.failures:
@@ -338,13 +374,17 @@ class Admission:
         if self.goodput.answered(permit.in_flight, permit.sent_at, now):
             self._bound(now, out)
         if permit.epoch == self.epoch:
-            self.pause.answered()
-            if self.limit.succeeded(saturation) and out is not None:
-                out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
+            if self.pause.refusals or self.pause.alone:
+                self.pause.answered()
+            if self.limit.succeeded(saturation):
+                self.lessons.limit.taken(Origin.ANSWERS, now)
+                if out is not None:
+                    out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
 
     def _bound(self, now: float, out: Out) -> None:
         before = self.limit.slots
         self.limit.bound(self.goodput.useful)
+        self.lessons.limit.taken(Origin.ANSWERS, now)
         if out is not None and self.limit.slots != before:
             changed = events.ConcurrencyDecreased if self.limit.slots < before else events.ConcurrencyIncreased
             out.append(changed(self.key, now, self.limit.slots))
@@ -357,6 +397,7 @@ class Admission:
         self.counts.failed += 1
         if outcome.cause is not Cause.OUTAGE and not permit.probe:
             return
+        self.lessons.breaker.taken(Origin.FAILURES, now)
         if self.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(self.key, now, self.breaker.ready_at))
 
@@ -377,50 +418,61 @@ class Admission:
             until = self.pause.close(now, hint, not (gate or paced), draw, new_wave)
             if until > max(before_pause, now):
                 self._paused = True
+                origin = Origin.RETRY_AFTER if hint else Origin.REFUSALS
+                self.lessons.pause.taken(origin, now)
                 if out is not None:
-                    out.append(events.KeyPaused(self.key, now, until))
+                    out.append(events.KeyPaused(self.key, now, until, origin))
         if out is not None:
             facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
             out.append(events.RateLimitHit(self.key, now, *facts))
 
     def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
         """Whether it was a ceiling or a rate that refused; either then holds calls back."""
-        before, limit = self.limit.slots, self.limit
-        if self.pacer.active:
-            self.pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause)
-        elif self._capped(permit, outcome, now, new_wave):
-            if new_wave and out is not None and limit.slots < before:
-                out.append(events.ConcurrencyDecreased(self.key, now, limit.slots))
+        before, pacer = self.limit.slots, self.pacer
+        if pacer.active and pacer.doubted(permit.mark):
+            pacer.active = False
+        if self._capped(permit, outcome, now, new_wave):
+            pacer.active = False
+            pacer.note(self._run(permit))
+            self.lessons.limit.taken(Origin.REFUSALS, now)
+            if new_wave and out is not None and self.limit.slots < before:
+                told = (outcome.cause, outcome.status)
+                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots, *told))
+            return
+        self.lessons.pace.taken(Origin.REFUSALS, now)
+        if pacer.active:
+            pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, self.pause.grace)
         else:
-            limit.lift()
-            facts = (self._run(), permit.sent_at - self.began, self._announced())
-            self.pacer.begin(*facts, permit.sent_at, now, outcome.cause)
+            self.limit.lift()
+            pacer.begin(self._run(permit), permit.sent_at, now, outcome.cause, self.pause.grace)
 
     def _capped(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
         """Whether the concurrency limit takes the refusal. Who can name a time, or a slope, has no want of slots."""
-        if outcome.cause is Cause.SLOPE or outcome.retry_after:
+        cause, limit, grace = outcome.cause, self.limit, self.pause.grace
+        if cause is Cause.SLOPE or outcome.retry_after:
             return False
         admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
-        if self.limit.refused(permit.in_flight, admitted, now, new_wave):
+        if self.pacer.active and cause is not Cause.CONCURRENCY:
+            overload = new_wave and cause is Cause.OVERLOAD
+            return overload and limit.suspect(permit.in_flight, admitted, now, grace)
+        if limit.refused(permit.in_flight, admitted, now, new_wave, grace):
             return True
-        if outcome.cause is not Cause.CONCURRENCY:
+        if cause is not Cause.CONCURRENCY:
             return False
         if new_wave:
-            self.limit.cut_to(permit.in_flight, now)
+            limit.cut_to(permit.in_flight, now)
         return True
 
-    def _run(self) -> int:
-        """Calls let in since the key was last idle."""
-        return max(1, self.counts.attempts - self._attempts_before - self.counts.refused + self._refused_before)
-
-    def _announced(self) -> float:
-        """The rate of the fastest announced quota of requests over a minute or less; infinity without any."""
+    def _run(self, permit: Permit) -> Run:
+        """What was let in before `permit` was sent, since the key was last idle."""
+        counts = self.counts
+        count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
         rates = [
             mirror.limit / mirror.window
             for mirror in self.quotas.mirrors.values()
-            if mirror.unit == "requests" and mirror.window <= 60.0
+            if mirror.unit == "requests" and mirror.window <= ANNOUNCED_WINDOW
         ]
-        return max(rates, default=INFINITY)
+        return Run(max(1, count), permit.sent_at - self._began, max(rates, default=INFINITY))
 
     def _credible(self, hint: float | None) -> float | None:
         if hint is not None and not 0.0 <= hint < ABSURD_HINT:
@@ -437,8 +489,8 @@ class Admission:
             # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
             # nearly empty; else the limit that refused is another one.
             name = self.quotas.lacking(permit.cost, outcome.readings, now)
-            if not name:
-                return ""
+        if not name or name in self.quotas.unproven:
+            return ""
         if new_wave:
-            self.quotas.overdrawn(name, now, hint)
+            self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name

@@ -17,16 +17,17 @@ What it does not do: no clock, no randomness, no decision about anything but thi
 
 from __future__ import annotations
 
-from tidegate.core.derive import snap, window_interval
+from tidegate.core.derive import DEFAULT_WINDOW, usable_window
 from tidegate.core.ledger import INFINITY, Debit, Ledger
-from tidegate.core.vocabulary import Reading
-
-DEFAULT_WINDOW = 60.0
-"""Seconds; most published limits are per minute (OpenAI, Anthropic, Azure rate-limit pages, read 2026-10-04)."""
+from tidegate.core.period import Period
+from tidegate.core.vocabulary import Reading, Refill
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
 """Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
+
+MARGIN_SECONDS = 0.005
+"""What a bucket that holds less than its limit can keep in hand is no more than its refill of so long: it is full soon."""
 
 UNSURE_MOST = 1.0
 """Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
@@ -40,9 +41,6 @@ REORDER_FIRST = 0.2
 REORDER_BOUNDS = (0.01, 0.5)
 REORDER_DECAY = 0.95
 """Seconds within which requests may overtake each other on their way (new connections): learned from what is seen."""
-
-MONTH = 31 * 86_400.0
-"""The longest window any provider is known to count over (PROVIDERS.md rule 2), in seconds."""
 
 MOST = 1e15
 """No quota is larger: beyond it doubles lose the single unit."""
@@ -65,11 +63,6 @@ FULL = 0.98
 """A bucket this full may have wasted refill: a span that touches it proves nothing."""
 
 
-def usable_window(seconds: float | None, otherwise: float) -> float:
-    """`seconds` where a quota can count over it (a millisecond to a month), else `otherwise`."""
-    return seconds if seconds is not None and 1e-3 <= seconds <= MONTH else otherwise
-
-
 class Bucket:
     """The mirror of one continuously refilled quota of one key; `rate` is in units that come back per second."""
 
@@ -78,25 +71,23 @@ class Bucket:
         "_anchor_level",
         "_anchor_order",
         "_anchor_remaining",
+        "_brim",
         "_ceiling",
         "_ceiling_at",
-        "_default",
-        "_high",
-        "_ledger",
-        "_low",
         "_quickest",
         "_reorder",
-        "_reserved",
         "_slack",
-        "_small",
         "_span_at",
         "_span_clear",
         "_span_estimated",
         "_span_level",
         "_unsure",
+        "ledger",
         "limit",
         "name",
+        "period",
         "rate",
+        "reserved",
         "room",
         "scale",
         "since",
@@ -115,15 +106,15 @@ class Bucket:
         self.scale = 1.0
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
-        self._low, self._high = 0.0, float("inf")
-        self._default, self._small = self.window, False
+        self.period = Period(self.window)
+        self._brim = self.limit
         self._anchor_order = -1
         self._anchor_at = now
         self._anchor_level = self.limit
         self._ceiling = self.limit
         self._ceiling_at = now
-        self._ledger = Ledger()
-        self._reserved = 0.0
+        self.ledger = Ledger()
+        self.reserved = 0.0
         self._anchor_remaining = self.limit
         self._span_at, self._span_level, self._span_estimated = now, self.limit, 0.0
         self._span_clear = False
@@ -133,6 +124,11 @@ class Bucket:
         self._unsure = 0.0
 
     @property
+    def turned(self) -> Refill | None:
+        """How the quota comes back, where that turned out not to be continuously."""
+        return self.period.turned
+
+    @property
     def paces(self) -> bool:
         """True: the instant of the next free unit is known."""
         return True
@@ -140,15 +136,19 @@ class Bucket:
     def level(self, now: float) -> float:
         """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
         rate = self.rate
-        anchored = self._anchor_level + rate * (now - self._anchor_at) - self._ledger.total
-        ceiling = min(self.limit, self._ceiling + rate * (now - self._ceiling_at))
-        return min(anchored, ceiling) - self._reserved
+        anchored = self._anchor_level + rate * (now - self._anchor_at) - self.ledger.total
+        ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
+        return min(anchored, ceiling) - self.reserved
+
+    def comes_back_at(self, now: float) -> float | None:
+        """None: it comes back bit by bit, never all at once."""
+        return None
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit; what is above the limit fits alone, in a full bucket."""
         if amount + reserve <= 0.0:
             return now
-        need = min(amount * self.scale + reserve + self._margin(), self.limit)
+        need = min(amount * self.scale + reserve + self._margin(), self._brim)
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
@@ -159,30 +159,30 @@ class Bucket:
         debit = Debit(amount * self.scale, order, now, amount)
         self._advance(now)
         self._ceiling -= debit.amount
-        entries = self._ledger.entries
+        entries = self.ledger.entries
         if entries and entries[0].charged_at < now - FOLD_WINDOWS * self.window:
             self._fold(now)
-        self._ledger.add(debit)
-        self._reserved += reserve
+        self.ledger.add(debit)
+        self.reserved += reserve
         return debit
 
     def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
         """Turns a reservation into a charge of what was `produced`."""
-        self._reserved = max(0.0, self._reserved - reserve)
+        self.reserved = max(0.0, self.reserved - reserve)
         if produced > 0.0:
             self._advance(now)
             self._ceiling -= produced
-            self._ledger.add(Debit(produced, order, now, produced))
+            self.ledger.add(Debit(produced, order, now, produced))
 
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
-        self._ceiling -= self._ledger.amend(debit, 0.0)
+        self._ceiling -= self.ledger.amend(debit, 0.0)
         debit.estimate = 0.0
-        self._reserved = max(0.0, self._reserved - reserve)
+        self.reserved = max(0.0, self.reserved - reserve)
 
-    def overdrawn(self, now: float, retry_after: float | None) -> None:
+    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
-        if self._small:
+        if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         step = 1.0 if self.unit == "requests" else self.limit * SLACK_SHARE
         self._slack = min(self._slack + step, self.limit * SLACK_MOST)
@@ -191,7 +191,7 @@ class Bucket:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
         if reading.remaining is None:
             return
-        self._observe_size(reading)
+        self._observe_size(reading, sent_at)
         level = max(-self.limit, min(reading.remaining, self.limit))
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
@@ -201,7 +201,7 @@ class Bucket:
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
         if self.unit != "requests":
             seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
-        self._span_estimated += self._ledger.drop_through(order, sent_at, self._reorder, seen)
+        self._span_estimated += self.ledger.drop_through(order, sent_at, self._reorder, seen)
         if self.unit != "requests":
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
@@ -211,8 +211,8 @@ class Bucket:
             self._unsure = min(UNSURE_MOST, self.rate * (now - sent_at - self._quickest))
         self._anchor_remaining = level
         self._advance(now)
-        refilled = min(self.limit, level + self.rate * (now - sent_at))
-        self._ceiling = max(self._ceiling, refilled - self._ledger.total)
+        refilled = min(self._brim, level + self.rate * (now - sent_at))
+        self._ceiling = max(self._ceiling, refilled - self.ledger.total)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: Debit | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
@@ -220,55 +220,32 @@ class Bucket:
         if debit is None:
             return
         if level >= self._anchor_remaining and debit.live and debit.order <= self._anchor_order:
-            self._ceiling -= self._ledger.amend(debit, 0.0)
+            self._ceiling -= self.ledger.amend(debit, 0.0)
             return
         if self.unit != "requests":
             return
-        theirs = level + self.rate * (now - sent_at) - self._ledger.since(debit)
-        ours = self._anchor_level + self.rate * (now - self._anchor_at) - self._ledger.total
+        theirs = level + self.rate * (now - sent_at) - self.ledger.since(debit)
+        ours = self._anchor_level + self.rate * (now - self._anchor_at) - self.ledger.total
         if theirs < ours - 0.5:
             self._anchor_level -= ours - theirs
             low, high = REORDER_BOUNDS
             self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
 
-    def _observe_size(self, reading: Reading) -> None:
-        self._observe_limit_and_window(reading)
-        self.rate = self.limit / self.window
-
-    def _observe_limit_and_window(self, reading: Reading) -> None:
+    def _observe_size(self, reading: Reading, sent_at: float) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = min(MOST, max(reading.limit, 1.0))
-            self._small = False
+            self.period.forget()
         elif reading.limit is None:
             self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
-        if reading.window is not None:
-            self.window = usable_window(reading.window, self.window)
-            return
-        if reading.limit is None or reading.remaining is None or reading.reset_after is None:
-            return
-        seen = window_interval(
-            reading.limit, reading.remaining, reading.reset_after, reading.resolution, reading.quantum
-        )
-        if seen is None or seen[0] <= 0.0:
-            return
-        low, high = max(self._low, seen[0]), min(self._high, seen[1])
-        natural = snap(low, high, self.window)
-        if low > high:
-            low, high = seen
-            natural = snap(low, high, self.window)
-            # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
-            if natural is None and high < self._default:
-                self._small, self._slack = True, 0.0
-        self._low, self._high = low, high
-        inferred = natural or (low + min(high, 2 * low)) / 2
-        if self._small:
-            inferred = max(natural or 0.0, self._default)
-        self.window = usable_window(inferred, self.window)
+        self.window = self.period.window(reading, sent_at, self.window)
+        self.rate = self.limit / self.window
+        brim = self.period.brim
+        self._brim = self.limit if brim is None else brim + min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
 
     def _learn_scale(self, level: float, order: int, sent_at: float) -> None:
         # What a token estimate is worth in the provider's count shows over a span of anchors: what was charged (the
         # refill less the rise of the level) against what had been estimated.
-        entries = self._ledger.entries
+        entries = self.ledger.entries
         if self._reorder > SCALE_REORDER or (entries and entries[0].order <= order):
             # Overtaking makes both ends of a span unsure: it is closed, or begun, at an anchor that is clear of it.
             refilled = self._anchor_level + self.rate * (sent_at - self._anchor_at)
@@ -293,17 +270,17 @@ class Bucket:
 
     def _advance(self, now: float) -> None:
         if now > self._ceiling_at:
-            self._ceiling = min(self.limit, self._ceiling + self.rate * (now - self._ceiling_at))
+            self._ceiling = min(self._brim, self._ceiling + self.rate * (now - self._ceiling_at))
             self._ceiling_at = now
 
     def _fold(self, now: float) -> None:
         # Without fresh headers the ledger would only grow: move the anchor past the oldest charges.
         horizon = now - FOLD_WINDOWS * self.window
-        entries = self._ledger.entries
+        entries = self.ledger.entries
         while entries and entries[0].charged_at < horizon:
             oldest = entries[0]
             refilled = self._anchor_level + self.rate * (oldest.charged_at - self._anchor_at)
             self._anchor_level = min(self.limit, refilled) - oldest.amount
             self._anchor_at = oldest.charged_at
             self._anchor_order = oldest.order
-            self._ledger.drop_through(self._anchor_order)
+            self.ledger.drop_through(self._anchor_order)

@@ -12,6 +12,12 @@ from math import inf
 NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
 """Windows, in seconds, that providers really use (PROVIDERS.md rule 2), shortest first."""
 
+DEFAULT_WINDOW = 60.0
+"""Seconds; most published limits are per minute (OpenAI, Anthropic, Azure rate-limit pages, read 2026-10-04)."""
+
+MONTH = 31 * 86_400.0
+"""The longest window any provider is known to count over (PROVIDERS.md rule 2), in seconds."""
+
 _SLACK = 1e-6
 """Relative slack at both ends: `172.799999ms` of 500,000 a day says 86,399.9995 s."""
 
@@ -51,3 +57,8 @@ def snap(low: float, high: float, prefer: float | None = None) -> float | None:
         if low <= window <= high:
             return window
     return None
+
+
+def usable_window(seconds: float | None, otherwise: float) -> float:
+    """`seconds` where a quota can count over it (a millisecond to a month), else `otherwise`."""
+    return seconds if seconds is not None and 1e-3 <= seconds <= MONTH else otherwise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidegate.core.lesson import Origin
 from tidegate.core.vocabulary import Cause, Key, Kind
 
 
@@ -61,9 +62,10 @@ class RateLimitLearned(Event):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitWarning(Event):
-    """Less than 10 % of a quota remains that nothing can pace; concurrency is held back meanwhile."""
+    """Less than 10 % of `quota` remains, which nothing can pace; concurrency is held back meanwhile."""
 
     share: float
+    quota: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,11 @@ class ConcurrencyIncreased(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyDecreased(Event):
-    """The limit was cut."""
+    """The limit was cut, for the `cause` of a refusal that no quota explains; `status` is that of its answer."""
 
     limit: int
+    cause: Cause = Cause.NONE
+    status: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +149,10 @@ class BreakerClosed(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeyPaused(Event):
-    """Nothing is sent until `until`."""
+    """Nothing is sent until `until`: the provider said so, or it refused without a word (`origin`)."""
 
     until: float
+    origin: Origin = Origin.REFUSALS
 
 
 @dataclass(frozen=True, slots=True)

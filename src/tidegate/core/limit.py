@@ -11,6 +11,8 @@ any that was let in, the limit goes just under it. One attempt at a time, rarely
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
@@ -29,6 +31,9 @@ TRIAL_GROWTH = 2.0
 TRIAL_MOST = 16.0
 """Seconds before one more than the ceiling is tried, and after each refused trial."""
 
+SUSPICIONS = 3
+"""Refusals in a row above all that was let in, from which a pace is given up for a ceiling."""
+
 TRIAL_GRACE = 0.05
 TRIALS = 4
 """A ceiling is lifted after so many trials in a row, so far apart, were let in: one alone may have met a slot that was
@@ -43,10 +48,13 @@ class ConcurrencyLimit:
     __slots__ = (
         "_announced",
         "_before",
+        "_first",
+        "_grace",
         "_held",
         "_lift",
         "_opens",
         "_ramping",
+        "_suspicions",
         "_trial_delay",
         "_value",
         "ceiling",
@@ -58,7 +66,7 @@ class ConcurrencyLimit:
     )
 
     def __init__(self, start: int, highest: int, cut: float) -> None:
-        self._value = float(min(start, highest))
+        self._value = self._first = float(min(start, highest))
         self._ramping = True
         self._announced = False
         self._opens = INFINITY
@@ -68,6 +76,8 @@ class ConcurrencyLimit:
         self._trial_delay = TRIAL_FIRST
         self._held = 0
         self._lift = 1.0
+        self._suspicions = 0
+        self._grace = TRIAL_GRACE
         self.highest = highest
         self.cut = cut
         self.scarcity = 1.0
@@ -120,11 +130,12 @@ class ConcurrencyLimit:
         self._set(self._value + 1.0)
         return int(self._value) > before
 
-    def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool) -> bool:
+    def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool, grace: float) -> bool:
         """Whether a ceiling explains a refusal with `in_flight` under way, where `admitted` is the most that was let in.
 
-        Then the limit goes just under it.
+        Then the limit goes just under it. What was not refused within `grace` seconds was let in.
         """
+        self._grace = max(TRIAL_GRACE, grace)
         known = self.ceiling < INFINITY
         if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
             return False
@@ -133,6 +144,14 @@ class ConcurrencyLimit:
         self._ramping = False
         self._cap(min(self.ceiling, in_flight - 1.0), now)
         return True
+
+    def suspect(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
+        """Whether it was a ceiling after all, while a pace was thought to be refused: it is, the third time in a row."""
+        self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
+        if self._suspicions < SUSPICIONS:
+            return False
+        self._suspicions = 0
+        return self.refused(in_flight, admitted, now, True, grace)
 
     def cut_to(self, in_flight: int, now: float) -> None:
         """The provider says that `in_flight` were too many, and no ceiling explains it; called once per epoch."""
@@ -165,6 +184,15 @@ class ConcurrencyLimit:
             self._opens = INFINITY
         self._set(self._value)
 
+    def export(self, now: float) -> dict[str, float]:
+        """The slots, for a later run: the ceiling where one is known; nothing while they are those it began with."""
+        slots = min(self.ceiling, self.useful, self._value)
+        return {"slots": slots} if slots != self._first else {}
+
+    def seed(self, plain: Mapping[str, float], now: float) -> None:
+        """Begins with so many slots at once; what opens, is refused or answered then decides as it always does."""
+        self._set(max(1.0, plain.get("slots", self._value)))
+
     def _cap(self, ceiling: float, now: float) -> None:
         self.ceiling = max(1.0, ceiling)
         self._held = 0
@@ -173,7 +201,7 @@ class ConcurrencyLimit:
         self._set(self.ceiling)
 
     def _tried(self, now: float) -> None:
-        self._opens = now + TRIAL_GRACE
+        self._opens = now + self._grace
         self._held += 1
         if self._held > TRIALS:
             self._held = 0

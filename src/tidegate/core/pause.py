@@ -16,18 +16,23 @@ GRACE_BOUNDS = (0.02, 2.0)
 
 
 class Pause:
-    """The pause of one key; all instants are monotonic seconds."""
+    """The pause of one key; all instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
-    __slots__ = ("_alone", "_grace", "_grace_until", "_refusals", "base", "cap", "until")
+    `refusals` without a hint make each delay longer, until a call comes through. An attempt that was not refused within
+    `grace` seconds was let in.
+    """
+
+    __slots__ = ("_grace_until", "_known", "alone", "base", "cap", "grace", "refusals", "until")
 
     def __init__(self, base: float, cap: float) -> None:
         self.base = base
         self.cap = cap
         self.until = float("-inf")
-        self._alone = False
+        self.alone = False
         self._grace_until = float("-inf")
-        self._grace = GRACE_FIRST
-        self._refusals = 0
+        self.grace = GRACE_FIRST
+        self._known = False
+        self.refusals = 0
 
     def close(self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool) -> float:
         """Closes the gate for `hint` seconds, or for a growing jittered delay without one; returns its end.
@@ -36,35 +41,38 @@ class Pause:
         refusal of a wave moves it.
         """
         if new_wave:
-            self._refusals += 1
+            self.refusals += 1
         if hint is not None and hint > 0.0:
             self._extend(now + min(hint, self.cap))
         elif new_wave:
-            self._extend(now + half_jitter(self._refusals, self.base, self.cap, draw))
+            self._extend(now + half_jitter(self.refusals, self.base, self.cap, draw))
         if alone and new_wave:
-            self._alone = True
+            self.alone = True
             self._grace_until = float("-inf")
         return self.until
 
     def answered(self) -> None:
         """A call came through: the next delay without a hint is short again."""
-        self._refusals = 0
-        self._alone = False
+        self.refusals = 0
+        self.alone = False
 
     def refused_within(self, seconds: float) -> None:
         """Learns how fast this provider refuses."""
         low, high = GRACE_BOUNDS
-        self._grace = 0.7 * self._grace + 0.3 * min(high, max(low, GRACE_ROUND_TRIPS * seconds))
+        seen = min(high, max(low, GRACE_ROUND_TRIPS * seconds))
+        self.grace = 0.7 * self.grace + 0.3 * seen if self._known else seen
+        self._known = True
 
     def sent(self, now: float) -> None:
         """An attempt goes out; the lone one starts its grace."""
-        if self._alone:
-            self._grace_until = now + self._grace
-            self._alone = False
+        if self.alone:
+            self._grace_until = now + self.grace
+            self.alone = False
 
     def opens_at(self, now: float) -> float:
         """When the next attempt may go out."""
-        return max(now, self.until, self._grace_until)
+        until = self.until if self.until > self._grace_until else self._grace_until
+        return until if until > now else now
 
     def _extend(self, until: float) -> None:
         self.until = max(self.until, until)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from tidegate.core.bucket import DEFAULT_WINDOW, Bucket
-from tidegate.core.ledger import Debit
-from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading
+from tidegate.core.bucket import Bucket
+from tidegate.core.derive import DEFAULT_WINDOW
+from tidegate.core.ledger import Debit, Ledger
+from tidegate.core.lesson import QuotaLesson
+from tidegate.core.rolling import Rolling
+from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
 
 
@@ -17,7 +20,6 @@ class Mirror(Protocol):
     name: str
     unit: str
     limit: float
-    window: float
     scale: float
     room: float
     """Units that may be charged before less than half of the limit is left."""
@@ -25,6 +27,18 @@ class Mirror(Protocol):
     """Units charged by this process from `since` on (monotonic seconds), when `stood` units were left."""
     since: float
     stood: float
+    ledger: Ledger
+    reserved: float
+
+    @property
+    def window(self) -> float:
+        """Seconds that it counts over."""
+        ...
+
+    @property
+    def turned(self) -> Refill | None:
+        """How the quota comes back, where that turned out to be otherwise than this copy takes it to."""
+        ...
 
     @property
     def paces(self) -> bool:
@@ -33,6 +47,10 @@ class Mirror(Protocol):
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
+        ...
+
+    def comes_back_at(self, now: float) -> float | None:
+        """When the whole limit is there again all at once; None where it refills continuously."""
         ...
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
@@ -51,8 +69,8 @@ class Mirror(Protocol):
         """Takes back what a refused request was not charged."""
         ...
 
-    def overdrawn(self, now: float, retry_after: float | None) -> None:
-        """The provider refused although this copy saw room; `retry_after` is in seconds, where it said one."""
+    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
+        """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
         ...
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
@@ -69,26 +87,68 @@ AMPLE = 0.5
 LONGEST_TAB = 64
 """Charges that wait to be booked at the most, however long no reading comes."""
 
+READ_CALLS = 64
+READ_SHARE = 1 / 16
+READ_SECONDS = 1.0
+"""While all is ample, an answer is read after so many calls, such a share of the room used, or so long: what comes
+first. To read one takes as long as everything else that is done for five calls."""
+
 Charge = tuple[Mirror, Debit, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
+
+
+class Charged(Protocol):
+    """Whose charge it is; `answered` says that the provider has taken it in."""
+
+    @property
+    def answered(self) -> bool: ...
+
+
+class Unanswered:
+    """Nobody known: the charge stays in doubt until an answer confirms it."""
+
+    answered = False
+
+
+UNANSWERED = Unanswered()
+Tabbed = tuple[list[Charge], Cost, int, float, Charged]
+"""Charges to be booked: where they go, their cost, the order and the instant of their sending, and whose they are."""
 
 
 class Quotas:
     """The mirrors of one key by name; they come into being with the first reading that names them.
 
+    Those that are `unproven` an earlier run knew, and this one has not seen yet.
+
     `ample` says that more than half of each is left; it is found anew with each answer that is read, and ends between
     two of them where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are
-    booked in one go before anything looks at a mirror: what a mirror says is the same.
+    booked in one go before anything looks at a mirror: what a mirror says is the same. `asks` says that the answer to
+    the call charged last is to be read.
     """
 
-    __slots__ = ("_charged", "_mirrors", "_tab", "ample", "default_window")
+    __slots__ = (
+        "_charged",
+        "_mirrors",
+        "_patience",
+        "_read_at",
+        "_tab",
+        "ample",
+        "asks",
+        "default_window",
+        "lessons",
+        "unproven",
+    )
 
     def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
         self.default_window = default_window
         self.ample = False
+        self.asks = True
+        self._patience, self._read_at = 0, 0.0
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
-        self._tab: list[tuple[list[Charge], Cost, int, float]] = []
+        self.lessons: dict[str, QuotaLesson] = {}
+        self.unproven: set[str] = set()
+        self._tab: list[Tabbed] = []
 
     @property
     def mirrors(self) -> dict[str, Mirror]:
@@ -99,8 +159,12 @@ class Quotas:
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
-        if self.ample and self._fits(cost):
-            return now, ""
+        if self.ample:
+            for mirror, place, reserves in self._charged:
+                if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
+                    break
+            else:
+                return now, ""
         latest, binding = now, ""
         if self._tab:
             self._book()
@@ -110,21 +174,55 @@ class Quotas:
                 latest, binding = ready, mirror.name
         return latest, binding
 
-    def debit(self, cost: Cost, order: int, now: float) -> list[Charge]:
+    def probed_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """As `ready_at`, by those quotas alone that this run has seen itself."""
+        latest, binding = now, ""
+        for mirror, place, reserves in self._charged:
+            if mirror.name not in self.unproven:
+                ready = mirror.ready_at(cost[place], cost.produced if reserves else 0.0, now)
+                latest, binding = max((latest, binding), (ready, mirror.name))
+        return latest, binding
+
+    def seed(self, reading: Reading, now: float) -> None:
+        """Begins with a quota as an earlier run knew it; it is `unproven` until an answer names it."""
+        if reading.name in self._mirrors or not _measurable(reading):
+            return
+        mirror = self._make(reading, now)
+        mirror.observe(reading, 0, now, now, None)
+        self.lessons[reading.name].seeded()
+        self.unproven.add(reading.name)
+
+    def prove(self, names: Collection[str], forget: bool) -> list[Mirror]:
+        """The unproven mirrors that an answer has named; with `forget` the others go."""
+        proven = [self._mirrors[name] for name in self.unproven if name in names]
+        self.unproven.difference_update(names)
+        if forget:
+            for name in self.unproven:
+                del self._mirrors[name], self.lessons[name]
+            self._charged = [each for each in self._charged if each[0].name in self._mirrors]
+            self.unproven.clear()
+        return proven
+
+    def debit(self, cost: Cost, order: int, now: float, call: Charged = UNANSWERED) -> list[Charge]:
         """Charges an attempt to every quota it counts against; the charges may come into the list later."""
         charges: list[Charge] = []
         if not self._charged:
             return charges
         if not self.ample:
+            self.asks = True
             self._charge(charges, cost, order, now)
             return charges
-        self._tab.append((charges, cost, order, now))
+        self._tab.append((charges, cost, order, now, call))
         for mirror, place, reserves in self._charged:
             mirror.room -= cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
             if mirror.room < 0.0:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
             self._book()
+        self._patience -= 1
+        self.asks = self._patience <= 0 or now >= self._read_at
+        if self.asks:
+            self._be_patient(cost, now)
         return charges
 
     def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
@@ -138,8 +236,9 @@ class Quotas:
     def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
         """Turns what an attempt had reserved into a charge of what it `produced`."""
         self._book()
-        for mirror, _, reserve in charges:
+        for charged, _, reserve in charges:
             if reserve:
+                mirror = self._mirrors[charged.name]
                 mirror.settle(reserve, produced, order, now)
                 mirror.used += produced
                 self._spend(mirror, max(0.0, produced - reserve))
@@ -147,24 +246,32 @@ class Quotas:
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""
         self._book()
-        for mirror, debit, reserve in charges:
+        for charged, debit, reserve in charges:
+            mirror = self._mirrors[charged.name]
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
-    def overdrawn(self, name: str, now: float, retry_after: float | None) -> None:
-        """The provider refused for want of the quota `name`, whatever its mirror says."""
+    def overdrawn(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
+        """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
         self.ample = False
-        self.mirrors[name].overdrawn(now, retry_after)
+        mirror = self.mirrors[name]
+        mirror.overdrawn(sent_at, now, retry_after)
+        if mirror.turned is not None:
+            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0)
+            self._turn(mirror, mirror.turned, empty, now).observe(empty, order, sent_at, now, None)
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
-    ) -> tuple[list[Mirror], float | None]:
-        """Takes in the readings of one response; returns the mirrors they made and the scarcest unpaced share left."""
-        self._book()
+    ) -> tuple[list[Mirror], tuple[float, str] | None]:
+        """Takes in the readings of one response; returns the mirrors they made, and the scarcest that nothing paces.
+
+        Of that one, the share that is left and its name.
+        """
+        self._book(order)
         for _, debit, _ in charges:
             debit.answered = True
         made: list[Mirror] = []
-        scarcest: float | None = None
+        scarcest: tuple[float, str] | None = None
         for reading in readings:
             mirror = self._mirrors.get(reading.name)
             if mirror is None:
@@ -172,10 +279,14 @@ class Quotas:
                     continue
                 mirror = self._make(reading, now)
                 made.append(mirror)
-            mine = next((debit for charged, debit, _ in charges if charged is mirror), None)
+            self.lessons[reading.name].heard(reading, now)
+            mine = next((debit for charged, debit, _ in charges if charged.name == reading.name), None)
             mirror.observe(reading, order, sent_at, now, mine)
+            if mirror.turned is not None:
+                mirror = self._turn(mirror, mirror.turned, reading, now)
+                mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
-                share = reading.remaining / mirror.limit
+                share = reading.remaining / mirror.limit, mirror.name
                 scarcest = share if scarcest is None else min(scarcest, share)
         self._find_room(now)
         return made, scarcest
@@ -199,24 +310,59 @@ class Quotas:
         return tightest
 
     def _make(self, reading: Reading, now: float) -> Mirror:
-        mirror = (Bucket if reading.refill == "continuous" else Window)(reading, now, self.default_window)
+        mirror: Mirror
+        if reading.refill == "fixed":
+            mirror = Window(reading, now, self.default_window)
+        elif reading.window is None and reading.reset_after is None:
+            # Nothing tells how it comes back. A window promises least, and shows soon whether it is one.
+            mirror = Window(reading, now, self.default_window, supposed=True)
+        else:
+            mirror = Bucket(reading, now, self.default_window)
         self._mirrors[reading.name] = mirror
+        self.lessons[reading.name] = QuotaLesson()
         place = PLACES.get(reading.unit)
         if place is not None:
             self._charged.append((mirror, place, reading.unit in PRODUCED))
         return mirror
 
-    def _book(self) -> None:
-        tab, self._tab = self._tab, []
-        for charges, cost, order, now in tab:
-            self._charge(charges, cost, order, now)
+    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, now: float) -> Mirror:
+        """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
+        turned: Mirror
+        if refill == "fixed":
+            turned = Window(reading, now, self.default_window)
+        elif refill == "rolling" and isinstance(mirror, Bucket):
+            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken)
+        else:
+            turned = Bucket(reading, now, self.default_window)
+        turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
+        turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
+        self._mirrors[mirror.name] = turned
+        self._charged = [(turned if each is mirror else each, *rest) for each, *rest in self._charged]
+        return turned
 
-    def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float) -> None:
+    def _book(self, confirmed: int = 0) -> None:
+        """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
+        tab, self._tab = self._tab, []
+        sums, latest = [0.0] * len(PLACES), None
+        for entry in tab if confirmed else ():
+            _, cost, order, _, call = entry
+            if call.answered and order < confirmed and not cost.produced:
+                # The reading drops these charges as soon as they are made: for that, one stands for them all.
+                sums = [total + amount for total, amount in zip(sums, cost, strict=False)]
+                latest = entry
+        if latest is not None:
+            self._charge([], Cost(*sums), latest[2], latest[3], True)
+        for charges, cost, order, now, call in tab:
+            if not (call.answered and order < confirmed and not cost.produced):
+                self._charge(charges, cost, order, now, call.answered)
+
+    def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
         for mirror, place, reserves in self._charged:
             amount = cost[place]
             reserve = cost.produced if reserves else 0.0
             if amount or reserve:
                 debit = mirror.debit(amount, reserve, order, now)
+                debit.answered = answered
                 mirror.used += debit.amount
                 charges.append((mirror, debit, reserve))
 
@@ -226,16 +372,19 @@ class Quotas:
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
             self.ample = self.ample and mirror.room > 0.0
 
+    def _be_patient(self, cost: Cost, now: float) -> None:
+        """Says after how many calls like this one, and when, an answer is read again."""
+        calls: float = READ_CALLS
+        for mirror, place, reserves in self._charged:
+            charged = cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
+            if charged > 0.0:
+                calls = min(calls, READ_SHARE * mirror.room / charged)
+        self._patience, self._read_at = int(calls), now + READ_SECONDS
+
     def _spend(self, mirror: Mirror, amount: float) -> None:
         mirror.room -= amount
         if mirror.room < 0.0:
             self.ample = False
-
-    def _fits(self, cost: Cost) -> bool:
-        for mirror, place, reserves in self._charged:
-            if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
-                return False
-        return True
 
 
 def _measurable(reading: Reading) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tidegate.core.admission import Admission
+from tidegate.core.breaker import State
+from tidegate.core.lesson import Learnt
+from tidegate.core.outlook import Outlook, QuotaOutlook, foresee
+from tidegate.core.quota import Mirror
 from tidegate.core.vocabulary import Cost, Key
 
 
@@ -28,17 +32,25 @@ class KeySnapshot:
     `calls` is of those that were sent or `given_up` for want of capacity.
 
     `ready_in` is when the next call could go (who waits first, else one request): 0 now, infinity when an attempt under
-    way must end first; `gate` says what is closed meanwhile. `ignored` counts unusable values in responses. Latencies
-    are of the last hundred answered attempts, None before the first. `chars_per_token` and `mean_output` (tokens an
-    answer) are what costs are estimated by.
+    way must end first; `gate` says what is closed meanwhile. `eta` is when the last of those who wait now will be let
+    through, if nobody goes before them: 0 where nobody waits, None where nothing known says it; `eta_gate` is the gate
+    that binds until then. `learnt` says what each gate's state was learnt from, and how far to trust it.
+
+    `ignored` counts unusable values in responses. Latencies are of the last hundred answered attempts, None before the
+    first. `chars_per_token` and `mean_output` (tokens an answer) are what costs are estimated by. `at` is when all of
+    this was so, in seconds of the registry's clock.
     """
 
     key: Key
+    at: float
     limit: int
     in_flight: int
     waiting: int
     ready_in: float
     gate: str
+    eta: float | None
+    eta_gate: str
+    learnt: tuple[Learnt, ...]
     breaker: str
     paused_for: float
     quotas: tuple[QuotaSnapshot, ...]
@@ -56,6 +68,11 @@ class KeySnapshot:
     latency_p99: float | None
     chars_per_token: float
     mean_output: float
+
+    @property
+    def ready_at(self) -> float:
+        """When the next call could go, in seconds of the registry's clock."""
+        return self.at + self.ready_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +107,23 @@ class RegistrySnapshot:
         return sum(each.waiting for each in self.keys.values())
 
 
-def key_snapshot(admission: Admission, waiting: int, head: Cost, now: float) -> KeySnapshot:
-    """The state of one key at `now`, with `waiting` calls in its line, of which the first costs `head`."""
+def key_snapshot(admission: Admission, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
+    """The state of one key at `now`, with `waiting` calls in line: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
+    foreseen = foresee(outlook(admission, waiting, mean, now))
     counts = admission.counts
     latencies = sorted(counts.latencies)
     return KeySnapshot(
         key=admission.key,
+        at=now,
         limit=admission.limit.slots,
         in_flight=admission.in_flight,
         waiting=waiting,
         ready_in=max(0.0, ready - now),
         gate=gate,
+        eta=foreseen.seconds,
+        eta_gate=foreseen.gate,
+        learnt=tuple(_learnt(admission, now)),
         breaker=admission.breaker.state.value,
         paused_for=max(0.0, admission.pause.until - now),
         quotas=tuple(
@@ -123,6 +145,44 @@ def key_snapshot(admission: Admission, waiting: int, head: Cost, now: float) -> 
         chars_per_token=admission.estimate.chars_per_token,
         mean_output=admission.estimate.mean_output,
     )
+
+
+def outlook(admission: Admission, waiting: int, mean: Cost, now: float) -> Outlook:
+    """What the gates of one key know at `now` of `waiting` calls that cost `mean` on average."""
+    closed, by = max((admission.pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"))
+    latencies = admission.counts.latencies
+    return Outlook(
+        waiting=waiting,
+        closed_for=closed - now,
+        closed_by=by if closed > now else "",
+        slots=admission.limit.slots,
+        flights=tuple(now - permit.sent_at for permit in admission.flying.values()),
+        latency=sum(latencies) / len(latencies) if latencies else None,
+        pace=admission.pacer.rate if admission.pacer.active else 0.0,
+        quotas=tuple(_quota_outlook(mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
+    )
+
+
+def _quota_outlook(mirror: Mirror, mean: Cost, now: float) -> QuotaOutlook:
+    back = mirror.comes_back_at(now)
+    amount = mean.amount(mirror.unit) * mirror.scale + mean.reserve(mirror.unit)
+    boundary = None if back is None else back - now
+    return QuotaOutlook(mirror.name, mirror.level(now), mirror.limit, mirror.window, boundary, amount)
+
+
+def _learnt(admission: Admission, now: float) -> Iterator[Learnt]:
+    quotas, lessons = admission.quotas, admission.lessons
+    for mirror in quotas.mirrors.values():
+        lesson = quotas.lessons[mirror.name]
+        yield lesson.learnt(f"quota {mirror.name}", now, mirror.window)
+        yield lesson.learnt_window(f"window of {mirror.name}", now, mirror.window)
+    yield lessons.limit.learnt("concurrency", now)
+    if admission.pacer.active:
+        yield lessons.pace.learnt("pace", now)
+    if admission.pause.until > now:
+        yield lessons.pause.learnt("pause", now)
+    if admission.breaker.state is not State.CLOSED:
+        yield lessons.breaker.learnt("breaker", now)
 
 
 def _percentile(ascending: list[float], share: float) -> float | None:

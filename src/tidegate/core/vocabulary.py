@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 Unit = str
 """What a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
 
-Refill = Literal["continuous", "fixed"]
-"""How a quota comes back: a bucket that refills continuously, or a window that empties at a boundary."""
+Refill = Literal["continuous", "fixed", "rolling"]
+"""How a quota comes back: continuously, all at once at a boundary, or each unit a window after it was taken."""
 
 
 class Kind(StrEnum):
@@ -28,6 +28,10 @@ class Kind(StrEnum):
     TRANSIENT = "transient"
     PERMANENT = "permanent"
     ABANDONED = "abandoned"
+
+
+OK = Kind.OK
+"""By a name of its own, for what every call passes through: Python 3.11 finds a member of an enumeration in 50 ns."""
 
 
 class Cause(StrEnum):

@@ -1,17 +1,24 @@
 """A local copy of a provider's quota that comes back all at once, at a boundary.
 
 Theory of operation. In a fixed window nothing refills until the boundary, then the whole limit is there. Response k
-says what remained when request k was admitted, and perhaps how long until the boundary, rounded. Every such hint
-bounds the boundary from both sides; the bounds are intersected, and waiting goes to the later one. Where no header
-says it, the boundary is learned from the first refusal's retry-after, or from a remaining that jumped up; until then
-an empty window lets one probe through now and then and holds the rest behind it.
+says what remained when request k was admitted, and perhaps how long until the boundary, rounded; a refusal's
+retry-after says that too, and a remaining that jumped up between two sends says that one was passed. Each such sign is
+an interval in which the boundary lies; `Boundaries` makes of them when the next one comes.
+
+Where that is not known, an empty window is tried carefully: one request, and twice as many whenever a step of a few
+refusal round trips has gone by without a refusal. So does a copy after its first boundary that is only `supposed` to
+be of a window, because nothing told how the quota comes back. Where little is back then, it refills continuously, and
+`turned` says so.
 """
 
 from __future__ import annotations
 
-from tidegate.core.bucket import DEFAULT_WINDOW, MONTH, usable_window
+from collections import deque
+
+from tidegate.core.boundaries import Boundaries, usable_window
+from tidegate.core.derive import DEFAULT_WINDOW, MONTH
 from tidegate.core.ledger import Debit, Ledger
-from tidegate.core.vocabulary import Reading
+from tidegate.core.vocabulary import Reading, Refill
 
 PROBE_FIRST = 1.0
 PROBE_GROWTH = 1.5
@@ -21,6 +28,54 @@ PROBE_LAST = 15.0
 BOUNDARY_GUARD = 0.02
 """Seconds waited past a boundary, so that a request does not arrive just before it."""
 
+STEP_ROUND_TRIPS = 3.0
+STEP_FIRST = 0.25
+STEP_BOUNDS = (0.02, 2.0)
+"""Seconds in which a refusal would have come back: three refusal round trips, as in `pause`."""
+
+CAREFUL = (1.0 / 256.0, 1.0 / 8.0)
+"""Shares of the limit, one request at least, that the first and the last careful steps send."""
+
+WIDE = 0.2
+"""Share of a period: where a boundary is less sure than that, trying tells more than waiting."""
+
+OVERTAKEN = 0.1
+"""Seconds within which requests may overtake each other on their way: what they find then says nothing of time."""
+
+BACK = 0.5
+LITTLE = 0.25
+"""Shares of the limit: so much more than expected is left where a boundary was passed, and so little where none was."""
+
+
+class Steps:
+    """Sending carefully from `began` on: a few of `limit` units, then up to twice as many in each step of `seconds`."""
+
+    __slots__ = ("_at", "_left", "_most", "_size", "began", "seconds")
+
+    def __init__(self, limit: float, seconds: float, began: float) -> None:
+        low, high = CAREFUL
+        self._size = self._left = max(1.0, low * limit)
+        self._most = max(1.0, high * limit)
+        self._at = self.began = began
+        self.seconds = seconds
+
+    def left(self, now: float) -> float:
+        """Units that may go out at `now`."""
+        if self._left > 0.0:
+            return self._left
+        return min(self._most, 2.0 * self._size) if now >= self._at + self.seconds else 0.0
+
+    def ready_at(self, now: float) -> float:
+        """When the next may go out."""
+        return now if self._left > 0.0 else max(now, self._at + self.seconds)
+
+    def charge(self, amount: float, now: float) -> None:
+        """So many go out."""
+        if self._left <= 0.0:
+            self._size = self._left = min(self._most, 2.0 * self._size)
+        self._left -= amount
+        self._at = now
+
 
 class Window:
     """The mirror of one fixed-window quota of one key."""
@@ -29,96 +84,151 @@ class Window:
         "_anchor_at",
         "_anchor_order",
         "_began_at",
-        "_boundary_high",
-        "_boundary_low",
+        "_boundaries",
+        "_careful",
+        "_ceiling",
         "_exhausted",
-        "_ledger",
+        "_late",
+        "_lately",
         "_probe_at",
         "_probe_delay",
         "_remaining",
-        "_reserved",
+        "_step",
+        "_supposed",
+        "_tells",
+        "ledger",
         "limit",
         "name",
+        "reserved",
         "room",
         "scale",
         "since",
         "stood",
+        "turned",
         "unit",
         "used",
-        "window",
     )
 
-    def __init__(self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW) -> None:
+    def __init__(
+        self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW, supposed: bool = False
+    ) -> None:
         self.name = reading.name
         self.unit = reading.unit
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
-        self.window = usable_window(reading.window, default_window)
         self.scale = 1.0
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
-        self._remaining = self.limit
+        self.turned: Refill | None = None
+        self._boundaries = Boundaries(usable_window(reading.window, default_window), reading.window is not None)
+        self._supposed = supposed
+        self._tells = False
+        self._remaining = self._ceiling = self.limit
         self._anchor_order = -1
         self._anchor_at = now
         self._began_at = float("-inf")
-        self._boundary_low: float | None = None
-        self._boundary_high: float | None = None
-        self._ledger = Ledger()
-        self._reserved = 0.0
+        self.ledger = Ledger()
+        self.reserved = 0.0
+        self._late: deque[Debit] = deque()
+        self._lately = 0.0
         self._exhausted = False
         self._probe_at = 0.0
         self._probe_delay = PROBE_FIRST
+        self._careful: Steps | None = None
+        self._step = STEP_FIRST
+
+    @property
+    def window(self) -> float:
+        """Seconds from one boundary to the next."""
+        return self._boundaries.period
+
+    @property
+    def _certain(self) -> bool:
+        # Whether waiting for the boundary is right, and no try would tell more.
+        boundaries = self._boundaries
+        if boundaries.low is None or boundaries.high is None or not boundaries.certain:
+            return False
+        return boundaries.high - boundaries.low <= WIDE * boundaries.period
 
     @property
     def paces(self) -> bool:
         """Whether the instant at which the quota comes back is known."""
-        return self._boundary_high is not None
+        return self._boundaries.high is not None
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
         self._roll(now)
-        level = self._remaining - self._ledger.total - self._reserved
-        return min(0.0, level) if self._exhausted else level
+        level = self._unspent()
+        if self._exhausted:
+            return min(0.0, level)
+        return level if self._careful is None else min(level, self._careful.left(now))
+
+    def comes_back_at(self, now: float) -> float | None:
+        """When the whole limit is there again; at the latest, where no boundary is known."""
+        self._roll(now)
+        high = self._boundaries.high
+        return high + BOUNDARY_GUARD if high is not None else now + self.window
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """The earliest instant at which both fit: now, after the boundary, or when the next probe is due."""
+        """The earliest instant at which both fit: now, after the boundary, or when the next may try."""
         if amount + reserve <= 0.0:
             return now
-        need = min(amount + reserve, self.limit)
-        if self.level(now) >= need - 1e-9:
-            return now
-        if self._boundary_high is not None:
-            return self._boundary_high + BOUNDARY_GUARD
-        return max(now, self._probe_at)
+        self._roll(now)
+        # Where answers tell of the boundary, the one that is under way will: nothing is gained by trying.
+        waits = self._certain or (self._tells and bool(self.ledger.entries))
+        if not self._exhausted:
+            fits = self._unspent() >= min(amount + reserve, self.limit) - 1e-9
+            if fits or not waits:
+                return now if self._careful is None else self._careful.ready_at(now)
+        if self._boundaries.high is None:
+            return max(now, self._probe_at)
+        boundary = self._boundaries.high + BOUNDARY_GUARD
+        return boundary if waits else min(boundary, max(now, self._probe_at))
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
-        if self.level(now) < min(amount, self.limit) - 1e-9:
-            self._postpone_probe(now)
+        self._roll(now)
+        if self._careful is None and (self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9):
+            self._exhausted, self._careful = False, Steps(self.limit, self._step, now)
+        if self._careful is not None:
+            self._careful.charge(amount, now)
         debit = Debit(amount, order, now)
-        self._ledger.add(debit)
-        self._reserved += reserve
+        self._charge(debit)
+        self.reserved += reserve
         return debit
 
     def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
         """Turns a reservation into a charge of what was `produced`."""
-        self._reserved = max(0.0, self._reserved - reserve)
+        self.reserved = max(0.0, self.reserved - reserve)
         if produced > 0.0:
-            self._ledger.add(Debit(produced, order, now))
+            self._charge(Debit(produced, order, now))
 
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused."""
-        self._ledger.amend(debit, 0.0)
-        self._reserved = max(0.0, self._reserved - reserve)
+        if debit.charged_at >= self._began_at:
+            self._ceiling += debit.amount
+        if self._late and debit.charged_at >= self._late[0].charged_at:
+            self._lately -= debit.amount
+        self.ledger.amend(debit, 0.0)
+        debit.amount = 0.0
+        self.reserved = max(0.0, self.reserved - reserve)
 
-    def overdrawn(self, now: float, retry_after: float | None) -> None:
-        """The provider refused: the window is empty, whatever was counted; `retry_after` tells its boundary."""
+    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
+        """The provider refused what was sent at `sent_at`: the window is empty, whatever was counted.
+
+        `retry_after` (seconds) tells its boundary.
+        """
         self._roll(now)
-        self._exhausted = True
-        self._postpone_probe(now)
+        if self._supposed and self._anchor_at < self._began_at <= sent_at and self.ledger.total < LITTLE * self.limit:
+            self.turned = "continuous"
+        low, high = STEP_BOUNDS
+        self._step = min(high, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
+        self._exhausted, self._careful = True, None
+        self._probe_at = now + self._probe_delay
+        self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
         if retry_after:
             # Whole seconds are rounded up by those who send them.
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
-            self._bound(now + retry_after - rounding, now + retry_after)
+            self._boundaries.lies(sent_at + retry_after - rounding, now + retry_after, told=True)
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`."""
@@ -126,48 +236,68 @@ class Window:
             self.limit = max(reading.limit, 1.0)
         elif reading.remaining is not None and reading.remaining > self.limit:
             self.limit = reading.remaining
-        self.window = usable_window(reading.window, self.window)
+        if reading.window is not None:
+            self._boundaries.declare(usable_window(reading.window, self.window))
         self._roll(now)
         if order <= self._anchor_order or sent_at < self._began_at:
             return
         if reading.reset_after is not None and reading.reset_after <= MONTH:
+            self._tells = True
             rounding = reading.resolution if reading.resolution >= 0.5 else 0.0
-            self._bound(sent_at + reading.reset_after - rounding, now + reading.reset_after + rounding)
+            self._boundaries.lies(
+                sent_at + reading.reset_after - rounding, now + reading.reset_after + rounding, told=True
+            )
         if reading.remaining is None:
             return
-        before, outstanding = self._remaining, self._ledger.total
-        self._ledger.drop_through(order)
-        expected = before - (outstanding - self._ledger.total)
-        if self._boundary_high is None and reading.remaining > expected + 0.5 and self._anchor_order >= 0:
-            # It jumped up between the two sends: one period later it will do so again.
-            self._bound(self._anchor_at + self.window, sent_at + self.window)
-            self._probe_delay = PROBE_FIRST
+        before, outstanding = self._remaining, self.ledger.total
+        self.ledger.drop_through(order)
+        expected = before - (outstanding - self.ledger.total)
+        if self._anchor_order >= 0:
+            self._judge(reading.remaining, expected, sent_at)
         self._remaining = max(0.0, min(reading.remaining, self.limit))
-        self._exhausted = self._exhausted and self._remaining <= 0.0
+        if self._remaining > 0.0:
+            self._exhausted = False
+            if self._careful is not None and sent_at >= self._careful.began:
+                self._careful = None
         self._anchor_order, self._anchor_at = order, sent_at
+        while self._late and self._late[0].charged_at < sent_at - OVERTAKEN:
+            self._lately -= self._late.popleft().amount
+        mine = debit.amount if debit is not None else 0.0
+        self._ceiling = max(self._ceiling, self._remaining - max(0.0, self._lately - mine))
 
-    def _postpone_probe(self, now: float) -> None:
-        self._probe_at = now + self._probe_delay
-        self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
+    def _unspent(self) -> float:
+        # Requests overtake each other, and a reading may not have seen what was sent before it: so the second level,
+        # of which only these charges were taken since the window began.
+        return min(self._remaining - self.ledger.total, self._ceiling) - self.reserved
 
-    def _bound(self, low: float, high: float) -> None:
-        if self._boundary_low is None or self._boundary_high is None:
-            self._boundary_low, self._boundary_high = low, high
-            return
-        new_low, new_high = max(low, self._boundary_low), min(high, self._boundary_high)
-        self._boundary_low, self._boundary_high = (new_low, new_high) if new_low <= new_high else (low, high)
+    def _charge(self, debit: Debit) -> None:
+        self.ledger.add(debit)
+        self._ceiling -= debit.amount
+        self._late.append(debit)
+        self._lately += debit.amount
+
+    def _judge(self, remaining: float, expected: float, sent_at: float) -> None:
+        # What a first answer after a boundary shows, and whether one was passed that nobody told of.
+        fresh = self._anchor_at < self._began_at
+        if fresh:
+            if remaining >= expected - LITTLE * self.limit:
+                self._supposed = False
+            elif self._supposed and remaining < LITTLE * self.limit:
+                self.turned = "continuous"
+        elif sent_at > self._anchor_at + OVERTAKEN and remaining > expected + max(0.5, BACK * self.limit):
+            # It jumped up between the two sends: one period later it will do so again.
+            self._boundaries.lies(self._anchor_at, sent_at, told=False)
+            self._probe_delay = PROBE_FIRST
 
     def _roll(self, now: float) -> None:
-        if self._boundary_low is None or self._boundary_high is None:
+        passed = self._boundaries.passed(now)
+        if passed is None:
             return
-        if now < self._boundary_high:
-            return
-        boundary_low, boundary_high = self._boundary_low, self._boundary_high
-        periods = int((now - boundary_high) // self.window)
-        self._ledger.drop_before(boundary_low + periods * self.window)
+        low, high = passed
+        self.ledger.drop_before(low)
         self._remaining = self.limit
-        self._exhausted = False
-        self._began_at = boundary_high + periods * self.window
-        step = (periods + 1) * self.window
-        self._boundary_low, self._boundary_high = boundary_low + step, boundary_high + step
+        self._ceiling = self.limit - self.ledger.total
+        self._exhausted, self._began_at = False, high
+        self._careful = Steps(self.limit, self._step, high) if self._supposed else None
         self._probe_delay = PROBE_FIRST
+        self._probe_at = high

@@ -78,12 +78,15 @@ class Arrivals:
             if self._arrived:
                 return None
             self._arrived = True
-            sys.meta_path.remove(self)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             self._install()
         finally:
             self._lock.release()
         for finder in list(sys.meta_path):
-            spec = finder.find_spec(name, path, target)
+            # One of before Python 3.4 has no such method (six before 1.16): the import system sees to it after us.
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 return spec
         return None

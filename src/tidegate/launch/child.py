@@ -91,6 +91,8 @@ class Child:
         self._taken = {*FORWARDED, signal.SIGCHLD}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
         self._status: int | None = None
+        # Whoever started us may ignore it, and then no exit code is kept for us to ask for.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             self.pid = os.posix_spawn(path, list(command), dict(environ), setsigmask=mask, setsigdef=RESTORED)
         except OSError as error:

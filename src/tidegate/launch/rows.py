@@ -24,7 +24,13 @@ INTEGER_CELLS = 16
 QUOTA_CELLS = 8
 QUOTAS = 4
 DOUBLE_CELLS = QUOTA_CELLS * (1 + QUOTAS)
-"""Cells of eight bytes: integers, then the time of the last change with room beside it, then those of each quota."""
+"""Cells of eight bytes: integers, then the instants and durations of the key itself, then those of each quota."""
+
+CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE = range(6)
+"""The cells of the key itself."""
+
+CONTINUOUS = 0.0
+"""Stands for the boundary of a quota that has none."""
 
 DOUBLES_AT = 8 * INTEGER_CELLS
 KEY_AT = DOUBLES_AT + 8 * DOUBLE_CELLS
@@ -37,7 +43,11 @@ SUFFIX = ".sheet"
 
 
 class QuotaRow(NamedTuple):
-    """One quota as a process sees it: `used` units of it since `since` (monotonic seconds), when `stood` were left."""
+    """One quota as a process sees it: `used` units of it since `since` (monotonic seconds), when `stood` were left.
+
+    When the key was last looked at, `level` were left, the next boundary was at `back_at` (`CONTINUOUS`: it has none),
+    and one of those who waited was charged `amount` on average.
+    """
 
     name: str
     limit: float
@@ -45,15 +55,26 @@ class QuotaRow(NamedTuple):
     used: float
     since: float
     stood: float
+    level: float = 0.0
+    back_at: float = CONTINUOUS
+    amount: float = 0.0
 
 
 class KeyRow(NamedTuple):
-    """One key in one process; `counts` has what `INTEGERS` names, `changed_at` is in monotonic seconds."""
+    """One key in one process; `counts` has what `INTEGERS` names. Instants are monotonic seconds.
+
+    `latency` is what an answer takes in seconds, 0 before the first; `pace` is in calls a second, 0 for none.
+    """
 
     key: str
     counts: dict[str, int]
     changed_at: float
     quotas: tuple[QuotaRow, ...]
+    looked_at: float = 0.0
+    paused_until: float = 0.0
+    broken_until: float = 0.0
+    latency: float = 0.0
+    pace: float = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -93,9 +114,9 @@ def read(row: memoryview) -> KeyRow | None:
         name = _text(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES)
         if name:
             at = QUOTA_CELLS * (number + 1)
-            limit, window, used, since, stood = seconds[at : at + 5]
-            quotas.append(QuotaRow(name, limit, window, used, since, stood))
-    return KeyRow(key, {name: numbers[place] for name, place in PLACES.items()}, seconds[0], tuple(quotas))
+            quotas.append(QuotaRow(name, *seconds[at : at + QUOTA_CELLS]))
+    counts = {name: numbers[place] for name, place in PLACES.items()}
+    return KeyRow(key, counts, seconds[CHANGED_AT], tuple(quotas), *seconds[LOOKED_AT : PACE + 1])
 
 
 def _write(row: memoryview, at: int, size: int, text: str) -> None:

@@ -18,12 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.core.admission import Counts
+from tidegate.core.quota import Quotas
+from tidegate.core.snapshot import outlook
 from tidegate.launch import rows
 from tidegate.line import Line
 from tidegate.slots import Slots
 
 QUOTAS_EVERY = 0.1
 """Seconds after which a key's quotas are written again while more than half of each is left."""
+
+OUTLOOK_EVERY = 0.5
+"""Seconds after which it is written again what lies before those who wait (the status line is drawn as often)."""
 
 
 class Sheets:
@@ -87,7 +92,17 @@ def _kept(name: str, looks: bool = False) -> Any:
 class KeptCounts(Counts):
     """The counts of one key in a row of a sheet; what is sent and what ends also writes the key's limits."""
 
-    __slots__ = ("__weakref__", "_doubles", "_get_row", "_named", "_quotas_at", "_row", "_slots", "integers")
+    __slots__ = (
+        "__weakref__",
+        "_doubles",
+        "_get_row",
+        "_named",
+        "_outlook_at",
+        "_quotas_at",
+        "_row",
+        "_slots",
+        "integers",
+    )
 
     attempts = _kept("attempts", True)
     answered = _kept("answered", True)
@@ -104,7 +119,7 @@ class KeptCounts(Counts):
         self.latencies: deque[float] = deque(maxlen=100)
         self._slots = slots
         self._get_row = get_row
-        self._quotas_at = float("-inf")
+        self._quotas_at = self._outlook_at = float("-inf")
         self.detach()
 
     def detach(self) -> None:
@@ -120,11 +135,16 @@ class KeptCounts(Counts):
         admission = self._slots.admission
         now = admission.used_at
         self.integers[rows.PLACES["slots"]] = admission.limit.slots
-        self._doubles[0] = now
+        self._doubles[rows.CHANGED_AT] = now
         quotas = admission.quotas
-        if quotas.ample and now < self._quotas_at:
-            return
-        self._quotas_at = now + QUOTAS_EVERY
+        if not quotas.ample or now >= self._quotas_at:
+            self._quotas_at = now + QUOTAS_EVERY
+            self._write_quotas(quotas)
+        if now >= self._outlook_at:
+            self._outlook_at = now + OUTLOOK_EVERY
+            self._look_ahead(now)
+
+    def _write_quotas(self, quotas: Quotas) -> None:
         for number, mirror in enumerate(list(quotas.mirrors.values())[: rows.QUOTAS]):
             facts = (mirror.limit, mirror.window, mirror.used, mirror.since, mirror.stood)
             for place, fact in enumerate(facts, rows.QUOTA_CELLS * (number + 1)):
@@ -132,6 +152,31 @@ class KeptCounts(Counts):
             if number == self._named and self._row is not None:
                 rows.name_quota(self._row, number, mirror.name)
                 self._named += 1
+                self._outlook_at = float("-inf")
+
+    def waited(self, count: int) -> None:
+        """Writes that so many wait now, and until when nobody goes."""
+        if count and not self.integers[_WAITING]:
+            self._outlook_at = float("-inf")
+        self.integers[_WAITING] = count
+        self._close()
+
+    def _close(self) -> None:
+        admission = self._slots.admission
+        self._doubles[rows.PAUSED_UNTIL] = max(0.0, admission.pause.until)
+        self._doubles[rows.BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
+
+    def _look_ahead(self, now: float) -> None:
+        self._close()
+        admission = self._slots.admission
+        seen = outlook(admission, self.integers[_WAITING], self._slots.mean_cost(), now)
+        self._doubles[rows.LOOKED_AT] = now
+        self._doubles[rows.LATENCY] = seen.latency or 0.0
+        self._doubles[rows.PACE] = seen.pace
+        for number, quota in enumerate(seen.quotas[: rows.QUOTAS]):
+            back_at = rows.CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
+            for place, fact in enumerate((quota.level, back_at, quota.amount), rows.QUOTA_CELLS * (number + 1) + 5):
+                self._doubles[place] = fact
 
     def _attach(self) -> None:
         begun = self.integers
@@ -144,7 +189,7 @@ class KeptCounts(Counts):
         self.integers = rows.integers(row)
         self._doubles = rows.doubles(row)
         self._named = 0
-        self._quotas_at = float("-inf")
+        self._quotas_at = self._outlook_at = float("-inf")
 
 
 class KeptLine(Line):
@@ -163,7 +208,7 @@ class KeptLine(Line):
 
     @count.setter
     def count(self, value: int) -> None:
-        self._counts.integers[_WAITING] = value
+        self._counts.waited(value)
 
 
 _WAITING = rows.PLACES["waiting"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidegate.core.outlook import Outlook, QuotaOutlook
 from tidegate.launch import rows
 from tidegate.launch.rows import KeyRow, QuotaRow
 
@@ -38,6 +39,11 @@ class QuotaTotal:
         if until >= self.until:
             self.until, self.limit, self.window = until, row.limit, row.window
 
+    @classmethod
+    def of(cls, row: QuotaRow, until: float) -> QuotaTotal:
+        """What one process saw."""
+        return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
+
 
 @dataclass(slots=True)
 class KeyTotal:
@@ -49,6 +55,7 @@ class KeyTotal:
     in_flight: int = 0
     waiting: int = 0
     slots: int = 0
+    here: list[KeyRow] = field(default_factory=list)
 
     @property
     def calls(self) -> int:
@@ -61,6 +68,41 @@ class KeyTotal:
         known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
         return max(known, key=lambda each: each[0])[1] if known else None
 
+    def outlook(self, now: float) -> Outlook:
+        """What lies before those who wait, in all processes that still run; `now` is in monotonic seconds.
+
+        They take the slots of all, and of each quota what the process that looked last saw of it.
+        """
+        closed, by = 0.0, ""
+        for row in self.here:
+            paused, broken = row.paused_until - now, row.broken_until - now
+            closed, by = max((closed, by), (paused, "pause"), (broken, "breaker"))
+        latencies = [row.latency for row in self.here if row.latency > 0.0]
+        latency = sum(latencies) / len(latencies) if latencies else None
+        return Outlook(
+            waiting=self.waiting,
+            closed_for=closed,
+            closed_by=by,
+            slots=self.slots,
+            flights=tuple((latency or 0.0) * (number + 0.5) / self.in_flight for number in range(self.in_flight)),
+            latency=latency,
+            quotas=tuple(self._ahead(name, now) for name in dict.fromkeys(q.name for r in self.here for q in r.quotas)),
+            pace=sum(row.pace for row in self.here),
+        )
+
+    def _ahead(self, name: str, now: float) -> QuotaOutlook:
+        seen = [(row, quota) for row in self.here for quota in row.quotas if quota.name == name]
+        row, quota = max(seen, key=lambda each: each[0].looked_at)
+        weights = [max(1, row.counts["waiting"]) for row, _ in seen]
+        amount = sum(each.amount * weight for (_, each), weight in zip(seen, weights, strict=True)) / sum(weights)
+        rate = quota.limit / quota.window
+        if quota.back_at == rows.CONTINUOUS:
+            level = min(quota.limit, quota.level + rate * max(0.0, now - row.looked_at))
+            return QuotaOutlook(name, level, quota.limit, quota.window, None, amount)
+        passed = max(0.0, (now - quota.back_at) // quota.window + 1)
+        level = quota.limit if passed else quota.level
+        return QuotaOutlook(name, level, quota.limit, quota.window, quota.back_at + passed * quota.window - now, amount)
+
     def add(self, row: KeyRow, running: bool) -> None:
         """Takes in what one process counted."""
         for name in rows.COUNTS:
@@ -68,10 +110,11 @@ class KeyTotal:
         for quota in row.quotas:
             total = self.quotas.get(quota.name)
             if total is None:
-                self.quotas[quota.name] = QuotaTotal(*quota, until=row.changed_at)
+                self.quotas[quota.name] = QuotaTotal.of(quota, row.changed_at)
             else:
                 total.add(quota, row.changed_at)
         if running:
+            self.here.append(row)
             self.in_flight += row.in_flight
             self.waiting += row.counts["waiting"]
             self.slots += row.counts["slots"]
@@ -100,10 +143,14 @@ class Totals:
 
 
 class Folder:
-    """The folder of a run, read again and again; the sheets of processes that have ended are read once and removed."""
+    """The folder of a run, read again and again; the sheets of processes that have ended are read once and removed.
 
-    def __init__(self, path: Path) -> None:
+    An `onlooker` removes nothing: the run's own parent has yet to read them.
+    """
+
+    def __init__(self, path: Path, onlooker: bool = False) -> None:
         self._path = path
+        self._onlooker = onlooker
         self._ended: dict[str, KeyTotal] = {}
 
     def totals(self) -> Totals:
@@ -121,7 +168,7 @@ class Folder:
             said = list(_read(path))
             if runs:
                 here += said
-            else:
+            elif not self._onlooker:
                 _add(self._ended, said, False)
                 path.unlink(missing_ok=True)
         keys = copy.deepcopy(self._ended)

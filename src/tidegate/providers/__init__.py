@@ -18,7 +18,8 @@ from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, named, recognise
 from tidegate.providers._inquiry import credential_of, estimate, family_of, payer, read_inquiry, scope
 from tidegate.providers._judge import judge, judge_event
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import merged, usage_of
 from tidegate.providers._windows import dimensions, window_name, window_of
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE

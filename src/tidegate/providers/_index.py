@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tidegate.errors import ConfigurationError
-from tidegate.providers._schema import MAX_PATH, Provider
+from tidegate.providers._paths import MAX_PATH
+from tidegate.providers._schema import Provider
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.baseten import BASETEN

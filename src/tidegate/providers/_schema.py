@@ -7,13 +7,13 @@ Each table and each row names its `source`. A wrong row raises `ConfigurationErr
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
-from urllib.parse import unquote
 
 from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
-from tidegate.errors import ConfigurationError
+from tidegate.errors import require
+from tidegate.providers._paths import MAX_PATH, Endpoint, Paths, endpoint_of
 
 UNITS = frozenset(
     [
@@ -47,38 +47,7 @@ DATE, RETRY_AFTER, RETRY_AFTER_MS, WAIT, CODE = 0, 1, 2, 3, 4
 """Row number and places of the headers that belong to no quota; noted headers are numbered from -2 downwards."""
 
 _LOWER = re.compile(r"[!-@\[-~]+")
-MAX_PATH = 2048
-_MAX_MODEL = 256
-_SEGMENT = re.compile(r"\{[^}]*\}?")
-_PLACEHOLDERS = frozenset({"{}", "{model}", "{+model}", "{scope}", "{family}"})
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A path that generates. `{model}` is a segment naming the model, `{}` any segment, a leading `**` any prefix.
-
-    `{+model}` is a model whose name may hold slashes; `{scope}` is a segment that the quota is kept by besides the
-    model (a project, a location). Names are percent-decoded.
-
-    `family` is set where its limits are separate, or is what the segment `{family}` holds; `streams` is set where the
-    answer streams unless asked not to, and `plain` where the path is too common a word to claim it for a client of a
-    known SDK.
-    """
-
-    path: str
-    family: str = ""
-    streams: bool = False
-    plain: bool = False
-
-    def __post_init__(self) -> None:
-        _require(self.path.startswith(("/", "**/")), "Endpoint.path", self.path, "starts with / or **/")
-        named = _SEGMENT.findall(self.path)
-        known = ", ".join(sorted(_PLACEHOLDERS))
-        _require(_PLACEHOLDERS.issuperset(named), "Endpoint.path", self.path, f"its placeholders are {known}")
-        once = named.count("{model}") + named.count("{+model}") <= 1 and named.count("{family}") <= 1
-        _require(once, "Endpoint.path", self.path, "names the model and the family once each")
-        twice = "{family}" in named and self.family
-        _require(not twice, "Endpoint.family", self.family, "empty: the path says it")
+_NO_HOST = re.compile(r"[/:\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +82,24 @@ class HeaderRow:
     dialect: Literal["plain", "ietf"] = "plain"
 
     def __post_init__(self) -> None:
-        _require(bool(self.name), "HeaderRow.name", self.name, "a name is needed")
-        _require(bool(self.source), f"HeaderRow({self.name}).source", self.source, "every row names its source")
-        _require(self.unit in UNITS, f"HeaderRow({self.name}).unit", self.unit, f"one of {', '.join(sorted(UNITS))}")
-        _require(bool(self.headers()), f"HeaderRow({self.name}).limit", self.limit, "a row names a header")
+        require(bool(self.name), "HeaderRow.name", self.name, "a name is needed")
+        require(bool(self.source), f"HeaderRow({self.name}).source", self.source, "every row names its source")
+        require(self.unit in UNITS, f"HeaderRow({self.name}).unit", self.unit, f"one of {', '.join(sorted(UNITS))}")
+        for group in self._groups():
+            require(type(group) is tuple, f"HeaderRow({self.name})", group, "a tuple of header names")
+        require(bool(self.headers()), f"HeaderRow({self.name}).limit", self.limit, "a row names a header")
         for header, _ in self.headers():
-            _require(_LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "lower-case header name")
-        _require(self.window is None or self.window > 0, f"HeaderRow({self.name}).window", self.window, "above 0 s")
-        _require(self.quantum >= 1, f"HeaderRow({self.name}).quantum", self.quantum, "1 or more")
-        _require(self.ceiling is None or self.ceiling > 0, f"HeaderRow({self.name}).ceiling", self.ceiling, "above 0")
+            require(_LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "lower-case header name")
+        require(self.window is None or self.window > 0, f"HeaderRow({self.name}).window", self.window, "above 0 s")
+        require(self.quantum >= 1, f"HeaderRow({self.name}).quantum", self.quantum, "1 or more")
+        require(self.ceiling is None or self.ceiling > 0, f"HeaderRow({self.name}).ceiling", self.ceiling, "above 0")
 
     def headers(self) -> list[tuple[str, int]]:
         """Every header of the row with the place of its value."""
-        groups = (self.limit, self.remaining, self.reset, self.period, self.policy, self.combined)
-        return [(header, place) for place, group in enumerate(groups) for header in group]
+        return [(header, place) for place, group in enumerate(self._groups()) for header in group]
+
+    def _groups(self) -> tuple[tuple[str, ...], ...]:
+        return self.limit, self.remaining, self.reset, self.period, self.policy, self.combined
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +133,17 @@ class ErrorRow:
 
     def __post_init__(self) -> None:
         where = f"ErrorRow({self.name})"
-        _require(bool(self.name), "ErrorRow.name", self.name, "a name is needed")
-        _require(bool(self.source), f"{where}.source", self.source, "every row names its source")
+        require(bool(self.name), "ErrorRow.name", self.name, "a name is needed")
+        require(bool(self.source), f"{where}.source", self.source, "every row names its source")
         criteria = self.status or self.codes or self.text or self.headers or self.exceeds or self.zero
         long = self.window_at_least
-        _require(long is None or long > 0, f"{where}.window_at_least", long, "above 0 s")
-        _require(bool(criteria or long), f"{where}.status", self.status, "a row has a criterion")
+        require(long is None or long > 0, f"{where}.window_at_least", long, "above 0 s")
+        require(bool(criteria or long), f"{where}.status", self.status, "a row has a criterion")
         for word in (*self.codes, *self.text, *(name for name, _ in self.headers), *self.without):
-            _require(word == word.lower() and bool(word), where, word, "lower case, as the answer is compared")
-        _require(self.window is None or self.window > 0, f"{where}.window", self.window, "above 0 s")
+            require(word == word.lower() and bool(word), where, word, "lower case, as the answer is compared")
+        require(self.window is None or self.window > 0, f"{where}.window", self.window, "above 0 s")
         for status in self.status:
-            _require(100 <= status <= 599, f"{where}.status", status, "100 to 599")
+            require(100 <= status <= 599, f"{where}.status", status, "100 to 599")
 
     def says(self, text: str) -> bool:
         """Whether the message holds one of the phrases as whole words, or is one; True where the row has none."""
@@ -196,13 +169,13 @@ class Charging:
     """Of tokens, input, output and what is produced: which of `AMOUNTS`."""
 
     def __post_init__(self) -> None:
-        _require(bool(self.source), "Charging.source", self.source, "every rule names its source")
+        require(bool(self.source), "Charging.source", self.source, "every rule names its source")
         charged = (self.tokens, self.input_tokens, self.output_tokens, self.produced)
         for amount in charged:
-            _require(amount in AMOUNTS, "Charging", amount, f"one of {', '.join(AMOUNTS)}")
+            require(amount in AMOUNTS, "Charging", amount, f"one of {', '.join(AMOUNTS)}")
         for part, weight in self.burndown:
             known = part != "" and weight > 0
-            _require(known, "Charging.burndown", (part, weight), "a part of a name and a weight above 0")
+            require(known, "Charging.burndown", (part, weight), "a part of a name and a weight above 0")
         first, second, third, fourth = (AMOUNTS.index(amount) for amount in charged)
         object.__setattr__(self, "places", (first, second, third, fourth))
 
@@ -247,30 +220,32 @@ class Provider:
     noted: dict[str, int] = field(init=False, repr=False)
     rows: tuple[tuple[str, ErrorRow], ...] = field(init=False, repr=False)
     labels: dict[str, str] = field(init=False, repr=False)
-    _literals: dict[str, Endpoint] = field(init=False, repr=False)
-    _patterns: tuple[Endpoint, ...] = field(init=False, repr=False)
+    _paths: Paths = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _require(bool(self.name), "Provider.name", self.name, "a name is needed")
-        _require(bool(self.source), f"Provider({self.name}).source", self.source, "every table names its source")
-        _require(self.default_window > 0, f"Provider({self.name}).default_window", self.default_window, "above 0 s")
+        require(bool(self.name), "Provider.name", self.name, "a name is needed")
+        require(bool(self.source), f"Provider({self.name}).source", self.source, "every table names its source")
+        require(self.default_window > 0, f"Provider({self.name}).default_window", self.default_window, "above 0 s")
         for host in self.hosts:
             known = host == host.lower().rstrip(".") and host.count("*") <= 1 and host.strip("*.") != ""
-            _require(known, f"Provider({self.name}).hosts", host, "lower case, no trailing dot, at most one *")
+            require(known, f"Provider({self.name}).hosts", host, "lower case, no trailing dot, at most one *")
+            require(not _NO_HOST.search(host), f"Provider({self.name}).hosts", host, "a name: no scheme, port or path")
         for ending in self.pooled:
-            _require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
+            require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
         pools = self.scope == "model" or not self.pooled
-        _require(pools, f"Provider({self.name}).pooled", self.pooled, "only where the scope is the model")
+        require(pools, f"Provider({self.name}).pooled", self.pooled, "only where the scope is the model")
+        # A tuple of one that lost its comma: each of its letters would be taken for a header.
+        require(type(self.credential) is tuple, f"Provider({self.name}).credential", self.credential, "a tuple")
         for header in self.credential:
-            _require(_LOWER.fullmatch(header) is not None, f"Provider({self.name}).credential", header, "lower case")
+            require(_LOWER.fullmatch(header) is not None, f"Provider({self.name}).credential", header, "lower case")
         for pair in self.query_credential:
             known = pair[0] != "" and pair[1] in self.credential
-            _require(known, f"Provider({self.name}).query_credential", pair, "a parameter and a header of credential")
+            require(known, f"Provider({self.name}).query_credential", pair, "a parameter and a header of credential")
         part = self.credential_part
-        _require(part is None or all(part), f"Provider({self.name}).credential_part", part, "two texts")
+        require(part is None or all(part), f"Provider({self.name}).credential_part", part, "two texts")
         names = [row.name for row in self.headers]
         for name in names:
-            _require(names.count(name) == 1, f"Provider({self.name}).headers", name, "one row a quota")
+            require(names.count(name) == 1, f"Provider({self.name}).headers", name, "one row a quota")
         _set(self, "noted", self._note())
         _set(self, "places", self._place())
         own = tuple((f"{self.name}:{row.name}", row) for row in self.errors)
@@ -278,37 +253,17 @@ class Provider:
         _set(
             self, "labels", {r.name: r.label or r.name.replace("-", "_") for r in self.headers if r.dialect == "plain"}
         )
-        _set(self, "_literals", {e.path: e for e in self.endpoints if "{" not in e.path and "**" not in e.path})
-        _set(self, "_patterns", tuple(e for e in self.endpoints if e.path not in self._literals))
+        _set(self, "_paths", Paths(self.endpoints, self.closed))
 
     def endpoint(self, path: str) -> tuple[Endpoint, str] | None:
         """The endpoint that `path` is, with the model that the path names or `""`; None if it generates nothing."""
-        place = _endpoint(self, path) if len(path) <= MAX_PATH else None
+        place = endpoint_of(self._paths, path) if len(path) <= MAX_PATH else None
         return place[:2] if place is not None else None
 
     def segments(self, path: str) -> tuple[str, ...]:
         """The segments of `path` that the quota is kept by besides the model."""
-        place = _endpoint(self, path) if len(path) <= MAX_PATH else None
+        place = endpoint_of(self._paths, path) if len(path) <= MAX_PATH else None
         return place[2] if place is not None else ()
-
-    def _match(self, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
-        path = path.partition("?")[0]
-        if len(path) > 1 and path.endswith("/"):
-            path = path[:-1]
-        literal = self._literals.get(path)
-        if literal is not None:
-            return literal, "", ()
-        if self.closed and not set(self.closed).isdisjoint(path.split("/")):
-            return None
-        for endpoint in self._patterns:
-            match = _pattern(endpoint.path).fullmatch(path)
-            if match is not None:
-                named = {name: unquote(text, errors="replace") for name, text in match.groupdict().items()}
-                family = named.pop("family", None)
-                if family is not None:
-                    endpoint = replace(endpoint, path=endpoint.path.replace("{family}", "{}"), family=family)
-                return endpoint, named.pop("model", "")[:_MAX_MODEL], tuple(named.values())
-        return None
 
     def _note(self) -> dict[str, int]:
         errors = (*self.errors, *self.common_errors)
@@ -327,14 +282,9 @@ class Provider:
         named += [(header, (number, 0)) for header, number in self.noted.items()]
         for header, place in named:
             raw = header.encode("ascii")
-            _require(raw not in places, f"Provider({self.name}).headers", header, "each header has one meaning")
+            require(raw not in places, f"Provider({self.name}).headers", header, "each header has one meaning")
             places[raw] = place
         return places
-
-
-@lru_cache(maxsize=2048)
-def _endpoint(provider: Provider, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
-    return provider._match(path)
 
 
 # Patterns are made when they are first needed: all of them at import would take longer than the rest of tidegate.
@@ -344,28 +294,5 @@ def _phrases(text: tuple[str, ...], whole: bool) -> re.Pattern[str]:
     return re.compile(rf"\A(?:{either})[.!]*\Z" if whole else rf"(?<![a-z0-9_])(?:{either})(?![a-z0-9_])")
 
 
-@lru_cache(maxsize=512)
-def _pattern(path: str) -> re.Pattern[str]:
-    prefix, rest = (r"(?:/[^/]+){0,12}", path[2:]) if path.startswith("**") else ("", path)
-    pattern = prefix
-    for number, part in enumerate(re.split(r"(\{[^}]*\})", rest)):
-        pattern += _SEGMENTS[part].format(number) if part in _SEGMENTS else re.escape(part)
-    return re.compile(pattern)
-
-
-_SEGMENTS = {
-    "{model}": "(?P<model>[^/]+)",
-    "{+model}": "(?P<model>.+)",
-    "{family}": "(?P<family>[^/]+)",
-    "{scope}": "(?P<scope{}>[^/]+)",
-    "{}": "[^/]+",
-}
-
-
 def _set(provider: Provider, name: str, value: object) -> None:
     object.__setattr__(provider, name, value)
-
-
-def _require(holds: bool, name: str, value: object, bound: str) -> None:
-    if not holds:
-        raise ConfigurationError(name, value, bound)

@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from tidegate.core.vocabulary import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, quota
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
 from tidegate.providers.openai import GENERATING
 from tidegate.providers.openai import HEADERS as OPENAI_HEADERS

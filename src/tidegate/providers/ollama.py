@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from tidegate.core.vocabulary import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import Charging, ErrorRow, Provider
 
 _FACTS = "PROVIDERS.md section 10, read 2026-11-21"
 

@@ -21,7 +21,7 @@ from tidegate.sdks import speakeasy
 from tidegate.sdks.given_up import is_given_up
 from tidegate.sdks.row import Hooks, Sdk
 from tidegate.transports.carrying import carrying
-from tidegate.transports.govern import MARK
+from tidegate.transports.marks import MARK
 from tidegate.transports.patching import Patches
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tidegate.sdks.row import Hooks, Sdk
 from tidegate.transports.carrying import carrying
-from tidegate.transports.govern import MARK
+from tidegate.transports.marks import MARK
 from tidegate.transports.patching import Patches
 
 

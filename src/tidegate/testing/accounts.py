@@ -133,6 +133,12 @@ class Accounts:
             if how == "answered":
                 self._held.append(now - admission.at)
 
+    def levels(self, key: str) -> tuple[Level, ...]:
+        """The state of the limiters of `key` now, outages left out; empty for a key that nobody used."""
+        with self._lock:
+            account = self._accounts.get(key)
+            return account.gate.levels(self.now)[len(self.scenario.outages) :] if account is not None else ()
+
     def truth(self) -> Truth:
         """The ground truth now."""
         with self._lock:

@@ -17,14 +17,14 @@ from tidegate.testing.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When the oracle's calls were let in and ended, in the order of the calls; seconds from their submission at 0."""
+    """When the oracle's calls were let in and ended, in the order of the calls; seconds of the provider's clock."""
 
     admitted_at: tuple[float, ...]
     ended_at: tuple[float, ...]
 
     @property
     def makespan(self) -> float:
-        """When the last call ended; 0 where there was none."""
+        """When the last call ended; 0 where there was none. From the submission, where that was at 0."""
         return max(self.ended_at, default=0.0)
 
 
@@ -37,20 +37,26 @@ def ideal_makespan(scenario: Scenario, costs: Sequence[Call], *, concurrency: in
 
 
 def ideal_schedule(
-    scenario: Scenario, costs: Sequence[Call], *, concurrency: int | None = None, drawn: bool = False
+    scenario: Scenario,
+    costs: Sequence[Call],
+    *,
+    concurrency: int | None = None,
+    drawn: bool = False,
+    start: float = 0.0,
 ) -> Schedule:
     """What an oracle does that knows every limit.
 
-    It sends the calls in order, each as early as the limiters of one key allow, with at most `concurrency` in flight
-    (None: as many as it likes), and no more than the scenario's `knee`, beyond which nothing is gained. A call then
-    takes the median latency, plus the pace of its output tokens; one with no output tokens of its own produces the
-    scenario's median. With `drawn` latencies and outputs are drawn by the scenario's seed, as the simulator draws them
-    for calls that are admitted in this order. Raises ConfigurationError for a call that no amount of waiting admits.
+    From `start` on (seconds of the provider's clock) it sends the calls in order, each as early as the limiters of one
+    key allow, with at most `concurrency` in flight (None: as many as it likes), and no more than the scenario's `knee`,
+    beyond which nothing is gained. A call then takes the median latency, plus the pace of its output tokens; one with
+    no output tokens of its own produces the scenario's median. With `drawn` latencies and outputs are drawn by the
+    scenario's seed, as the simulator draws them for calls that are admitted in this order. Raises ConfigurationError
+    for a call that no amount of waiting admits.
     """
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError("concurrency", concurrency, "1 or more, or None for no bound")
     most = min(concurrency or math.inf, scenario.knee or math.inf)
-    return _Oracle(scenario, most, drawn).play(costs)
+    return _Oracle(scenario, most, drawn).play(costs, start)
 
 
 class Foreseen:
@@ -83,10 +89,10 @@ class _Oracle:
         self.random = random.Random(scenario.seed)
         self.running: list[tuple[float, int, Ticket]] = []
 
-    def play(self, costs: Sequence[Call]) -> Schedule:
+    def play(self, costs: Sequence[Call], start: float) -> Schedule:
         admitted_at: list[float] = []
         ended_at: list[float] = []
-        now = 0.0
+        now = start
         for index, cost in enumerate(costs):
             if len(self.running) >= self.most:
                 now = max(now, self.running[0][0])

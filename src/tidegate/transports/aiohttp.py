@@ -24,7 +24,9 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, GovernedCall, Sending, marked, provider_of
+from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, GovernedCall
+from tidegate.transports.keys import Sending
+from tidegate.transports.marks import marked, provider_of
 from tidegate.transports.readers import Readers, arrived
 from tidegate.transports.streams import StreamWatch
 

@@ -30,7 +30,9 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import GovernedCall, Sending, marked
+from tidegate.transports.govern import GovernedCall
+from tidegate.transports.keys import Sending
+from tidegate.transports.marks import marked
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
 

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidegate.transports.govern import Mark
+    from tidegate.transports.marks import Mark
 
 _carried: ContextVar[Mark | None] = ContextVar("tidegate_mark", default=None)
 

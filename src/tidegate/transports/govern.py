@@ -1,36 +1,28 @@
-"""What every HTTP stack shares: is this request governed, by whom, under which key, at which cost.
+"""What every HTTP stack shares: one governed call, its cost, and what its answers come to.
 
-A transport asks `marked` and `provider_of` before it sends; None from either means: pass through untouched. Otherwise
-it makes a `GovernedCall`, runs it through `tidegate.drive` and tells it what came back.
+A transport asks `marks` whether a request is governed; if so, it makes a `GovernedCall`, runs it through
+`tidegate.drive` and tells it what came back.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
-from ipaddress import ip_address
-from types import MappingProxyType
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs
+from typing import Any
 
 from tidegate import providers
 from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Ended, Ending, Policy
-from tidegate.core.vocabulary import Cause, Cost, Inquiry, Key, Kind, Outcome
-from tidegate.nesting import passes
-from tidegate.registries import RateLimitRegistry
-from tidegate.transports.carrying import carried
+from tidegate.core.exchange import Ended, Ending
+from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
+from tidegate.transports.keys import Sending, key_of
+from tidegate.transports.marks import Mark
 from tidegate.turn import Turn
 
 logger = logging.getLogger("tidegate")
-
-MARK = "_tidegate_mark"
-"""The attribute that `wrap` leaves on an HTTP client, or on an SDK's object that sends through clients of its own."""
 
 GAVE_UP = "_tidegate_gave_up"
 """The attribute, True, of a response that is not to be asked for again, where its headers cannot be changed to say so.
@@ -55,96 +47,10 @@ RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 """Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
 
 
-class Mark(NamedTuple):
-    """How a client is governed; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
-
-    With `any_host` every inference path is governed, else those of known providers, of `hosts` (each with the family of
-    what it speaks) and of local servers.
-    """
-
-    registry: RateLimitRegistry
-    policy: Policy
-    priority: int = 0
-    family: str | None = None
-    any_host: bool = False
-    hosts: Mapping[str, str] = MappingProxyType({})
-
-    def __deepcopy__(self, memo: object) -> Mark:
-        """The same: the copy of a client counts at the registry of the first."""
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """None: a registry stays in its process, and elsewhere the client is as if it had never been wrapped."""
-        return type(None), ()
-
-
 @lru_cache(maxsize=64)
 def good(status: int) -> Outcome:
     """A good answer that teaches nothing else."""
     return Outcome(Kind.OK, status=status)
-
-
-def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> Policy:
-    """What a client's calls may do by themselves: transient failures are its SDK's to repeat."""
-    return Policy(registry.settings.max_wait if max_wait is None else max_wait, 1)
-
-
-class Installation:
-    """The process-wide mark, while tidegate is installed."""
-
-    mark: Mark | None = None
-
-
-class Sending(NamedTuple):
-    """A request as its HTTP stack sees it, before it is queued.
-
-    `headers` are its raw pairs, in any case; `body` is None where it cannot be read twice. `query` is the raw one.
-    """
-
-    scheme: str
-    host: str
-    port: int | None
-    path: str
-    headers: list[tuple[bytes, bytes]]
-    body: bytes | None
-    replayable: bool
-    model: str = ""
-    query: bytes = b""
-
-
-def marked(client: Any) -> Mark | None:
-    """The mark that decides over a client's requests: its own, else the carrier's, else that of the installation.
-
-    None: nobody's.
-    """
-    mark = getattr(client, MARK, None)
-    if mark is None:
-        mark = carried() or Installation.mark
-    if mark is None or mark.registry.disabled or passes():
-        return None
-    return mark
-
-
-def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
-    """Whose inference endpoint `path` on `host` is, as far as `mark` governs it; None: pass through."""
-    if mark.any_host:
-        return providers.adopt(host, path, mark.family)
-    provider = providers.recognise(host, path)
-    if provider is None and (host in mark.hosts or is_local(host)):
-        return providers.adopt(host, path, mark.hosts.get(host, "openai"))
-    return provider
-
-
-@lru_cache(maxsize=1024)
-def is_local(host: str) -> bool:
-    """Whether `host` is this machine or an address of a private network: self-hosted servers live there."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_private
 
 
 class GovernedCall(Turn, ABC):
@@ -273,63 +179,3 @@ class GovernedCall(Turn, ABC):
         error = {"message": text, "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
         headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
         return headers, {"type": "error", "error": error}
-
-
-def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: Sending, inquiry: Inquiry) -> Key:
-    """Whose quota the request counts against; keys are interned, so that a client's next request finds its own."""
-    names = _credential_names(provider)
-    secrets = tuple([pair for pair in sending.headers if pair[0] in names])
-    if not secrets:
-        secrets = tuple([(name.lower(), value) for name, value in sending.headers if name.lower() in names])
-    if provider.query_credential and sending.query:
-        secrets += _asked(provider, sending.query)
-    if provider.credential_part is not None:
-        secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
-    facts = (provider.name, sending.scheme, sending.host, sending.port, sending.path, hash(secrets), inquiry.model)
-    key = registry.interned.get(facts)
-    if key is None:
-        given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
-        key = Key(
-            provider.name,
-            base_url(provider, sending),
-            registry.digest(providers.credential_of(provider, given.get)),
-            providers.scope(provider, inquiry, sending.host, sending.path),
-            providers.family_of(provider, sending.path),
-        )
-        registry.intern(facts, key)
-    return key
-
-
-@lru_cache(maxsize=256)
-def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
-    # As the SDKs and the HTTP libraries spell them; another spelling is looked for only where none of these is there.
-    spelt = {name for plain in provider.credential for name in (plain, plain.title())}
-    spelt |= {name.replace("Openai", "OpenAI").replace("Api-Key", "API-Key") for name in spelt}
-    return frozenset(name.encode("ascii") for name in spelt)
-
-
-def _asked(provider: providers.Provider, query: bytes) -> tuple[tuple[bytes, bytes], ...]:
-    """The credentials in the query, as the headers that they stand for."""
-    given = parse_qs(query[:4096].decode("latin-1"))
-    pairs = [(header, given[name][0]) for name, header in provider.query_credential if name in given]
-    return tuple((header.encode("ascii"), value.encode("latin-1", "replace")) for header, value in pairs)
-
-
-def _payer(provider: providers.Provider, value: bytes) -> bytes:
-    return providers.payer(provider, value.decode("latin-1")).encode("latin-1")
-
-
-def base_url(provider: providers.Provider, sending: Sending) -> str:
-    """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint."""
-    port = f":{sending.port}" if sending.port is not None else ""
-    host = f"[{sending.host}]" if ":" in sending.host else sending.host
-    origin = f"{sending.scheme}://{host}{port}"
-    if provider.hosts:
-        return origin
-    return origin + _ENDPOINT.sub("", sending.path.removesuffix("/"), count=1)
-
-
-_ENDPOINT = re.compile(
-    r"/(?:chat/completions|v1(?:alpha|beta1?)?/(?:interactions|(?:models|tunedModels|publishers|projects)/.+)|[^/]*)$"
-)
-"""The end of a path that no base URL has: Google's SDK adds the version itself."""

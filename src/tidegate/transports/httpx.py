@@ -19,7 +19,9 @@ from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import UNREAL, GovernedCall, Sending, good, marked, provider_of
+from tidegate.transports.govern import UNREAL, GovernedCall, good
+from tidegate.transports.keys import Sending
+from tidegate.transports.marks import marked, provider_of
 from tidegate.transports.streams import StreamWatch
 
 OWN_STREAMS = frozenset(
@@ -146,7 +148,8 @@ class Stack:
                 body = request.content
             else:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
-            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, url.query)
+            query = url.query if provider.query_credential else b""
+            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, query)
             call = HttpxCall(mark, provider, sending)
         except Exception:
             unreadable()

@@ -20,7 +20,9 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import GovernedCall, Sending, marked, provider_of
+from tidegate.transports.govern import UNREAL, GovernedCall, good
+from tidegate.transports.keys import Sending
+from tidegate.transports.marks import marked, provider_of
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
 
@@ -39,8 +41,11 @@ class RequestsCall(GovernedCall):
                 response = self.wrapped(*self.args, **self.kwargs)
                 complete = not self.stream or response.status_code >= 400
                 body = response.content if complete else None
+                mocked = not self.mocks and _made_up(response)
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
+        if mocked:
+            return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
             return Sent(outcome, response=response)
@@ -53,6 +58,9 @@ class RequestsCall(GovernedCall):
 
     def judge_error(self, error: Exception) -> Outcome:
         """What an exception means: requests derives all of its own from OSError, wrong URLs among them."""
+        # What the network raises is translated where it is caught; a mock raises requests' own at once.
+        if not self.mocks and error.__context__ is None:
+            return UNREAL
         names = {each.__name__ for each in type(error).__mro__}
         if "ConnectionError" in names or "ChunkedEncodingError" in names or "ProtocolError" in names:
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
@@ -126,6 +134,12 @@ def put(module: ModuleType) -> None:
 
 
 TRANSPORT = Clients(("requests",), ("Session",), put)
+
+
+def _made_up(response: Any) -> bool:
+    # The body of what came over a connection is read from http.client's response; mocks hold theirs in memory
+    # (responses 0.26.3 `_form_response`, requests-mock 1.12.1 `response.py`).
+    return isinstance(getattr(getattr(response, "raw", None), "_fp", None), io.BytesIO)
 
 
 @lru_cache(maxsize=1024)

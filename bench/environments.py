@@ -1,0 +1,79 @@
+"""Installations of other people's software below .venv, made anew only when what they are made from has changed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HOME = ROOT / ".venv"
+
+MOST_SECONDS = 1200.0
+"""How long one installation may take: four times the longest seen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A virtual environment with `requirements`, everything in the exact versions of a file.
+
+    folder        where it is
+    pins          the file: `name==version` a line, perhaps with a marker
+    requirements  what is installed, with what it needs
+    alone         what is installed without what it needs: one of its modules is used by itself
+    ours          whether tidegate is installed in it, editable
+    """
+
+    folder: Path
+    pins: Path
+    requirements: tuple[str, ...]
+    alone: tuple[str, ...] = ()
+    ours: bool = True
+
+    @property
+    def bin(self) -> Path:
+        """Where its commands are."""
+        return self.folder / "bin"
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The exact version of everything in it, by package; where older Pythons have another, the newer one's."""
+        lines = (line.partition(";") for line in self.pins.read_text().splitlines())
+        pinned = (what.strip().partition("==") for what, _, older in lines if "<" not in older)
+        return {normal(name): version for name, _, version in pinned}
+
+    @property
+    def _made_from(self) -> str:
+        needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"] if self.ours else ()
+        return "\n".join((sys.version, *needs, *self.requirements, *self.alone, self.pins.read_text()))
+
+    def make(self, seconds: float = MOST_SECONDS) -> None:
+        """Install; nothing if it stands already. Raises CalledProcessError, or TimeoutExpired after so many seconds."""
+        if is_made_from(self.folder, self._made_from):
+            return
+        print(f"installing {self.folder.name} ...", file=sys.stderr, flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.folder)], check=True, timeout=seconds)
+        tidegate = ("--editable", str(ROOT)) if self.ours else ()
+        self._pip(seconds, *tidegate, *self.requirements)
+        if self.alone:
+            self._pip(seconds, "--no-deps", *self.alone)
+        (self.folder / "ready").write_text(self._made_from)
+
+    def _pip(self, seconds: float, *what: str) -> None:
+        pip = [str(self.bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        constraint = ["--no-cache-dir", "--constraint", str(self.pins)]
+        subprocess.run([*pip, *constraint, *what], check=True, timeout=seconds)
+
+
+def is_made_from(folder: Path, what: str) -> bool:
+    """Whether an installation stands that was made from this."""
+    ready = folder / "ready"
+    return ready.exists() and ready.read_text() == what
+
+
+def normal(package: str) -> str:
+    """A package's name as indexes compare it, without its extras."""
+    return re.sub(r"[-_.]+", "-", package.partition("[")[0].strip()).lower()

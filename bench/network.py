@@ -1,0 +1,49 @@
+"""The way between a client and its provider in virtual time: messages travel, connections have to be set up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.world import Timeline
+
+TRAVEL = 0.005
+"""Seconds each way."""
+
+SETUP = 0.003
+"""Seconds for each new connection, after those that are being set up already; who finds an idle one overtakes them.
+
+So that calls are overtaken by as many places as over HTTP (openai 3.52, request-bound and token-bound: 4 to 8).
+"""
+
+MOST_IDLE = 100
+"""Connections that are kept (openai 3.52: DEFAULT_CONNECTION_LIMITS)."""
+
+
+class Network:
+    """One client's connections."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._idle = self._opening = 0
+
+    def carry(self, action: Callable[[], object]) -> None:
+        """Plays `action` when a request that leaves now has arrived."""
+        delay = 0.0
+        if self._idle:
+            self._idle -= 1
+        else:
+            self._opening += 1
+            delay = SETUP * self._opening
+            self._timeline.after(delay, self._opened)
+        self._timeline.after(TRAVEL + delay, action)
+
+    def bring_back(self, action: Callable[[], object]) -> None:
+        """Plays `action` when an answer that leaves now has arrived."""
+        self._timeline.after(TRAVEL, action)
+
+    def release(self) -> None:
+        """An answer has been read to its end: its connection is free."""
+        self._idle = min(MOST_IDLE, self._idle + 1)
+
+    def _opened(self) -> None:
+        self._opening -= 1

@@ -1,0 +1,24 @@
+"""The plain SDK; option `retries`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from bench.peers.drivers.sdk import client_of, request
+from bench.peers.drivers.work import Call, Work, play
+
+
+@asynccontextmanager
+async def peer(work: Work) -> AsyncIterator[Call]:
+    """Calls as a script makes them."""
+    async with client_of(work, max_retries=work.options["retries"]) as client:
+
+        async def call(number: int, prompt: str) -> object:
+            return await client.chat.completions.create(**request(work, number, prompt))
+
+        yield call
+
+
+if __name__ == "__main__":
+    play(peer)

@@ -1,0 +1,152 @@
+"""One figure a scenario: rate, concurrency, levels, refusals and the gate that binds, over time. Needs matplotlib."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from bench.trace import Trace
+
+matplotlib.use("svg")
+from matplotlib import pyplot  # after the backend is chosen
+
+BINS = 60
+"""Bars of the rate's histogram."""
+
+OURS, ORACLE, REFUSED, LIMIT = "#1b6ca8", "#9aa5b1", "#c8102e", "#e08e0b"
+QUOTAS = ("#1b6ca8", "#2a9d6f", "#8a5a9e", "#b5651d")
+GATES = {
+    "quota": "#1b6ca8",
+    "pace": "#2a9d6f",
+    "concurrency": "#e08e0b",
+    "pause": "#8a5a9e",
+    "breaker": "#c8102e",
+}
+
+STYLE = {
+    "svg.hashsalt": "tidegate",
+    "svg.fonttype": "none",
+    "font.size": 8.5,
+    "font.family": "sans-serif",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#6b7785",
+    "axes.labelcolor": "#3a444f",
+    "xtick.color": "#6b7785",
+    "ytick.color": "#6b7785",
+    "axes.grid": True,
+    "grid.color": "#e6e9ed",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "lines.linewidth": 1.2,
+}
+
+
+def draw(trace: Trace, path: Path) -> None:
+    """Writes the figure; its format is that of the path's ending."""
+    with matplotlib.rc_context(STYLE):
+        figure, axes = pyplot.subplots(
+            4, 1, figsize=(7.2, 5.6), sharex=True, height_ratios=(1.0, 1.0, 1.0, 0.12), layout="constrained"
+        )
+        end = 1.03 * max(trace.oracle.makespan, trace.times[-1] if trace.times else trace.makespan)
+        _rate(axes[0], trace, end)
+        _concurrency(axes[1], trace)
+        _levels(axes[2], trace)
+        _gates(axes[3], trace)
+        for axis in axes:
+            axis.axvline(trace.oracle.makespan, color=ORACLE, linewidth=0.9, linestyle=(0, (1, 2)))
+        axes[0].set_xlim(0.0, end)
+        axes[3].set_xlabel("seconds (the dotted line: where the oracle is done)")
+        ratio = trace.makespan / trace.oracle.makespan
+        share = len(trace.refused) / trace.row.count
+        figure.suptitle(
+            f"{trace.row.name}: {ratio:.3f} of the oracle's time, {share:.3f} refusals a call",
+            x=0.01, ha="left", fontsize=9.5, color="#1f2933",
+        )  # fmt: skip
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        pyplot.close(figure)
+
+
+def _rate(axis: Any, trace: Trace, end: float) -> None:
+    width = end / BINS
+    edges = [width * place for place in range(BINS + 1)]
+    axis.stairs(_per_second(trace.oracle.admitted_at, edges), edges, color=ORACLE, label="oracle", linewidth=1.0)
+    ours = [at for at in trace.admitted if at <= end]
+    axis.stairs(_per_second(ours, edges), edges, color=OURS, label="admitted")
+    for instants, label, color in ((trace.refused, "429", REFUSED), (trace.met_outage, "met the outage", "#7a0c1e")):
+        if instants:
+            axis.plot(instants, [0.0] * len(instants), "|", color=color, markersize=7, label=label, clip_on=False)
+    axis.set_ylabel("calls a second")
+    axis.set_ylim(bottom=0.0)
+    _legend(axis)
+
+
+def _per_second(instants: Iterable[float], edges: Sequence[float]) -> list[float]:
+    width = edges[1] - edges[0]
+    counts = [0] * (len(edges) - 1)
+    for at in instants:
+        place = int(at / width)
+        if place < len(counts):
+            counts[place] += 1
+    return [count / width for count in counts]
+
+
+def _concurrency(axis: Any, trace: Trace) -> None:
+    axis.step(trace.times, trace.in_flight, where="post", color=OURS, label="in flight")
+    axis.step(trace.times, trace.limit, where="post", color=LIMIT, label="limit")
+    axis.set_ylabel("calls")
+    # A limit far above what is in flight binds nothing, and would flatten the rest.
+    axis.set_ylim(0.0, 1.4 * max([*trace.in_flight, 1.0]))
+    _legend(axis)
+
+
+def _levels(axis: Any, trace: Trace) -> None:
+    lowest = [min(line, default=0.0) for line in trace.mirrored.values()]
+    drawn = 0
+    for name, line in trace.true.items():
+        if not all(math.isnan(share) for share in line):
+            color = QUOTAS[drawn % len(QUOTAS)]
+            axis.plot(trace.times, _filled(line, trace), color=color, linewidth=2.4, alpha=0.3, label=f"{name}, true")
+            drawn += 1
+    for place, (name, line) in enumerate(trace.mirrored.items()):
+        color = QUOTAS[place % len(QUOTAS)]
+        axis.plot(trace.times, _filled(line, trace), color=color, linewidth=1.0, label=f"{name}, mirrored")
+    axis.set_ylabel("left of a limit")
+    axis.set_ylim(max(-0.5, min([0.0, *lowest])) - 0.03, 1.1)
+    axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+    if drawn or trace.mirrored:
+        _legend(axis)
+
+
+def _filled(line: list[float], trace: Trace) -> list[float]:
+    return line + [math.nan] * (len(trace.times) - len(line))
+
+
+def _gates(axis: Any, trace: Trace) -> None:
+    seen: dict[str, None] = {}
+    for gate, samples in groupby(
+        zip(trace.times, trace.gates, strict=True), key=lambda pair: pair[1].partition(" ")[0]
+    ):
+        instants = [at for at, _ in samples]
+        if gate:
+            step = trace.times[1] - trace.times[0] if len(trace.times) > 1 else 0.0
+            axis.axvspan(instants[0], instants[-1] + step, color=GATES.get(gate, "#55606d"), alpha=0.75, linewidth=0)
+            seen[gate] = None
+    axis.set_yticks([])
+    axis.grid(False)
+    axis.set_ylabel("gate", rotation=0, ha="right", va="center")
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=GATES.get(gate, "#55606d"), alpha=0.75) for gate in seen]
+    if handles:
+        axis.legend(handles, list(seen), loc="upper left", bbox_to_anchor=(1.0, 1.6), borderaxespad=0.2)
+
+
+def _legend(axis: Any) -> None:
+    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.2)

@@ -1,0 +1,89 @@
+"""What a controller does in the course of a run in virtual time, sampled at even instants."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from bench.scenarios import Row
+from bench.virtual import Laboratory
+from tidegate.core.snapshot import KeySnapshot
+from tidegate.settings import Settings
+from tidegate.testing import Schedule
+
+SAMPLES = 400
+"""Instants of a figure: one for each of its points."""
+
+LONGEST = 4.0
+"""Ideals after which nothing is drawn any more."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """One run in the course of time.
+
+    Each list has a figure for every instant of `times` (seconds). `mirrored` is the level of each quota as the
+    controller believes it, `true` the level of each limiter as the provider counts it, both as shares of their limit
+    (NaN where there is none). `admitted`, `refused` and `met_outage` are instants at the provider.
+    """
+
+    row: Row
+    oracle: Schedule
+    times: list[float] = field(default_factory=list)
+    limit: list[float] = field(default_factory=list)
+    in_flight: list[float] = field(default_factory=list)
+    waiting: list[float] = field(default_factory=list)
+    gates: list[str] = field(default_factory=list)
+    mirrored: dict[str, list[float]] = field(default_factory=dict)
+    true: dict[str, list[float]] = field(default_factory=dict)
+    admitted: tuple[float, ...] = ()
+    refused: tuple[float, ...] = ()
+    met_outage: tuple[float, ...] = ()
+    makespan: float = 0.0
+
+    def sample(self, laboratory: Laboratory) -> None:
+        """Adds an instant."""
+        now = laboratory.now
+        for key in laboratory.registry.snapshot().keys.values():
+            self._controller(key, len(self.times))
+            self.times.append(now)
+        if self.times:
+            for level in laboratory.accounts.levels("key"):
+                share = level.remaining / level.limit if level.limit < math.inf else math.nan
+                _put(self.true, level.name, share, len(self.times) - 1)
+
+    def _controller(self, key: KeySnapshot, before: int) -> None:
+        self.limit.append(key.limit)
+        self.in_flight.append(key.in_flight)
+        self.waiting.append(key.waiting)
+        self.gates.append(key.gate if key.waiting else "")
+        for quota in key.quotas:
+            _put(self.mirrored, quota.name, quota.level / quota.limit if quota.limit else math.nan, before)
+
+
+def _put(series: dict[str, list[float]], name: str, value: float, before: int) -> None:
+    """Appends to the series called `name`, which begins with as many gaps as there were instants before it."""
+    line = series.setdefault(name, [])
+    line.extend([math.nan] * (before - len(line)))
+    line.append(value)
+
+
+def record(row: Row, seed: int, settings: Settings | None = None) -> Trace:
+    """One row at one seed, watched; watching changes nothing of it."""
+    laboratory = Laboratory(row, seed, settings)
+    trace = Trace(row, row.ideal(seed))
+    step = 1.2 * trace.oracle.makespan / SAMPLES
+    last = LONGEST * trace.oracle.makespan
+
+    def look() -> None:
+        trace.sample(laboratory)
+        if laboratory.unfinished and laboratory.now < last:
+            laboratory.after(step, look)
+
+    laboratory.after(step / 2, look)
+    laboratory.run()
+    trace.admitted = laboratory.accounts.truth().admitted_at
+    trace.refused = tuple(laboratory.refused_at)
+    trace.met_outage = tuple(laboratory.met_outage_at)
+    trace.makespan = laboratory.makespan
+    return trace

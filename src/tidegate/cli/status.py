@@ -1,0 +1,68 @@
+"""`tidegate status`: what the processes of every run under way do, and what those who wait in them wait for."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.complaints import stop
+from tidegate.cli.run_lines import amount, clock, sized
+from tidegate.core.outlook import foresee
+from tidegate.launch.totals import KeyTotal
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each key, for programs.")] = False,
+) -> None:
+    """What every `tidegate run` of yours does now: by key, what is under way, who waits for what, and until when."""
+    if os.name != "posix":
+        raise stop("status shows what `tidegate run` does, which needs a POSIX system")
+    from tidegate.launch.runs import under_way
+
+    now = time.monotonic()
+    found = list(under_way())
+    for run in found:
+        if not as_json:
+            typer.echo(f"{run.command} (pid {run.pid})")
+        for key in sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key)):
+            if as_json:
+                typer.echo(json.dumps({"pid": run.pid, "command": run.command, **facts(key, now)}, ensure_ascii=False))
+            else:
+                for line in lines(key, now):
+                    typer.echo(line)
+    if not found and not as_json:
+        typer.echo("nothing runs under `tidegate run` (TIDEGATE_LOG=off keeps no counts)")
+
+
+def facts(key: KeyTotal, now: float) -> dict[str, Any]:
+    """One key as plain values; durations are in seconds, null where nothing known says them."""
+    seen = key.outlook(now)
+    ahead = foresee(seen)
+    return {
+        "key": key.key,
+        "in_flight": key.in_flight,
+        "limit": key.slots,
+        "waiting": key.waiting,
+        "gate": ahead.gate,
+        "eta": ahead.seconds,
+        "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
+    }
+
+
+def lines(key: KeyTotal, now: float) -> Iterator[str]:
+    """One key in words."""
+    seen = key.outlook(now)
+    ahead = foresee(seen)
+    yield f"  {key.key}"
+    parts = [f"{key.in_flight} in flight of {key.slots}", f"{key.waiting} waiting"]
+    if key.waiting:
+        parts.append(f"gate: {ahead.gate or 'none'}")
+        parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}")
+    yield f"    {' · '.join(parts)}"
+    for quota in seen.quotas:
+        yield f"    {amount(max(0.0, quota.level))} of {sized(quota.name, quota.limit, quota.window)} left"

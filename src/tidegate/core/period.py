@@ -1,0 +1,128 @@
+"""What a quota counts over and how it comes back, inferred from the times that its answers name.
+
+Theory of operation. A reset is the time until full of a bucket, so `reset · limit / used` is its window: every answer
+bounds it, and the bounds are intersected. Where no window makes all of them true, one of three things is so. The same
+instant is named again and again: it is the boundary of a fixed window. The same time is: what was taken last comes
+back so much later, and the quota counts over a rolling window. Else the bucket holds less than its limit (a minute's
+quota enforced over seconds) and is full soon: what remains, and what comes back until then, is what it holds.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.derive import snap, usable_window, window_interval
+from tidegate.core.vocabulary import Reading, Refill
+
+DENIED = 2.0
+DENIABLE = 1.0 / 3.0
+"""A declared window is denied by a reset that says half or double of it while a third of the limit is used. With less
+used, resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
+
+JITTER = 0.1
+JITTER_SHARE = 0.1
+"""Seconds by which instants and times that are the same may differ (new connections, a busy loop), and share of the
+time that they may."""
+
+MOST_TAKEN = 1024
+"""Steps that are kept of what was taken when, for as long as the quota may be one of a rolling window."""
+
+SHORTEST = 1.0
+"""Seconds; no provider counts over less (PROVIDERS.md rule 2), so a bucket that is full sooner holds less."""
+
+
+class Period:
+    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is.
+
+    `taken` says what was taken when (instant, units), for as long as it may have turned to a rolling window.
+    """
+
+    __slots__ = (
+        "_default",
+        "_denied",
+        "_first",
+        "_high",
+        "_low",
+        "_same_instant",
+        "_same_time",
+        "brim",
+        "taken",
+        "turned",
+        "used",
+    )
+
+    def __init__(self, default: float) -> None:
+        self._default = default
+        self._denied = False
+        self.turned: Refill | None = None
+        self.forget()
+
+    @property
+    def returns_after(self) -> float:
+        """Seconds after which what was taken comes back, where the window is a rolling one."""
+        return self._first[1] if self._first is not None else self._default
+
+    def forget(self) -> None:
+        """Begins anew: the limit has changed."""
+        self._low, self._high = 0.0, float("inf")
+        self._first: tuple[float, float] | None = None
+        self._same_instant = self._same_time = True
+        self.brim: float | None = None
+        self.used = 0.0
+        self.taken: list[tuple[float, float]] = []
+
+    def window(self, reading: Reading, sent_at: float, so_far: float) -> float:
+        """The window in seconds, by one more answer, to the request sent at `sent_at`."""
+        declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
+        if limit is None or remaining is None or reset is None:
+            return usable_window(declared, so_far)
+        if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
+            return usable_window(declared, so_far)
+        seen = window_interval(limit, remaining, reset, reading.resolution, reading.quantum)
+        if seen is None or seen[0] <= 0.0:
+            return so_far
+        if declared is not None and not self._denied:
+            if seen[0] <= DENIED * declared and seen[1] * DENIED >= declared:
+                return usable_window(declared, so_far)
+            self._denied = True
+        self._compare(sent_at, limit - remaining, reset, reading.resolution)
+        return usable_window(self._infer(seen, limit, remaining, reset, so_far), so_far)
+
+    def _infer(
+        self, seen: tuple[float, float], limit: float, remaining: float, reset: float, so_far: float
+    ) -> float | None:
+        low, high = max(self._low, seen[0]), min(self._high, seen[1])
+        natural = snap(low, high, so_far)
+        denied = low > high
+        if denied:
+            if self._same_instant or self._same_time:
+                if not (self._same_instant and self._same_time):
+                    self.turned = "fixed" if self._same_instant else "rolling"
+                return so_far
+            low, high = seen
+            natural = snap(low, high, so_far)
+        # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
+        small = high < SHORTEST or (denied and natural is None and high < self._default)
+        if small and self.brim is None:
+            self.brim = 1.0
+        self._low, self._high = low, high
+        if self.brim is None:
+            return natural or (low + min(high, 2 * low)) / 2
+        window = max(natural or 0.0, self._default)
+        self.brim = min(limit, max(self.brim, remaining + reset * limit / window))
+        return window
+
+    def _compare(self, sent_at: float, used: float, reset: float, resolution: float) -> None:
+        if self._same_time and len(self.taken) < MOST_TAKEN and used > self.used:
+            self.taken.append((sent_at, used - self.used))
+            self.used = used
+        if self._first is None:
+            self._first = sent_at, reset
+            return
+        first_at, first_reset = self._first
+        slack = min(JITTER, JITTER_SHARE * first_reset) + resolution
+        if sent_at > first_at + first_reset:
+            self._first = sent_at, reset
+            return
+        self._same_instant = self._same_instant and abs(sent_at + reset - first_at - first_reset) <= slack
+        self._same_time = self._same_time and abs(reset - first_reset) <= slack
+        if not self._same_time:
+            self.taken.clear()

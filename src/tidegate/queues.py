@@ -1,0 +1,288 @@
+"""Key to slots, under one short lock: decide inside it, act after it.
+
+Every step of a call takes the lock for a few microseconds, lets the core decide, and returns what to do; waking and
+telling listeners happen after the lock is free. There is no background thread and no polling.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from itertools import islice
+
+from tidegate import forking, opening
+from tidegate.core import events, learned
+from tidegate.core.admission import Admission, Permit
+from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
+from tidegate.errors import PermitMisuse
+from tidegate.learned import Seeds
+from tidegate.line import Price, Waiter
+from tidegate.listening import Listeners
+from tidegate.settings import Settings
+from tidegate.slots import Slots
+
+ABANDONED = Outcome(Kind.ABANDONED)
+
+
+class Queues:
+    """The slots of every key of a process, and the steps that a call takes at them; `clock` is in monotonic seconds.
+
+    Keys that an earlier run knew begin with its `seeds`, whose ages count from now.
+    """
+
+    def __init__(self, settings: Settings, clock: Callable[[], float], draw: Callable[[], float], seeds: Seeds) -> None:
+        self._settings = settings
+        self._seeds = seeds
+        self._began_at = clock()
+        self.clock = clock
+        self.draw = draw
+        self._lock = threading.Lock()
+        self._slots: OrderedDict[Key, Slots] = OrderedDict()
+        self._listeners = Listeners()
+        self._dropped: deque[tuple[Permit, Outcome]] = deque()
+        forking.follow(self)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings it was made with: they hold for its life."""
+        return self._settings
+
+    def enter(self, key: Key, price: Price, window: float) -> Permit | None:
+        """The permit of a call that `key` admits at once; None where it must wait, or where somebody listens.
+
+        Most calls come and go this way; the others, and all of them where events are told, have the whole dialogue.
+        """
+        if self._listeners.all:
+            return None
+        with self._lock:
+            now = self.clock()
+            permit = self._slots_of(key, window, now).enter(price, now)
+        if self._dropped:
+            self._drain()
+        return permit
+
+    def stand(self, waiter: Waiter, key: Key, window: float) -> Permit | None:
+        """Admits a call at once, or puts it in the line of `key`; `window` is the provider's usual one in seconds."""
+        out = self._out()
+        with self._lock:
+            now = self.clock()
+            slots = self._slots_of(key, window, now)
+            waiter.belong(slots)
+            woken = slots.stand(waiter, now, out)
+            permit, waiter.permit = waiter.permit, None
+        if woken or out or self._dropped:
+            self._act(woken, out)
+        return permit
+
+    def seat(self, waiter: Waiter, key: Key, window: float) -> None:
+        """Ties a call that has passed without standing to the line it may have to return to."""
+        with self._lock:
+            waiter.belong(self._slots_of(key, window, self.clock()))
+        if self._dropped:
+            self._drain()
+
+    def look(self, waiter: Waiter) -> Permit | None:
+        """The permit of a waiting call, where it has one by now."""
+        out = self._out()
+        with self._lock:
+            slots = waiter.slots
+            woken = []
+            if waiter.permit is None and slots is not None:
+                woken = [each for each in slots.pump(self.clock(), out) if each is not waiter]
+            permit, waiter.permit = waiter.permit, None
+            if permit is not None:
+                # It goes out now; the permit was given when somebody else settled.
+                permit.sent_at = self.clock()
+        self._act(woken, out)
+        return permit
+
+    def settle(self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None) -> None:
+        """Gives a permit back with what its attempt came to; raises `PermitMisuse` for one already given back.
+
+        `rejoin` is the call that held it, where it goes on: it stands at its old place before anybody else is let in.
+        """
+        out: list[events.Event] | None = [] if self._listeners.all else None
+        with self._lock:
+            if permit.settled:
+                raise PermitMisuse(f"{permit.key}: this permit was settled before")
+            woken = self._settle(permit, outcome, out, rejoin)
+            if rejoin is not None:
+                woken = [waiter for waiter in woken if waiter is not rejoin]
+        if woken or out or self._dropped:
+            self._act(woken, out)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Gives up a place in the line, or a permit that was given and never used."""
+        if not waiter.standing and waiter.permit is None:
+            return
+        out = self._out()
+        woken = self._remove(waiter, out)
+        if woken or out or self._dropped:
+            self._act(woken, out)
+
+    def learn(self, permit: Permit, outcome: Outcome) -> None:
+        """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
+        out = self._out()
+        with self._lock:
+            now = self.clock()
+            permit.admission.learn(permit, outcome, now, out)
+            woken = self._pump(permit.admission, now, out)
+        self._act(woken, out)
+
+    def learn_usage(self, permit: Permit, inquiry: Inquiry, usage: Usage) -> None:
+        """Teaches the key's estimate what a request of that shape used."""
+        with self._lock:
+            permit.admission.estimate.learn(inquiry, usage)
+        if self._dropped:
+            self._drain()
+
+    def resent(self, waiter: Waiter, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        with self._lock:
+            counts = waiter.slots.admission.counts
+            counts.resent += 1
+            counts.absorbed += after in CAPACITY
+        if self._dropped:
+            self._drain()
+
+    def gave_up(self, waiter: Waiter, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity; `unsent` where no attempt of it was ever made."""
+        with self._lock:
+            counts = waiter.slots.admission.counts
+            counts.given_up += 1
+            counts.unsent += unsent
+        if self._dropped:
+            self._drain()
+
+    def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
+        """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry.
+
+        Whatever code was interrupted may hold a listener's lock, so the next step of anybody tells of it.
+        """
+        self._dropped.append((permit, outcome))
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            self._drain()
+
+    def tell(self, event: events.Event) -> None:
+        """Tells the listeners of an event that no lock was needed for."""
+        self._act([], [event])
+
+    @property
+    def listening(self) -> bool:
+        """Whether anybody would hear an event."""
+        return bool(self._listeners.all)
+
+    def before_fork(self) -> None:
+        """Lets the step under way end, so that the child finds nothing half done."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Goes on."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Forgets who waits and what is under way: it is the parent's."""
+        self._lock = threading.Lock()
+        self._dropped.clear()
+        self._listeners.untold.clear()
+        for slots in self._slots.values():
+            slots.line.clear()
+            slots.admission.forked()
+
+    def _out(self) -> list[events.Event] | None:
+        return [] if self._listeners.all else None
+
+    def _slots_of(self, key: Key, window: float, now: float) -> Slots:
+        slots = self._slots.get(key)
+        if slots is None:
+            self._evict(now)
+            slots = self._slots[key] = Slots(Admission(key, self.settings, window, now))
+            if self._seeds and (found := self._seeds.take(key)) is not None:
+                known, age = found
+                learned.seed(slots.admission, known, age + now - self._began_at, now)
+            if opening.told is not None:
+                opening.told(slots)
+        else:
+            self._slots.move_to_end(key)
+        return slots
+
+    def _evict(self, now: float) -> None:
+        # Least recently used first; a key with calls waiting or under way is never forgotten.
+        over = len(self._slots) >= self.settings.max_keys
+        for key in list(islice(self._slots, 64 if over else 2)):
+            slots = self._slots[key]
+            if not slots.idle:
+                self._slots.move_to_end(key)
+            elif over or now - slots.admission.used_at > self.settings.idle_after:
+                del self._slots[key]
+                over = len(self._slots) >= self.settings.max_keys
+
+    def _remove(self, waiter: Waiter, out: list[events.Event] | None) -> list[Waiter]:
+        slots: Slots | None = waiter.slots
+        if slots is None:
+            return []
+        with self._lock:
+            now = self.clock()
+            permit, waiter.permit = waiter.permit, None
+            if permit is not None:
+                if not permit.settled and permit.generation == slots.admission.generation:
+                    slots.admission.withdraw(permit, now, out)
+                return slots.pump(now, out)
+            return slots.leave(waiter, now, out)
+
+    def _settle(
+        self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
+    ) -> list[Waiter]:
+        now = self.clock()
+        admission = permit.admission
+        if permit.generation != admission.generation:
+            permit.settled = True
+        elif not permit.settled:
+            draw = 0.0 if outcome.kind is OK else self.draw()
+            admission.settle(permit, outcome, now, draw, out)
+        if rejoin is not None and rejoin.slots is not None:
+            rejoin.slots.rejoin(rejoin, now)
+        return self._pump(admission, now, out)
+
+    def _pump(self, admission: Admission, now: float, out: list[events.Event] | None) -> list[Waiter]:
+        slots = self._slots.get(admission.key)
+        if slots is None or slots.admission is not admission or not slots.line.count:
+            return []
+        return slots.pump(now, out)
+
+    def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
+        """Wakes, gives back what was dropped meanwhile, and tells, with the lock free."""
+        self._wake_all(woken, out)
+        if self._dropped:
+            self._drain()
+        if out or self._listeners.untold:
+            self._listeners.tell(out or ())
+
+    def _wake_all(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
+        dead = [waiter for waiter in woken if not _wake(waiter)]
+        while dead:
+            # Its event loop is closed: nobody will ever use its place or its permit.
+            dead += [waiter for waiter in self._remove(dead.pop(), out) if not _wake(waiter)]
+
+    def _drain(self) -> None:
+        while self._dropped:
+            out = self._out()
+            with self._lock:
+                try:
+                    permit, outcome = self._dropped.popleft()
+                except IndexError:
+                    return
+                woken = self._settle(permit, outcome, out)
+            self._wake_all(woken, out)
+            self._listeners.untold.extend(out or ())
+
+
+def _wake(waiter: Waiter) -> bool:
+    waker = waiter.waker
+    if waker is None:
+        return True
+    if waiter.permit is None and waiter.until is not None:
+        return waker.arm(waiter.until)
+    return waker.wake()

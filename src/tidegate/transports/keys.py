@@ -1,0 +1,89 @@
+"""Whose quota a request counts against: its key, from where it goes and from the credential that pays."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import parse_qs
+
+from tidegate import providers
+from tidegate.core.vocabulary import Inquiry, Key
+from tidegate.registries import RateLimitRegistry
+
+
+class Sending(NamedTuple):
+    """A request as its HTTP stack sees it, before it is queued.
+
+    `headers` are its raw pairs, in any case; `body` is None where it cannot be read twice. `query` is the raw one.
+    """
+
+    scheme: str
+    host: str
+    port: int | None
+    path: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes | None
+    replayable: bool
+    model: str = ""
+    query: bytes = b""
+
+
+def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: Sending, inquiry: Inquiry) -> Key:
+    """Whose quota the request counts against; keys are interned, so that a client's next request finds its own."""
+    names = _credential_names(provider)
+    secrets = tuple([pair for pair in sending.headers if pair[0] in names])
+    if not secrets:
+        secrets = tuple([(name.lower(), value) for name, value in sending.headers if name.lower() in names])
+    if provider.query_credential and sending.query:
+        secrets += _asked(provider, sending.query)
+    if provider.credential_part is not None:
+        secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
+    facts = (provider.name, sending.scheme, sending.host, sending.port, sending.path, hash(secrets), inquiry.model)
+    key = registry.interned.get(facts)
+    if key is None:
+        given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
+        key = Key(
+            provider.name,
+            base_url(provider, sending),
+            registry.digest(providers.credential_of(provider, given.get)),
+            providers.scope(provider, inquiry, sending.host, sending.path),
+            providers.family_of(provider, sending.path),
+        )
+        registry.intern(facts, key)
+    return key
+
+
+@lru_cache(maxsize=256)
+def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
+    # As the SDKs and the HTTP libraries spell them; another spelling is looked for only where none of these is there.
+    spelt = {name for plain in provider.credential for name in (plain, plain.title())}
+    spelt |= {name.replace("Openai", "OpenAI").replace("Api-Key", "API-Key") for name in spelt}
+    return frozenset(name.encode("ascii") for name in spelt)
+
+
+def _asked(provider: providers.Provider, query: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """The credentials in the query, as the headers that they stand for."""
+    given = parse_qs(query[:4096].decode("latin-1"))
+    pairs = [(header, given[name][0]) for name, header in provider.query_credential if name in given]
+    return tuple((header.encode("ascii"), value.encode("latin-1", "replace")) for header, value in pairs)
+
+
+def _payer(provider: providers.Provider, value: bytes) -> bytes:
+    return providers.payer(provider, value.decode("latin-1")).encode("latin-1")
+
+
+def base_url(provider: providers.Provider, sending: Sending) -> str:
+    """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint."""
+    port = f":{sending.port}" if sending.port is not None else ""
+    host = f"[{sending.host}]" if ":" in sending.host else sending.host
+    origin = f"{sending.scheme}://{host}{port}"
+    if provider.hosts:
+        return origin
+    return origin + _ENDPOINT.sub("", sending.path.removesuffix("/"), count=1)
+
+
+_ENDPOINT = re.compile(
+    r"/(?:chat/completions|v1(?:alpha|beta1?)?/(?:interactions|(?:models|tunedModels|publishers|projects)/.+)|[^/]*)$"
+)
+"""The end of a path that no base URL has: Google's SDK adds the version itself."""

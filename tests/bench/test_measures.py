@@ -1,0 +1,110 @@
+"""What is made of a run: figures, and which bounds were missed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench import common, lab, overhttp
+from bench.measures import behind, checks, out_of_place
+from bench.scenarios import KNEE, OUTAGE
+from tests.bench.rows import REJECTING, SMALL, STREAMED
+from tidegate.testing import Counts, Schedule, Truth
+
+
+def test_a_call_is_out_of_place_by_as_many_as_it_was_overtaken_by() -> None:
+    assert out_of_place([0, 1, 2, 3]) == 0
+    assert out_of_place([1, 2, 3, 0]) == pytest.approx(6 / 4)
+    assert out_of_place([0, 1, 0, 2]) == 0
+
+
+def test_a_call_is_behind_by_what_the_oracle_had_it_let_in_earlier() -> None:
+    truth = Truth(9.0, Counts(), {}, ("1", "0", "2"), (0.5, 0.75, 4.0))
+    assert behind(truth, Schedule((0.0, 0.25, 1.0), (1.0, 1.0, 2.0))) == 0.75
+
+
+def test_each_bound_that_is_missed_is_named() -> None:
+    from bench import virtual
+
+    run = replace(virtual.run(SMALL, 0), refused=0)
+    asked = {check.name for check in checks(SMALL, [run]) if not check.holds}
+    assert asked == ({"small: ratio"} if run.ratio > SMALL.family.ratio else set())
+    bad = replace(run, makespan=100.0, refused=50, lost=1, displaced=3.0, hits=21, held=1.6)
+    missed = [check.name for check in checks(SMALL, [bad]) if not check.holds]
+    assert missed == ["small: ratio", "small: 429s per call", "small: calls lost", "small: displaced"]
+    out, kneeling = replace(SMALL, family=OUTAGE), replace(SMALL, family=KNEE)
+    assert "small: hits in the outage" in [check.name for check in checks(out, [bad]) if not check.holds]
+    assert "small: latency over the unloaded" in [check.name for check in checks(kneeling, [bad]) if not check.holds]
+
+
+def test_one_seed_that_loses_a_call_is_enough_to_miss() -> None:
+    from bench import virtual
+
+    run = virtual.run(SMALL, 0)
+    runs = [run, run, replace(run, lost=1)]
+    assert [check.holds for check in checks(SMALL, runs) if check.name == "small: calls lost"] == [False]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    """Runs the laboratory's command with these arguments on the small row; returns its exit code."""
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    monkeypatch.setattr(lab, "RESULTS", tmp_path)
+
+    def run(row, *arguments: str) -> int:
+        monkeypatch.setattr(lab, "ROWS", (row,))
+        monkeypatch.setattr(lab, "NAMES", (row.name,))
+        monkeypatch.setattr("sys.argv", ["lab", *arguments])
+        return lab.main()
+
+    return run
+
+
+def test_the_command_writes_a_table_and_ends_with_1_where_a_bound_is_missed(bench, tmp_path, capsys) -> None:
+    lenient = replace(SMALL, family=replace(SMALL.family, ratio=9.0, refused=9.0))
+    assert bench(lenient, "--virtual", "--seeds", "2") == 0
+    assert "MISSED" not in capsys.readouterr().out
+    found = json.loads((tmp_path / "lab-virtual.json").read_text())
+    assert [run["seed"] for run in found["figures"]["small"]["runs"]] == [0, 1]
+    assert "| small |" in (tmp_path / "lab-virtual.md").read_text()
+    assert bench(replace(SMALL, family=replace(SMALL.family, ratio=0.5)), "--virtual", "--seeds", "1") == 1
+    assert "small: ratio" in capsys.readouterr().out
+
+
+def test_a_row_that_does_not_exist_is_refused(bench, capsys) -> None:
+    with pytest.raises(SystemExit):
+        bench(SMALL, "--only", "large")
+    assert "no row is called large" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("row", [SMALL, STREAMED], ids=["whole", "streamed"])
+def test_over_http_every_call_is_answered_and_measured(row) -> None:
+    row = replace(row, count=30)
+    run = overhttp.run(row, 0)
+    assert (run.lost, run.calls, run.peak <= row.callers) == (0, 30, True)
+    assert run.makespan > 0.9 * run.ideal
+    assert run.displaced <= 2.0
+    assert run.cpu > 0
+    assert 0.8 < run.held < 1.5
+
+
+def test_over_http_a_call_that_fails_is_lost() -> None:
+    run = overhttp.run(REJECTING, 0)
+    assert (run.lost, run.losses) == (2, {"BadRequestError": 2})
+
+
+def test_over_http_a_call_that_never_ends_is_lost(monkeypatch) -> None:
+    monkeypatch.setattr(overhttp, "PATIENCE", 0.0)
+    monkeypatch.setattr(overhttp, "GRACE", 1.0)
+    run = overhttp.run(SMALL, 0)
+    assert run.losses.keys() == {"never ended"}
+    assert 0 < run.lost < SMALL.count
+
+
+def test_a_row_that_is_measured_against_the_plain_sdk_brings_its_time() -> None:
+    row = replace(SMALL, scenario=replace(SMALL.scenario, limiters=(), dialect="none"), against_plain=True, count=20)
+    run = overhttp.run(row, 0)
+    assert run.bare is not None
+    assert run.ratio == run.makespan / run.bare

@@ -1,0 +1,123 @@
+"""The laboratory in virtual time: the same by seed, and honest about what was lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bench import virtual
+from bench.measures import Run
+from bench.scenarios import row_named
+from bench.trace import record
+from bench.virtual import Laboratory
+from tests.bench.rows import REJECTING, SMALL, STREAMED
+from tidegate.settings import Settings
+from tidegate.testing import Limit, OutageSpan
+
+
+def _without_cpu(run: Run) -> Run:
+    return replace(run, cpu=0.0)
+
+
+@pytest.mark.parametrize("name", ["token-bound", "three-buckets", "streams", "silent-tokens", "outage"])
+def test_a_run_is_the_same_for_the_same_seed(name: str) -> None:
+    row = row_named(name)
+    assert _without_cpu(virtual.run(row, 1)) == _without_cpu(virtual.run(row, 1))
+    assert _without_cpu(virtual.run(row, 1)) != _without_cpu(virtual.run(row, 2))
+
+
+def test_a_world_begins_somewhere_within_a_second_which_the_seed_decides() -> None:
+    assert Laboratory(SMALL, 1).wall() == Laboratory(SMALL, 1).wall() != Laboratory(SMALL, 2).wall()
+    assert 0.0 <= Laboratory(SMALL, 1).wall() - virtual.EPOCH < 1.0
+
+
+@pytest.mark.parametrize("row", [SMALL, STREAMED], ids=["whole", "streamed"])
+def test_every_call_is_answered_once_and_every_permit_comes_back(row) -> None:
+    laboratory = Laboratory(row, 0)
+    laboratory.run()
+    total = laboratory.accounts.truth().total
+    assert (total.answered, total.in_flight, laboratory.unfinished) == (row.count, 0, 0)
+    assert not laboratory.losses
+    assert all(sending.permit.settled for sending in laboratory.sends)
+    (key,) = laboratory.registry.snapshot().keys.values()
+    assert (key.in_flight, key.waiting, key.answered) == (0, 0, row.count)
+
+
+def test_no_more_calls_are_made_at_once_than_there_are_callers() -> None:
+    for row in (SMALL, STREAMED):
+        row = replace(row, scenario=replace(row.scenario, limiters=()), callers=7)
+        assert virtual.run(row, 0).peak == 7
+
+
+def test_limits_are_read_from_headers_that_the_dialect_wrote() -> None:
+    laboratory = Laboratory(SMALL, 0)
+    laboratory.run()
+    (key,) = laboratory.registry.snapshot().keys.values()
+    assert [(quota.unit, quota.limit) for quota in key.quotas] == [("requests", 20.0)]
+    silent = Laboratory(replace(SMALL, scenario=replace(SMALL.scenario, headers=False, retry_after="none")), 0)
+    silent.run()
+    (key,) = silent.registry.snapshot().keys.values()
+    assert all(quota.level == quota.limit or quota.limit == 20.0 for quota in key.quotas)
+    assert silent.accounts.truth().total.refusals > 0
+
+
+def test_a_call_that_the_provider_turns_away_is_lost() -> None:
+    run = virtual.run(REJECTING, 0)
+    assert run.lost == 2
+    assert run.losses == {"permanent 400": 2}
+
+
+def test_a_call_that_waits_too_long_is_lost() -> None:
+    run = virtual.run(replace(SMALL, callers=50), 0, Settings(max_wait=0.8))
+    assert 0 < run.lost < SMALL.count
+
+
+def test_callers_repeat_what_a_transient_failure_ended_as_their_sdk_does() -> None:
+    span = OutageSpan(start=0.3, end=0.6, status=500)
+    run = virtual.run(replace(SMALL, scenario=replace(SMALL.scenario, outages=(span,))), 0)
+    assert (run.lost, run.hits > 0) == (0, True)
+
+
+def test_what_the_oracle_does_is_never_beaten_where_nothing_is_lost() -> None:
+    for seed in range(3):
+        assert virtual.run(SMALL, seed).ratio >= 1.0
+
+
+def test_prompts_are_as_long_as_the_tokens_of_the_provider_say() -> None:
+    limits = (Limit(limit=4000, window=1.0, unit="tokens"),)
+    scenario = replace(SMALL.scenario, limiters=limits, chars_per_token=2.0)
+    laboratory = Laboratory(replace(SMALL, scenario=scenario, sizes=(400, 400)), 0)
+    laboratory.run()
+    (key,) = laboratory.registry.snapshot().keys.values()
+    assert key.chars_per_token == pytest.approx(2.0, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["silent-changing", "outage", "fixed-windows"])
+def test_watching_changes_nothing(name: str) -> None:
+    row = row_named(name)
+    row = replace(row, count=row.count // 3)
+    laboratory = Laboratory(row, 0)
+    laboratory.run()
+    trace = record(row, 0)
+    assert trace.admitted == laboratory.accounts.truth().admitted_at
+    assert trace.makespan == laboratory.makespan
+
+
+def test_a_trace_has_a_figure_for_every_instant() -> None:
+    trace = record(SMALL, 0)
+    count = len(trace.times)
+    assert count > 100
+    assert trace.times == sorted(trace.times)
+    assert all(len(line) == count for line in (trace.limit, trace.in_flight, trace.waiting, trace.gates))
+    assert {name: len(line) for name, line in {**trace.true, **trace.mirrored}.items()} == {"requests": count}
+    assert len(trace.admitted) == SMALL.count
+    assert max(trace.in_flight) <= SMALL.callers
+    assert any(gate.startswith("quota") for gate in trace.gates)
+
+
+def test_without_limits_the_plain_sdk_is_as_quick_as_the_governed_one_whose_callers_pass_at_once() -> None:
+    row = replace(SMALL, scenario=replace(SMALL.scenario, limiters=(), dialect="none"), callers=10, against_plain=True)
+    run = virtual.run(row, 0)
+    assert run.bare == virtual.bare(row, 0)
+    assert run.ratio == pytest.approx(1.0, abs=0.001)

@@ -1,0 +1,120 @@
+"""`tidegate status`: what every run under way does, told from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.running import PYTHON, RUN, TIDEGATE, environ
+from tests.cli.test_run_calls import ASK
+from tests.core.values import KEY, answer, bucket
+from tidegate.cli.main import app
+from tidegate.core.admission import Admission
+from tidegate.core.vocabulary import Cost
+from tidegate.launch.runs import COMMAND, PREFIX
+from tidegate.launch.sheets import Sheets
+from tidegate.line import Waiter
+from tidegate.settings import Settings
+from tidegate.slots import Slots
+from tidegate.testing import Limit, Scenario, SimulatorProcess
+
+PATIENCE = 60.0
+"""Seconds after which a run that does not show fails the test."""
+
+PROGRAM = """
+from concurrent.futures import ThreadPoolExecutor
+from ask import ask
+with ThreadPoolExecutor(40) as threads:
+    list(threads.map(ask, range(40)))
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def of_a_run(below: Path, pid: int, command: str = "python") -> Path:
+    folder = below / f"{PREFIX}{pid}"
+    folder.mkdir()
+    (folder / COMMAND).write_text(f"{pid} {command}\n")
+    return folder
+
+
+def waiting_at(folder: Path, count: int) -> None:
+    slots = Slots(Admission(KEY, Settings(), 60.0, time.monotonic()))
+    Sheets(str(folder)).keep(slots)
+    for _ in range(count):
+        slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))
+    now = time.monotonic()
+    permit = slots.admission.admit(Cost(), now, 0.0, None)
+    slots.admission.settle(permit, answer(bucket(60.0, 0.0, window=6000.0)), now, 0.5, None)
+
+
+def status(*options: str) -> str:
+    done = CliRunner().invoke(app, ["status", *options])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_without_a_run_it_says_so(temporary: Path) -> None:
+    assert status().startswith("nothing runs under `tidegate run`")
+    assert status("--json") == ""
+
+
+def test_it_tells_the_gate_the_level_and_the_end_of_each_key(temporary: Path) -> None:
+    waiting_at(of_a_run(temporary, os.getpid()), 6)
+    said = status().splitlines()
+    assert said[0] == f"python (pid {os.getpid()})"
+    assert said[1] == f"  {KEY}"
+    assert said[2] in {
+        f"    0 in flight of 20 · 6 waiting · gate: quota requests · ETA {end}" for end in ("10:00", "9:59")
+    }
+    assert said[3] == "    0 of 60 requests/6e+03 s left"
+
+
+def test_programs_read_it_as_json(temporary: Path) -> None:
+    waiting_at(of_a_run(temporary, os.getpid(), "my eval.py"), 6)
+    (line,) = status("--json").splitlines()
+    told = json.loads(line)
+    assert (told["pid"], told["command"], told["key"]) == (os.getpid(), "my eval.py", str(KEY))
+    assert (told["waiting"], told["gate"], round(told["eta"], -1)) == (6, "quota requests", 600.0)
+    assert [quota["limit"] for quota in told["quotas"]] == [60.0]
+
+
+def test_a_run_that_has_ended_or_is_no_run_is_left_out(temporary: Path) -> None:
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    waiting_at(of_a_run(temporary, child.pid), 1)
+    (temporary / f"{PREFIX}empty").mkdir()
+    assert status().startswith("nothing runs")
+
+
+def test_a_run_under_way_shows_what_its_processes_wait_for(tmp_path: Path) -> None:
+    (tmp_path / "ask.py").write_text(ASK)
+    (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
+    with SimulatorProcess(Scenario(limiters=(Limit(limit=8, window=8.0),), dialect="openai")) as provider:
+        env = environ(URL=provider.url, TMPDIR=str(tmp_path))
+        with subprocess.Popen([*RUN, PYTHON, "program.py"], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL) as run:
+            told: list[dict[str, object]] = []
+            end = time.monotonic() + PATIENCE
+            while not any(each["waiting"] and each["gate"] for each in told):
+                assert time.monotonic() < end
+                assert run.poll() is None, "the run ended before it was seen"
+                done = subprocess.run(
+                    [*TIDEGATE, "status", "--json"], env=env, capture_output=True, text=True, check=True
+                )
+                told = [json.loads(line) for line in done.stdout.splitlines()]
+            run.terminate()
+    (seen,) = told
+    assert (seen["pid"], seen["gate"]) == (run.pid, "quota requests")
+    assert 0.0 < seen["eta"] < 60.0

@@ -1,0 +1,105 @@
+"""What an earlier run learned is never worse than knowing nothing by more than one round, whatever has changed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.laws.strategies import buckets, slots, windows
+from tests.laws.world import KEY, World
+from tidegate.core.learned import LearnedQuota
+from tidegate.learned import LearnedKey, LearnedState
+from tidegate.registries import RateLimitRegistry
+from tidegate.settings import Settings
+from tidegate.testing import Limit, Scenario
+
+TODAY = datetime(2026, 11, 21, tzinfo=UTC)
+LATENCY = 0.2
+ROUND = LATENCY + 0.05
+"""Seconds from the sending of a call to its answer, and a little for the network."""
+
+
+def played(limit: Limit, calls: int, state: LearnedState | None, age: float = 0.0) -> World:
+    """A run of so many calls at once, which begins with a state, `age` seconds after it was taken."""
+    world = World(Scenario(limiters=(limit,)), latency=lambda draw: LATENCY, seed=1)
+    world.registry = RateLimitRegistry(
+        Settings(initial_state=state),
+        clock=lambda: world.now,
+        draw=world.random.random,
+        calendar=lambda: TODAY + timedelta(seconds=age),
+    )
+    for row in range(calls):
+        world.call(row)
+    world.run()
+    assert len(world.ended) == calls
+    return world
+
+
+def refusals(world: World) -> int:
+    return sum(1 for attempt in world.attempts if not attempt.admitted)
+
+
+def first_round(world: World) -> int:
+    """How many went out before anything could have come back."""
+    return sum(1 for sending in world.sends if sending.at < 0.01)
+
+
+def never_worse(limit: Limit, calls: int, state: LearnedState, age: float = 0.0) -> None:
+    fresh, seeded = played(limit, calls, None), played(limit, calls, state, age)
+    assert seeded.makespan <= 1.05 * fresh.makespan + ROUND + 2 * limit.window / max(1.0, limit.limit)
+    assert refusals(seeded) <= 1.05 * refusals(fresh) + max(1, first_round(seeded))
+
+
+@given(st.one_of(buckets(lowest=5), windows(lowest=5)), st.integers(5, 120), st.integers(0, 100).map(float))
+def test_a_second_run_in_the_same_world_is_no_worse(limit: Limit, calls: int, age: float) -> None:
+    first = played(limit, calls, None)
+    never_worse(limit, calls, first.registry.export_state(), age)
+
+
+@given(
+    st.one_of(buckets(lowest=5), windows(lowest=5)),
+    st.one_of(buckets(lowest=5), windows(lowest=5)),
+    st.integers(5, 120),
+    st.integers(0, 100).map(float),
+)
+def test_a_second_run_in_another_world_is_worse_by_a_round_at_most(
+    before: Limit, now: Limit, calls: int, age: float
+) -> None:
+    never_worse(now, calls, played(before, calls, None).registry.export_state(), age)
+
+
+@given(slots(), slots(), st.integers(5, 120))
+def test_a_second_run_at_other_slots_is_worse_by_a_round_at_most(before: Limit, now: Limit, calls: int) -> None:
+    never_worse(now, calls, played(before, calls, None).registry.export_state())
+
+
+quotas = st.builds(
+    LearnedQuota,
+    name=st.sampled_from(["requests", "day", "tokens"]),
+    unit=st.sampled_from(["requests", "tokens"]),
+    refill=st.sampled_from(["continuous", "fixed"]),
+    limit=st.sampled_from([1.0, 10.0, 1e6]),
+    window=st.sampled_from([1.0, 60.0, 86_400.0]),
+    level=st.sampled_from([0.0, 1.0, 1e6]),
+    back_in=st.sampled_from([None, 0.0, 86_400.0]),
+    stated=st.booleans(),
+)
+
+
+@given(
+    st.lists(quotas, max_size=3),
+    st.sampled_from([None, 1.0, 7.0, 1000.0]),
+    st.one_of(buckets(lowest=5), windows(lowest=5), slots()),
+    st.integers(5, 80),
+)
+def test_whatever_a_state_says_it_costs_a_round_at_most(
+    known: list[LearnedQuota], allowed: float | None, limit: Limit, calls: int
+) -> None:
+    gates = {} if allowed is None else {"concurrency": {"slots": allowed}}
+    plain = [quota._replace(level=min(quota.level, quota.limit))._asdict() for quota in known]
+    key = LearnedKey(
+        provider=KEY.provider, base_url=KEY.base_url, scope=KEY.scope, taken_on=TODAY, quotas=plain, gates=gates
+    )
+    never_worse(limit, calls, LearnedState(keys=(key,)))

@@ -1,0 +1,187 @@
+"""What a registry learned leaves the process as a value without secrets, and another one begins with it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+import tidegate
+from tests.core.values import answer, bucket
+from tidegate.core.vocabulary import Key
+from tidegate.learned import LearnedKey, LearnedState
+from tidegate.registries import RateLimitRegistry
+from tidegate.settings import Settings
+
+TODAY = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+SECRET = "sk-not-to-be-seen"
+
+
+def registry(now: float = 100.0, today: datetime = TODAY, **settings: object) -> RateLimitRegistry:
+    return RateLimitRegistry(Settings(**settings), clock=lambda: now, calendar=lambda: today)
+
+
+def key_of(one: RateLimitRegistry, model: str = "m", credential: str = SECRET) -> Key:
+    return Key("openai", "https://api.openai.com", one.digest(credential), model)
+
+
+def teach(one: RateLimitRegistry, *keys: Key, left: float = 10.0) -> LearnedState:
+    for key in keys:
+        one.settle(one.try_admit(key), answer(bucket(60.0, left)))
+    return one.export_state()
+
+
+def level(one: RateLimitRegistry, key: Key) -> float | None:
+    """What a new key knows of its quota before the first answer."""
+    one.settle(one.try_admit(key), tidegate.core.vocabulary.Outcome(tidegate.core.vocabulary.Kind.ABANDONED))
+    quotas = one.snapshot().keys[key].quotas
+    return quotas[0].level if quotas else None
+
+
+def test_a_second_process_begins_with_what_the_first_one_knew() -> None:
+    first = registry()
+    state = teach(first, key_of(first))
+    second = registry(now=7.0, today=TODAY + timedelta(seconds=20), initial_state=state)
+    assert level(second, key_of(second)) == pytest.approx(29.0)
+
+
+def test_it_comes_through_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = registry()
+    path = tmp_path / "limits.json"
+    teach(first, key_of(first)).write(path)
+    monkeypatch.setenv("TIDEGATE_INITIAL_STATE", str(path))
+    second = RateLimitRegistry(clock=lambda: 7.0, calendar=lambda: TODAY)
+    assert level(second, key_of(second)) == pytest.approx(9.0)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_secret_and_no_digest_of_one_is_in_it() -> None:
+    first = registry()
+    key = key_of(first)
+    text = teach(first, key).to_json()
+    assert SECRET not in text
+    assert key.credential not in text
+    assert json.loads(text)["keys"][0]["credential"] == ""
+
+
+def test_with_a_digest_key_each_credential_finds_its_own() -> None:
+    first = registry(digest_key="k1")
+    teach(first, key_of(first, credential="a"), left=10.0)
+    state = teach(first, key_of(first, credential="b"), left=40.0)
+    second = registry(digest_key="k1", initial_state=state)
+    assert level(second, key_of(second, credential="b")) == pytest.approx(39.0)
+    assert level(second, key_of(second, credential="a")) == pytest.approx(9.0)
+    assert level(registry(digest_key="k1", initial_state=state), key_of(second, credential="c")) is None
+
+
+def test_of_two_credentials_that_nothing_tells_apart_neither_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    first = registry()
+    state = teach(first, key_of(first, credential="a"), key_of(first, credential="b"), key_of(first, "other"))
+    second = registry(initial_state=state)
+    assert level(second, key_of(second, credential="a")) is None
+    assert level(second, key_of(second, "other")) == pytest.approx(9.0)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "digest_key" in caplog.text
+
+
+def test_digests_of_another_digest_key_are_not_compared() -> None:
+    first = registry(digest_key="k1")
+    state = teach(first, key_of(first))
+    second = registry(digest_key="k2", initial_state=state)
+    assert level(second, key_of(second)) == pytest.approx(9.0)
+
+
+def test_one_entry_is_for_one_key() -> None:
+    first = registry()
+    second = registry(initial_state=teach(first, key_of(first)))
+    assert level(second, key_of(second, credential="a")) is not None
+    assert level(second, key_of(second, credential="b")) is None
+
+
+@pytest.mark.parametrize("days", [8, 400])
+def test_a_stale_state_is_ignored_in_one_line(days: int, caplog: pytest.LogCaptureFixture) -> None:
+    first = registry()
+    state = teach(first, key_of(first), key_of(first, "other"))
+    second = registry(today=TODAY + timedelta(days=days), initial_state=state)
+    assert level(second, key_of(second)) is None
+    (record,) = caplog.records
+    assert "stale" in record.getMessage()
+
+
+def test_a_state_of_another_version_is_ignored_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    second = registry(initial_state={"version": 99, "keys": [{"shape": "unknown"}]})
+    assert level(second, key_of(second)) is None
+    (record,) = caplog.records
+    assert "version 99" in record.getMessage()
+
+
+def test_a_clock_that_was_set_back_banks_nothing() -> None:
+    first = registry()
+    state = teach(first, key_of(first))
+    second = registry(today=TODAY - timedelta(hours=3), initial_state=state)
+    assert level(second, key_of(second)) == pytest.approx(9.0)
+
+
+BAD = {
+    "no JSON": "{",
+    "no object": "[1]",
+    "no version": '{"keys": []}',
+    "no keys": '{"version": 1, "keys": 5}',
+    "no limit": json.dumps({"version": 1, "keys": [{"provider": "p", "base_url": "u", "taken_on": "2026-11-21"}]}),
+    "no number": '{"version": 1, "keys": [{"provider": "p", "base_url": "u", "taken_on": "2026-11-21T00:00:00Z", '
+    '"gates": {"concurrency": {"slots": NaN}}}]}',
+    "no text": b"\xff\xfe\x00",
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_file_that_is_no_state_is_one_clear_error(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    given = BAD[what]
+    path.write_bytes(given if isinstance(given, bytes) else given.encode())
+    with pytest.raises(tidegate.ConfigurationError) as raised:
+        Settings(initial_state=path)
+    assert raised.value.field == "initial_state"
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(tidegate.ConfigurationError, match=r"initial_state: .* cannot be read: No such file"):
+        Settings(initial_state=str(tmp_path / "gone.json"))
+
+
+def test_a_wrong_value_is_not_printed() -> None:
+    with pytest.raises(tidegate.ConfigurationError) as raised:
+        Settings(initial_state={"version": 1, "keys": [{"provider": "a value as long as it likes"}]})
+    assert "as long as it likes" not in str(raised.value)
+
+
+def test_what_a_state_says_nothing_of_stays_as_it_was() -> None:
+    first = registry()
+    earlier = teach(first, key_of(first, "a"), key_of(first, "b"))
+    second = registry()
+    later = teach(second, key_of(second, "b"), left=40.0)
+    both = {each.scope: each.quotas[0].level for each in later.over(earlier).keys}
+    assert both == {"a": 10.0, "b": 40.0}
+    assert later.over(LearnedState(version=9)) == later
+    assert LearnedState().over(earlier) == earlier
+
+
+def test_a_state_is_the_same_after_json() -> None:
+    first = registry()
+    state = teach(first, key_of(first))
+    assert LearnedState.from_json(state.to_json()) == state
+
+
+def test_a_state_is_frozen() -> None:
+    first = registry()
+    state = teach(first, key_of(first))
+    with pytest.raises(ValueError, match="frozen"):
+        state.version = 2  # type: ignore[misc]
+    assert isinstance(state.keys[0], LearnedKey)
