@@ -4,7 +4,7 @@ import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
 from tidegate.core.admission import ABSURD_HINT, Admission, Permit
-from tidegate.core.breaker import State
+from tidegate.core.breaker import SILENCE_LEAST, State
 from tidegate.core.quota import READ_CALLS
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
@@ -267,7 +267,7 @@ def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: Admissio
     assert admission.ready_at(Cost(), NOW) == (NOW + 0.5, "breaker")
     (probe,) = admit(admission, now=NOW + 1.0)
     assert probe.probe
-    assert admission.ready_at(Cost(), NOW + 2.0) == (float("inf"), "breaker")
+    assert admission.ready_at(Cost(), NOW + 1.0) == (NOW + 1.0 + SILENCE_LEAST, "breaker")
     settle(admission, probe, OK, NOW + 2.0)
     assert admission.ready_at(Cost(), NOW + 2.0) == (NOW + 2.0, "")
 
@@ -291,7 +291,7 @@ def test_any_answer_to_the_probe_closes_the_breaker(admission: Admission, outcom
 def test_a_failed_probe_opens_it_again(admission: Admission) -> None:
     admission.breaker.state = State.OPEN
     settle(admission, admit(admission)[0], OUTAGE, draw=0.5)
-    assert admission.ready_at(Cost(), NOW) == (NOW + 0.55, "breaker")
+    assert admission.ready_at(Cost(), NOW) == (NOW + 0.53, "breaker")
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "abandoned"])
