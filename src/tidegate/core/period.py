@@ -9,7 +9,7 @@ quota enforced over seconds) and is full soon: what remains, and what comes back
 
 from __future__ import annotations
 
-from tidegate.core.derive import snap, usable_window, window_interval
+from tidegate.core.derive import NATURAL_WINDOWS, snap, usable_window, window_interval
 from tidegate.core.vocabulary import Reading, Refill
 
 DENIED = 2.0
@@ -50,6 +50,7 @@ class Period:
         "_least",
         "_low",
         "_most",
+        "_natural",
         "_same_instant",
         "_same_time",
         "_taken",
@@ -74,9 +75,12 @@ class Period:
         limit, reset = reading.limit, reading.reset_after
         if limit is None or reset is None or reading.window is not None or self.brim is not None:
             return level
-        if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
-            return level
-        return min(level + 1.0, max(level, limit - reset * limit / self._low))
+        window = self._natural
+        if window is None:
+            if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
+                return level
+            window = self._low
+        return min(level + 1.0, max(level, limit - reset * limit / window))
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
         """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
@@ -85,6 +89,7 @@ class Period:
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
+        self._natural: float | None = None
         self._first: tuple[float, float] | None = None
         self._same_instant = self._same_time = True
         self.brim: float | None = None
@@ -128,6 +133,7 @@ class Period:
         if small and self.brim is None and not early:
             self.brim = 1.0
         self._low, self._high = low, high
+        self._natural = natural if natural in NATURAL_WINDOWS else None
         if self.brim is None:
             longest = min(high, 2 * low)
             # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
