@@ -47,3 +47,30 @@ def test_an_answer_without_output_teaches_no_mean(estimate: Estimate) -> None:
 def test_an_absurd_ratio_stays_within_bounds(estimate: Estimate, chars: int, tokens: int, bound: float) -> None:
     estimate.learn(Inquiry(input_chars=chars), Usage(input_tokens=tokens))
     assert estimate.chars_per_token == bound
+
+
+def test_what_every_request_has_is_told_from_what_its_length_costs(estimate: Estimate) -> None:
+    for chars in (400, 4000, 800, 2000) * 20:
+        estimate.learn(Inquiry(input_chars=chars), Usage(input_tokens=500 + chars // 4))
+    assert estimate.chars_per_token == pytest.approx(4.0, rel=0.05)
+    assert estimate.fixed_tokens == pytest.approx(500.0, rel=0.05)
+
+
+def test_a_prefix_that_costs_nothing_is_below_zero(estimate: Estimate) -> None:
+    for chars in (8400, 12000, 8800, 10000) * 20:
+        estimate.learn(Inquiry(input_chars=chars), Usage(input_tokens=chars // 4 - 2000))
+    assert estimate.fixed_tokens == pytest.approx(-2000.0, rel=0.05)
+
+
+def test_answers_of_requests_that_allow_little_are_told_from_those_that_allow_much(estimate: Estimate) -> None:
+    for _ in range(30):
+        estimate.learn(Inquiry(max_output_tokens=16), Usage(output_tokens=5))
+        estimate.learn(Inquiry(max_output_tokens=4000), Usage(output_tokens=900))
+    assert estimate.output_for(16) == pytest.approx(5.0, rel=0.2)
+    assert estimate.output_for(4000) == pytest.approx(900.0, rel=0.1)
+    assert estimate.output_for(3000) == estimate.output_for(4000), "bounds of one power of two are one kind"
+
+
+def test_no_answer_is_expected_to_be_longer_than_its_request_allows(estimate: Estimate) -> None:
+    assert estimate.output_for(16) == 16.0
+    assert estimate.output_for(None) == OUTPUT_PRIOR

@@ -213,6 +213,8 @@ class Bucket:
 
     def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
+        if retry_after and self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
+            self._read_wait(retry_after)
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
@@ -293,6 +295,13 @@ class Bucket:
             self._brim, self._spilt = brim, min(SPILT_MOST, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
         else:
             self._brim, self._spilt = self.limit, 0.0
+
+    def _read_wait(self, wait: float) -> None:
+        # How long the next one takes tells the fraction of it that is there, and with the time until full the window.
+        if wait != int(wait):
+            self.window = self.period.waits(self.limit, wait, self.window)
+            self.rate = self.limit / self.window
+            self._anchor_level = max(self._anchor_level, min(1.0, 1.0 - wait * self.rate))
 
     def _see_others(self, taken: float, since: float) -> None:
         # What others took, in units a second, shows as less left than came back; one answer alone proves nothing.

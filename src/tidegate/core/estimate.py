@@ -32,7 +32,7 @@ MOST = 1e6
 DOUBTED = 4.0
 """A first answer that is so many times off what an earlier run foretold proves that run out of date."""
 
-LEAN = 0.1
+LEAN = 0.03
 """Requests whose lengths deviate by less than this share of their mean are equally long: the line leans on the
 ratio."""
 

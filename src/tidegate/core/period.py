@@ -9,7 +9,7 @@ quota enforced over seconds) and is full soon: what remains, and what comes back
 
 from __future__ import annotations
 
-from tidegate.core.derive import snap, usable_window, window_interval
+from tidegate.core.derive import NATURAL_WINDOWS, snap, usable_window, window_interval
 from tidegate.core.vocabulary import Reading, Refill
 
 DENIED = 2.0
@@ -19,6 +19,9 @@ used, resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for 
 
 FRACTION = 0.05
 """Of one request: the window must be known so well that the fraction of a level is."""
+
+EXACT = 0.002
+"""Share by which a window may be off that a refusal's two times tell, each cut to a millisecond."""
 
 COARSE = 0.5
 """Seconds; what is rounded so coarsely is the difference of two rounded instants (an RFC 3339 reset and a `date`), and
@@ -50,6 +53,8 @@ class Period:
         "_least",
         "_low",
         "_most",
+        "_natural",
+        "_reset",
         "_same_instant",
         "_same_time",
         "_taken",
@@ -74,9 +79,27 @@ class Period:
         limit, reset = reading.limit, reading.reset_after
         if limit is None or reset is None or reading.window is not None or self.brim is not None:
             return level
-        if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
-            return level
-        return min(level + 1.0, max(level, limit - reset * limit / self._low))
+        window = self._natural
+        if window is None:
+            if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
+                return level
+            window = self._low
+        return min(level + 1.0, max(level, limit - reset * limit / window))
+
+    def waits(self, limit: float, wait: float, so_far: float) -> float:
+        """The window, by a refusal of one request that asks to `wait` for it, while full is the last reset away.
+
+        In between, all but one of `limit` come back.
+        """
+        if limit <= 1.0 or self._reset is None or not 0.0 < wait < self._reset or self.brim is not None:
+            return so_far
+        window = (self._reset - wait) * limit / (limit - 1.0)
+        if not self._low * (1.0 - EXACT) <= window <= self._high * (1.0 + EXACT):
+            return so_far
+        self._low, self._high = window * (1.0 - EXACT), window * (1.0 + EXACT)
+        natural = snap(self._low, self._high)
+        self._natural = natural
+        return natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
         """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
@@ -85,6 +108,8 @@ class Period:
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
+        self._natural: float | None = None
+        self._reset: float | None = None
         self._first: tuple[float, float] | None = None
         self._same_instant = self._same_time = True
         self.brim: float | None = None
@@ -107,6 +132,7 @@ class Period:
             if seen[0] <= DENIED * declared and seen[1] * DENIED >= declared:
                 return usable_window(declared, so_far)
             self._denied = True
+        self._reset = reset if not early else None
         self._compare(sent_at, limit - remaining, reset, reading.resolution)
         return usable_window(self._infer(seen, limit, remaining, reset, early, so_far), so_far)
 
@@ -128,6 +154,7 @@ class Period:
         if small and self.brim is None and not early:
             self.brim = 1.0
         self._low, self._high = low, high
+        self._natural = natural if natural in NATURAL_WINDOWS else None
         if self.brim is None:
             longest = min(high, 2 * low)
             # Where little is known the longest is taken: too slow a refill is made up for by the next answer.

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import bucket
+from tidegate.core.portion import STRIKES, Portion, portion_of
+from tidegate.core.quota import Quotas
+from tidegate.core.vocabulary import Cost, Reading
+from tidegate.core.window import Window
+
+
+def test_a_minutes_quota_may_be_let_in_by_the_second() -> None:
+    told = portion_of("requests", 600.0, 60.0, [0.1] * 10, 0.6)
+    assert told == Reading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0)
+
+
+def test_a_longer_wait_speaks_of_ten_seconds() -> None:
+    told = portion_of("requests", 600.0, 60.0, [3.0] * 100, 6.0)
+    assert told is not None
+    assert (told.limit, told.window) == (100.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("let_in", "wait"), [([0.1] * 2, 0.6), ([0.1] * 120, 0.6), ([5.0] * 10, 0.6), ([0.1] * 10, 30.0)]
+)
+def test_too_few_or_too_many_let_in_or_too_long_a_wait_speak_of_no_portion(let_in: list[float], wait: float) -> None:
+    assert portion_of("requests", 600.0, 60.0, let_in, wait) is None
+
+
+def test_where_the_window_is_known_roughly_what_was_let_in_fits() -> None:
+    told = portion_of("requests", 300.0, 6.1, [0.1] * 50, 0.6)
+    assert told is not None
+    assert told.limit == 50.0
+
+
+def divided() -> Quotas:
+    """600 a minute of which the tenth of one second was refused."""
+    quotas = Quotas()
+    quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
+    assert quotas.portion(1.0, [0.9] * 10, 0.5, 1.01) == "requests-1s"
+    quotas.overdrawn("requests-1s", 11, 1.0, 1.01, 0.5)
+    return quotas
+
+
+def test_the_portion_holds_calls_until_its_boundary() -> None:
+    ready, name = divided().ready_at(Cost(), 1.02)
+    assert name == "requests-1s"
+    assert 1.5 <= ready <= 1.6
+
+
+def test_a_refusal_that_names_no_time_speaks_of_no_portion() -> None:
+    quotas = Quotas()
+    quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
+    assert quotas.portion(1.0, [0.9] * 10, None, 1.01) == ""
+
+
+def test_a_limit_that_changes_has_no_known_portion() -> None:
+    quotas = divided()
+    quotas.observe([bucket(60.0, 50.0)], 12, 2.0, 2.0, [])
+    assert set(quotas.mirrors) == {"requests"}
+    assert quotas.ready_at(Cost(), 2.0) == (2.0, "")
+
+
+def test_what_refuses_on_is_no_portion() -> None:
+    portion = Portion(Window(Reading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0), 0.0), "requests", 600.0)
+    for _ in range(STRIKES):
+        portion.refused()
+    assert not portion.fails(600.0, 1.0)
+    portion.refused()
+    assert portion.fails(600.0, 1.0)
+    assert not portion.fails(600.0, 10.0), "one more in five windows is borne"

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import bucket
+from tidegate.core.rolling import RETURN_GUARD, SPREAD, Rolling
+from tidegate.core.vocabulary import Reading
+
+WINDOW = 10.0
+
+
+def left(remaining: float) -> Reading:
+    return bucket(10.0, remaining, window=None)
+
+
+@pytest.fixture
+def mirror() -> Rolling:
+    """10 in any ten seconds, nothing taken."""
+    return Rolling(left(10.0), 0.0, WINDOW)
+
+
+def test_what_was_taken_comes_back_one_window_later(mirror: Rolling) -> None:
+    mirror.debit(4.0, 0.0, 1, 0.0)
+    mirror.debit(6.0, 0.0, 2, 3.0)
+    assert [mirror.level(now) for now in (3.0, 10.1, 13.1)] == [0.0, 4.0, 10.0]
+
+
+def test_it_tells_when_enough_will_be_back(mirror: Rolling) -> None:
+    mirror.debit(4.0, 0.0, 1, 0.0)
+    mirror.debit(6.0, 0.0, 2, 3.0)
+    assert mirror.ready_at(4.0, 0.0, 5.0) == 10.0 + RETURN_GUARD
+    assert mirror.ready_at(5.0, 0.0, 5.0) == 13.0 + RETURN_GUARD
+    assert mirror.ready_at(0.0, 0.0, 5.0) == 5.0
+
+
+def test_what_was_taken_before_it_was_made_comes_back_too() -> None:
+    mirror = Rolling(left(4.0), 5.0, WINDOW, [(1.0, 2.0), (3.0, 4.0)])
+    assert [mirror.level(now) for now in (5.0, 11.1, 13.1)] == [4.0, 6.0, 10.0]
+
+
+def test_of_what_is_sent_at_once_each_arrives_a_little_later(mirror: Rolling) -> None:
+    for order in range(1, 11):
+        mirror.debit(1.0, 0.0, order, 0.0)
+    assert mirror.ready_at(10.0, 0.0, 1.0) == pytest.approx(9 * SPREAD + WINDOW + RETURN_GUARD)
+
+
+def test_an_answer_that_agrees_changes_nothing(mirror: Rolling) -> None:
+    debit = mirror.debit(4.0, 0.0, 1, 0.0)
+    mirror.observe(left(6.0), 1, 0.0, 1.0, debit)
+    assert mirror.level(1.0) == 6.0
+
+
+def test_what_others_took_counts_as_taken_just_then(mirror: Rolling) -> None:
+    debit = mirror.debit(4.0, 0.0, 1, 0.0)
+    mirror.observe(left(3.0), 1, 0.0, 1.0, debit)
+    assert [mirror.level(now) for now in (1.0, 10.1)] == [3.0, 10.0]
+
+
+def test_what_others_took_less_than_was_thought_is_given_back(mirror: Rolling) -> None:
+    first = mirror.debit(1.0, 0.0, 1, 0.0)
+    mirror.observe(left(5.0), 1, 0.0, 1.0, first)
+    second = mirror.debit(1.0, 0.0, 2, 2.0)
+    mirror.observe(left(7.0), 2, 2.0, 3.0, second)
+    assert mirror.level(3.0) == 7.0
+
+
+def test_an_answer_to_an_older_request_changes_nothing(mirror: Rolling) -> None:
+    old, new = mirror.debit(1.0, 0.0, 1, 0.0), mirror.debit(1.0, 0.0, 2, 1.0)
+    mirror.observe(left(8.0), 2, 1.0, 2.0, new)
+    mirror.observe(left(1.0), 1, 0.0, 3.0, old)
+    assert mirror.level(3.0) == 8.0
+
+
+def test_requests_that_overtook_each_other_prove_no_other_tenant(mirror: Rolling) -> None:
+    debits = [mirror.debit(1.0, 0.0, order, 0.0) for order in range(1, 6)]
+    mirror.observe(left(5.0), 2, 0.0, 1.0, debits[1])
+    assert mirror.level(1.0) == 5.0
+
+
+def test_a_refused_request_took_nothing_and_proves_nothing(mirror: Rolling) -> None:
+    debit = mirror.debit(4.0, 0.0, 1, 0.0)
+    mirror.refund(debit, 0.0)
+    mirror.observe(left(0.0), 1, 0.0, 0.1, debit)
+    assert mirror.level(0.1) == 10.0
+
+
+def test_a_refusal_that_it_did_not_see_coming_is_believed_until_the_time_it_names(mirror: Rolling) -> None:
+    mirror.overdrawn(0.0, 0.1, 4.0)
+    assert mirror.level(0.1) == 0.0
+    assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(4.1 + RETURN_GUARD)
+
+
+def test_after_a_refusal_that_came_just_too_early_the_rest_comes_back_bit_by_bit(mirror: Rolling) -> None:
+    mirror.overdrawn(0.0, 0.01, 0.005)
+    ready = [mirror.ready_at(float(count), 0.0, 0.01) for count in (1, 2, 10)]
+    assert ready == pytest.approx([0.015 + RETURN_GUARD + 0.01 * count for count in (0, 1, 9)])
+
+
+def test_output_is_reserved_until_it_is_charged(mirror: Rolling) -> None:
+    mirror.debit(1.0, 4.0, 1, 0.0)
+    assert mirror.level(0.0) == 5.0
+    mirror.settle(4.0, 2.0, 2, 0.0, 1.0)
+    assert mirror.level(1.0) == 7.0
