@@ -86,8 +86,8 @@ def measured(
         lost=sum(losses.values()),
         refused=truth.total.refusals - hits,
         hits=hits,
-        displaced=out_of_place(sent),
-        overtaken=displacement(truth),
+        displaced=displacement(sent),
+        overtaken=displacement(map(int, truth.order)),
         peak=truth.total.peak_in_flight,
         behind=behind(truth, oracle),
         held=statistics.median(truth.held) / unloaded(row, seed) if truth.held else math.nan,
@@ -97,12 +97,7 @@ def measured(
     )
 
 
-def displacement(truth: Truth) -> float:
-    """By how many places, on average, the provider saw calls for the first time out of their order."""
-    return out_of_place(map(int, truth.order))
-
-
-def out_of_place(numbers: Iterable[int]) -> float:
+def displacement(numbers: Iterable[int]) -> float:
     """By how many places, on average, the first of each of these numbers is out of order."""
     order = list(dict.fromkeys(numbers))
     places = {number: place for place, number in enumerate(sorted(order))}

@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 
 from bench import common, lab, overhttp
-from bench.measures import behind, checks, out_of_place
+from bench.measures import behind, checks, displacement
 from bench.scenarios import KNEE, OUTAGE
 from tests.bench.rows import REJECTING, SMALL, STREAMED
 from tidegate.testing import Counts, Schedule, Truth
 
 
-def test_a_call_is_out_of_place_by_as_many_as_it_was_overtaken_by() -> None:
-    assert out_of_place([0, 1, 2, 3]) == 0
-    assert out_of_place([1, 2, 3, 0]) == pytest.approx(6 / 4)
-    assert out_of_place([0, 1, 0, 2]) == 0
+def test_a_call_is_displacement_by_as_many_as_it_was_overtaken_by() -> None:
+    assert displacement([0, 1, 2, 3]) == 0
+    assert displacement([1, 2, 3, 0]) == pytest.approx(6 / 4)
+    assert displacement([0, 1, 0, 2]) == 0
 
 
 def test_a_call_is_behind_by_what_the_oracle_had_it_let_in_earlier() -> None:

@@ -41,7 +41,8 @@ def test_a_window_that_no_header_names_is_inferred_from_resets_or_assumed(admiss
     assert learnt(admission, "window of requests", 4.0).confidence is Confidence.STATED
 
 
-def test_a_refusal_teaches_the_pace_and_the_pause(admission: Admission) -> None:
+def test_a_refusal_teaches_the_limit_and_the_pause(admission: Admission) -> None:
+    settle(admission, refusal(cause=Cause.CONCURRENCY), 0.5)
     settle(admission, refusal(4.0), 1.0)
     assert learnt(admission, "pace", 2.0).origin is Origin.REFUSALS
     assert (learnt(admission, "pause", 2.0).origin, learnt(admission, "pause", 2.0).confidence) == (
@@ -54,6 +55,12 @@ def test_a_refusal_teaches_the_pace_and_the_pause(admission: Admission) -> None:
 def test_a_refusal_without_a_hint_pauses_by_inference(admission: Admission) -> None:
     settle(admission, refusal(cause=Cause.OTHERS_CAPACITY), 1.0)
     assert learnt(admission, "pause", 1.0).confidence is Confidence.INFERRED
+
+
+def test_a_refusal_that_nothing_announced_teaches_a_pace(admission: Admission) -> None:
+    assert learnt(admission, "pace", 1.0) is None
+    settle(admission, refusal(), 1.0)
+    assert (learnt(admission, "pace", 1.0).origin, learnt(admission, "pace", 1.0).count) == (Origin.REFUSALS, 1)
 
 
 def test_failures_teach_the_breaker(admission: Admission) -> None:

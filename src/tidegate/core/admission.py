@@ -42,7 +42,7 @@ ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
 
 ANNOUNCED_WINDOW = 60.0
-"""Seconds up to which a quota's rate is near what a hidden limit beside it may be (60 a minute enforced as 1 a second)."""
+"""Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""
 
 INFINITY = float("inf")
 
@@ -285,7 +285,7 @@ class Admission:
         kind = outcome.kind
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
-        elif permit.cost.produced:
+        elif permit.cost.produced or permit.cost.held:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
@@ -311,7 +311,7 @@ class Admission:
         """Forgets what is in flight: after a fork it belongs to the parent."""
         self.generation += 1
         for permit in self.flying.values():
-            self.quotas.settle(permit.charges, 0.0, self.order, permit.sent_at)
+            self.quotas.settle(permit.charges, 0.0, 0.0, self.order, permit.sent_at)
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
         self.flying = {}
@@ -320,8 +320,11 @@ class Admission:
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
-        produced = float(usage.output_tokens) if usage is not None else 0.0
-        self.quotas.settle(permit.charges, produced, self.order, now)
+        cost = permit.cost
+        produced = usage.output_tokens * cost.weight if usage is not None else 0.0
+        # Without a word of what it produced, what was held stays charged.
+        returned = cost.held - min(cost.held, produced) if usage is not None else 0.0
+        self.quotas.settle(permit.charges, produced, returned, self.order, now)
 
     def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
@@ -329,7 +332,7 @@ class Admission:
             if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
                 # What was refused for want of this quota has seen all that was let in before it.
                 self._adopt(mirror, permit, outcome, now)
-            self._announce(mirror, now, out)
+            self._tell_of(mirror, now, out)
         if scarcest is None:
             self.limit.scarce(1.0)
             return
@@ -347,10 +350,13 @@ class Admission:
             if amount or reserve:
                 order = max(flying.order, permit.order + 1)
                 flying.charges.append(self.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
+        self._open(mirror, now)
 
-    def _announce(self, mirror: Mirror, now: float, out: Out) -> None:
+    def _tell_of(self, mirror: Mirror, now: float, out: Out) -> None:
         if out is not None:
             out.append(events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
+
+    def _open(self, mirror: Mirror, now: float) -> None:
         if mirror.unit == "requests":
             before = self.limit.slots
             self.limit.announced(mirror.level(now))
@@ -361,7 +367,8 @@ class Admission:
         """What this answer says of the quotas that only an earlier run knew: a good one that was read says all."""
         named = {reading.name for reading in outcome.readings if reading.remaining is not None}
         for mirror in self.quotas.prove(named, outcome.kind is OK and permit.informs):
-            self._announce(mirror, now, out)
+            self._open(mirror, now)
+            self._tell_of(mirror, now, out)
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
         permit.answered = True
@@ -428,9 +435,9 @@ class Admission:
 
     def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
         """Whether it was a ceiling or a rate that refused; either then holds calls back."""
+        if self.pacer.disproved():
+            self.pacer = Pacer()
         before, pacer = self.limit.slots, self.pacer
-        if pacer.active and pacer.doubted(permit.mark):
-            pacer.active = False
         if self._capped(permit, outcome, now, new_wave):
             pacer.active = False
             pacer.note(self._run(permit))
@@ -488,9 +495,13 @@ class Admission:
         if ready <= now:
             # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
             # nearly empty; else the limit that refused is another one.
-            name = self.quotas.lacking(permit.cost, outcome.readings, now)
+            name = self.quotas.lacking(permit.cost, outcome.readings, now) or self._portion(permit, hint, now)
         if not name or name in self.quotas.unproven:
             return ""
         if new_wave:
             self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name
+
+    def _portion(self, permit: Permit, hint: float | None, now: float) -> str:
+        sent_before = (each.sent_at for each in self.flying.values() if each.order < permit.order)
+        return self.quotas.portion(permit.sent_at, sent_before, hint, now)

@@ -1,12 +1,15 @@
 """How many calls may be in flight at once: a swift first round, and the ceiling of a server with so many slots.
 
 Theory of operation. The limit begins at a few and opens slot by slot while all are taken and nothing is refused: twice
-as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, up to `RAMP_MOST`; from there on it grows by one for
-every success. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
+as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, and more slowly from `SLOW_FROM` on; besides, each
+success adds one. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
 calls back: an idle client proves nothing.
 
 A server with N slots refuses exactly what is sent with N in flight: where a refused attempt had more in flight than
-any that was let in, the limit goes just under it. One attempt at a time, rarely, tries whether one more is let in.
+any that was let in, the limit goes just under it. One attempt at a time, ever more rarely, tries whether one more is
+let in; where several in a row are, the ceiling is lifted, by more each time.
+
+More in flight than is of use (`goodput`) is not given out.
 """
 
 from __future__ import annotations
@@ -48,12 +51,12 @@ class ConcurrencyLimit:
     __slots__ = (
         "_announced",
         "_before",
-        "_first",
         "_grace",
         "_held",
         "_lift",
         "_opens",
         "_ramping",
+        "_seeded",
         "_suspicions",
         "_trial_delay",
         "_value",
@@ -66,9 +69,10 @@ class ConcurrencyLimit:
     )
 
     def __init__(self, start: int, highest: int, cut: float) -> None:
-        self._value = self._first = float(min(start, highest))
+        self._value = float(min(start, highest))
         self._ramping = True
         self._announced = False
+        self._seeded = False
         self._opens = INFINITY
         self.ceiling = INFINITY
         self.useful = INFINITY
@@ -131,11 +135,14 @@ class ConcurrencyLimit:
         return int(self._value) > before
 
     def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool, grace: float) -> bool:
-        """Whether a ceiling explains a refusal with `in_flight` under way, where `admitted` is the most that was let in.
+        """Whether a ceiling explains a refusal with `in_flight` under way; `admitted` is the most that was let in.
 
         Then the limit goes just under it. What was not refused within `grace` seconds was let in.
         """
         self._grace = max(TRIAL_GRACE, grace)
+        if self._seeded and in_flight <= self.ceiling:
+            self._unseed()
+        self._seeded = False
         known = self.ceiling < INFINITY
         if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
             return False
@@ -146,7 +153,7 @@ class ConcurrencyLimit:
         return True
 
     def suspect(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
-        """Whether it was a ceiling after all, while a pace was thought to be refused: it is, the third time in a row."""
+        """Whether it was a ceiling after all that a pace was taken for: it is, the third time in a row."""
         self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
         if self._suspicions < SUSPICIONS:
             return False
@@ -185,13 +192,24 @@ class ConcurrencyLimit:
         self._set(self._value)
 
     def export(self, now: float) -> dict[str, float]:
-        """The slots, for a later run: the ceiling where one is known; nothing while they are those it began with."""
-        slots = min(self.ceiling, self.useful, self._value)
-        return {"slots": slots} if slots != self._first else {}
+        """The ceiling, for a later run; nothing where none was met."""
+        return {"slots": self.ceiling} if self.ceiling < INFINITY else {}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins with so many slots at once; what opens, is refused or answered then decides as it always does."""
-        self._set(max(1.0, plain.get("slots", self._value)))
+        """Begins under the ceiling of an earlier run, on trial: one more is tried after a moment.
+
+        Where that is refused the ceiling is what it was. Where it is let in, or less is refused, nothing was known.
+        """
+        slots = plain.get("slots", 0.0)
+        if slots >= 1.0:
+            self._cap(min(slots, float(self.highest)), now)
+            self._seeded = True
+
+    def _unseed(self) -> None:
+        self._seeded = False
+        self.ceiling = INFINITY
+        self._ramping = True
+        self._held = 0
 
     def _cap(self, ceiling: float, now: float) -> None:
         self.ceiling = max(1.0, ceiling)
@@ -203,6 +221,9 @@ class ConcurrencyLimit:
     def _tried(self, now: float) -> None:
         self._opens = now + self._grace
         self._held += 1
+        if self._seeded and self._held > 1:
+            self._unseed()
+            return
         if self._held > TRIALS:
             self._held = 0
             self.ceiling += self._lift
