@@ -55,7 +55,7 @@ CLIMB = 1.1
 CLIMB_SECONDS = 0.15
 CLIMB_SOONER = 0.8
 CLIMB_SLOWER = 1.2
-CLIMB_WAIT = 0.15
+CLIMB_WAIT = 0.16
 CLIMB_WAITS = 8
 CLIMB_WAIT_GROWTH = 1.5
 """Under a slope limit: the first pace, times what was let in during a second; its growth at each step; how soon the
