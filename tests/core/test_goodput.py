@@ -10,7 +10,7 @@ from tidegate.core.goodput import HOLD_FIRST, INFINITY, Goodput
 
 
 class Server:
-    """Callers in a closed loop, under the limit worth having; what is sent as the `flying`-th takes `latency(flying)`."""
+    """Callers in a closed loop under the limit worth having; the `flying`-th in flight takes `latency(flying)`."""
 
     def __init__(self, latency: Callable[[int], float], callers: int = 128, seed: int = 0, spread: float = 0.2) -> None:
         self.latency = latency

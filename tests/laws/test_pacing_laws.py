@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -23,6 +25,7 @@ hidden = st.one_of(
         lambda facts: Limit(limit=facts[0], window=1.0, shares=((facts[1], facts[2]), (facts[1] + 4.0, 1.0)))
     ),
 )
+generous = st.one_of(slots(5), st.integers(20, 60).map(lambda rate: Limit(limit=rate, window=1.0)))
 
 
 def admission_of(played: World) -> Admission:
@@ -70,7 +73,9 @@ def test_capacity_that_collapsed_is_in_use_again_soon_after_it_came_back(
     assert played.makespan <= at + lasts + 10.0 + 0.6 * lasts + 6.0
 
 
-@given(st.one_of(slots(5), st.integers(20, 60).map(lambda rate: Limit(limit=rate, window=1.0))), quick, st.integers(1, 3))
+@given(
+    st.one_of(slots(5), st.integers(20, 60).map(lambda rate: Limit(limit=rate, window=1.0))), quick, st.integers(1, 3)
+)
 def test_a_client_that_asks_for_little_makes_nothing_grow(limit: Limit, facts: dict[str, float], at_once: int) -> None:
     busy = [Caller(at=0.0) for _ in range(100)]
     calm = [Caller(at=200.0 + number) for number in range(60) for _ in range(at_once)]
@@ -103,7 +108,7 @@ def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
 
     played.watch = watch
     played.run()
-    assert all(later - earlier >= TRIAL_GRACE - 1e-9 for earlier, later in zip(tried, tried[1:], strict=False))
+    assert all(later - earlier >= TRIAL_GRACE - 1e-9 for earlier, later in pairwise(tried))
 
 
 @given(st.integers(2, 40), crowds, quick)

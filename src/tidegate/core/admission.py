@@ -43,7 +43,7 @@ ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
 
 ANNOUNCED_WINDOW = 60.0
-"""Seconds up to which a quota's rate is near what a hidden limit beside it may be (60 a minute enforced as 1 a second)."""
+"""Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""
 
 INFINITY = float("inf")
 
@@ -436,9 +436,9 @@ class Admission:
 
     def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
         """Whether it was a ceiling or a rate that refused; either then holds calls back."""
+        if self.pacer.disproved():
+            self.pacer = Pacer()
         before, pacer = self.limit.slots, self.pacer
-        if pacer.active and pacer.doubted(permit.mark):
-            pacer.active = False
         if self._capped(permit, outcome, now, new_wave):
             pacer.active = False
             pacer.note(self._run(permit))

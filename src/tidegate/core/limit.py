@@ -1,12 +1,15 @@
 """How many calls may be in flight at once: a swift first round, and the ceiling of a server with so many slots.
 
 Theory of operation. The limit begins at a few and opens slot by slot while all are taken and nothing is refused: twice
-as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, up to `RAMP_MOST`; from there on it grows by one for
-every success. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
+as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, and more slowly from `SLOW_FROM` on; besides, each
+success adds one. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
 calls back: an idle client proves nothing.
 
 A server with N slots refuses exactly what is sent with N in flight: where a refused attempt had more in flight than
-any that was let in, the limit goes just under it. One attempt at a time, rarely, tries whether one more is let in.
+any that was let in, the limit goes just under it. One attempt at a time, ever more rarely, tries whether one more is
+let in; where several in a row are, the ceiling is lifted, by more each time.
+
+More in flight than is of use (`goodput`) is not given out.
 """
 
 from __future__ import annotations
@@ -132,14 +135,14 @@ class ConcurrencyLimit:
         return int(self._value) > before
 
     def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool, grace: float) -> bool:
-        """Whether a ceiling explains a refusal with `in_flight` under way, where `admitted` is the most that was let in.
+        """Whether a ceiling explains a refusal with `in_flight` under way; `admitted` is the most that was let in.
 
         Then the limit goes just under it. What was not refused within `grace` seconds was let in.
         """
+        self._grace = max(TRIAL_GRACE, grace)
         if self._seeded and in_flight <= self.ceiling:
             self._unseed()
         self._seeded = False
-        self._grace = max(TRIAL_GRACE, grace)
         known = self.ceiling < INFINITY
         if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
             return False
@@ -150,7 +153,7 @@ class ConcurrencyLimit:
         return True
 
     def suspect(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
-        """Whether it was a ceiling after all, while a pace was thought to be refused: it is, the third time in a row."""
+        """Whether it was a ceiling after all that a pace was taken for: it is, the third time in a row."""
         self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
         if self._suspicions < SUSPICIONS:
             return False

@@ -55,7 +55,7 @@ CLIMB = 1.1
 CLIMB_SECONDS = 0.15
 CLIMB_SOONER = 0.8
 CLIMB_SLOWER = 1.2
-CLIMB_WAIT = 0.15
+CLIMB_WAIT = 0.16
 CLIMB_WAITS = 8
 CLIMB_WAIT_GROWTH = 1.5
 """Under a slope limit: the first pace, times what was let in during a second; its growth at each step; how soon the
@@ -101,6 +101,14 @@ OUTAGE_GROWTH = 1.1
 OUTAGE_WAITS = 4
 """Waits grow twofold in a row without anything let in; where a server says that it is overloaded they stay within half
 a second at first, so that its recovery is seen, and after so many of them it was an outage: all is as before."""
+
+FASTEST = 1e5
+BURST_MOST = 3600.0
+"""Paces of an earlier run that are believed, in calls a second, and the seconds of them that a bucket may hold."""
+
+
+MOST_WAITS = 60
+"""Waits after which none is longer than the one before: by then they are as long as any."""
 
 
 class Phase(IntEnum):
@@ -224,10 +232,6 @@ class Pacer:
         elif now >= self._next and self.sent_count >= self._next_count:
             self._step(now)
 
-    def doubted(self, mark: int) -> bool:
-        """Whether a refusal contradicts the rate of an earlier run: hardly anything was let in at it."""
-        return self._seeded and mark - self._refused - self._zero_count < SURE
-
     def note(self, run: Run) -> None:
         """The first refusal of all came after `run`: so many calls the hidden bucket held, but for what came back."""
         if not self._first_count:
@@ -286,17 +290,28 @@ class Pacer:
             self._waits, self._wait_seconds = 0, 0.0
 
     def export(self, now: float) -> dict[str, float]:
-        """The measured rate, for a later run; nothing where none was measured."""
-        return {"rate": self.measured} if self.active and self.measured else {}
+        """The pace, for a later run; nothing before it was measured."""
+        if not self.active or not self.measured:
+            return {}
+        return {"rate": self._base or self.rate, "burst": self.burst}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins at the rate of an earlier run, and goes on from there until it is refused."""
+        """Begins by holding the rate that an earlier run measured; the first rise or refusal measures it anew."""
         rate = plain.get("rate", 0.0)
-        if rate > 0.0:
-            self.active = self._seeded = True
-            self._former = -1.0
-            self._zero_at, self._level, self._at = now, 1.0, now
-            self._seek(rate, now)
+        if not SLOWEST <= rate <= FASTEST:
+            return
+        self.active = self._seeded = True
+        self.measured = rate
+        self.burst = min(BURST_MOST * rate, max(1.0, plain.get("burst", 1.0)))
+        self._former = -1.0
+        self._level, self._at = 1.0, now
+        self._zero_at, self._zero_count = now, 0
+        self._hold(rate, now)
+
+    def disproved(self) -> bool:
+        """Whether the first refusal comes too soon for the rate of an earlier run; asked at each refusal."""
+        seeded, self._seeded = self._seeded, False
+        return seeded and self.sent_count <= SURE
 
     def _learn(self, count: int, seconds: float, cause: Cause, now: float) -> None:
         holding = self.phase is Phase.HOLDING
@@ -329,11 +344,11 @@ class Pacer:
         self._waits += 1
         seconds = max(WAIT_GROWTH * self._wait_seconds, 2.0 / self.rate)
         if cause is Cause.OVERLOAD:
-            seconds = min(seconds, OUTAGE_SECONDS * OUTAGE_GROWTH ** max(0, self._waits - OUTAGE_WAITS))
+            seconds = min(seconds, OUTAGE_SECONDS * OUTAGE_GROWTH ** min(MOST_WAITS, max(0, self._waits - OUTAGE_WAITS)))
         else:
             self._former = -1.0
             if cause is Cause.SLOPE:
-                seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** max(0, self._waits - CLIMB_WAITS)
+                seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** min(MOST_WAITS, max(0, self._waits - CLIMB_WAITS))
         self._wait_seconds = min(seconds, 1.0 / SLOWEST)
         self._level = 1.0 - self.rate * self._wait_seconds
         self._lone = True
