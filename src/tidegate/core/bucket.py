@@ -88,7 +88,6 @@ class Bucket:
         "_brim",
         "_ceiling",
         "_ceiling_at",
-        "_confirmed",
         "_drag",
         "_drag_seen",
         "_held",
