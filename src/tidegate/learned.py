@@ -51,6 +51,7 @@ class LearnedQuota(_Frozen):
     level: Amount
     back_in: Seconds | None = None
     stated: bool = False
+    said: Refill = "continuous"
 
 
 class LearnedKey(_Frozen):

@@ -27,7 +27,7 @@ class Settings(BaseModel):
         3600.0, ge=0, le=31_536_000, description="Seconds a call may wait in all (elspeth: max_capacity_retry_seconds)."
     )
     start_concurrency: int = Field(
-        20, ge=1, le=100_000, description="Calls in flight before anything is known (Inspect AI: 20; Netflix: 20)."
+        4, ge=1, le=100_000, description="Calls in flight at once before anything is known (RFC 3390: 4 segments)."
     )
     max_concurrency: int = Field(
         1000, ge=1, le=100_000, description="Most calls in flight per key (openai, anthropic: max_connections=1000)."

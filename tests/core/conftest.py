@@ -18,7 +18,7 @@ def unpatched() -> None:
 @pytest.fixture
 def admission() -> Admission:
     """One key with the default settings, at instant 0."""
-    return Admission(KEY, Settings(), 60.0, 0.0)
+    return Admission(KEY, Settings(start_concurrency=20), 60.0, 0.0)
 
 
 @pytest.fixture

@@ -36,7 +36,14 @@ def test_a_fresh_key_is_ready(admission: Admission) -> None:
     assert admission.ready_at(Cost(), NOW) == (NOW, "")
 
 
-def test_all_slots_taken_means_until_an_attempt_ends(admission: Admission) -> None:
+def test_all_slots_taken_means_until_another_opens(admission: Admission) -> None:
+    admit(admission, 20)
+    ready, gate = admission.ready_at(Cost(), NOW)
+    assert (NOW < ready < NOW + 0.1, gate) == (True, "concurrency")
+
+
+def test_all_slots_there_can_be_taken_means_until_an_attempt_ends() -> None:
+    admission = Admission(KEY, Settings(start_concurrency=20, max_concurrency=20), 60.0, 0.0)
     permits = admit(admission, 20)
     assert admission.ready_at(Cost(), NOW) == (float("inf"), "concurrency")
     settle(admission, permits[7], OK)
@@ -44,7 +51,7 @@ def test_all_slots_taken_means_until_an_attempt_ends(admission: Admission) -> No
 
 
 def test_the_last_gate_to_open_is_named(mirrored: Admission) -> None:
-    assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 10.5, "quota requests")
+    assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 10.1, "quota requests")
     mirrored.pause.close(NOW, 30.0, False, 0.0, True)
     assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 30.0, "pause")
     for _ in range(5):
@@ -57,37 +64,60 @@ def test_a_permit_knows_its_key_and_how_many_were_in_flight(admission: Admission
     assert (first.key, first.in_flight, second.in_flight) == (KEY, 1, 2)
 
 
-def test_one_refusal_among_a_wave_cuts_once(admission: Admission) -> None:
-    for permit in reversed(admit(admission, 20)):
+def test_a_wave_refused_above_what_was_let_in_sets_the_ceiling_whatever_the_order(admission: Admission) -> None:
+    for permit in reversed(admit(admission, 20)[12:]):
         settle(admission, permit, refusal())
-    assert (admission.limit.slots, admission.epoch) == (10, 1)
+    assert (admission.limit.slots, admission.epoch, admission.pacer.active) == (12, 1, False)
 
 
-def test_a_wave_that_is_refused_in_the_order_of_sending_cuts_no_deeper(admission: Admission) -> None:
+def test_where_nothing_at_all_was_let_in_it_is_a_rate_and_no_ceiling(admission: Admission) -> None:
     for permit in admit(admission, 20):
         settle(admission, permit, refusal())
-    assert admission.limit.slots == 10
+    assert (admission.limit.ceiling, admission.epoch, admission.pacer.active) == (float("inf"), 1, True)
 
 
-def test_a_refusal_sent_after_the_cut_cuts_again(admission: Admission) -> None:
-    early, late = admit(admission, 20), []
-    settle(admission, early.pop(), refusal())
-    late = admit(admission, 1, NOW + 10.0)
-    for permit in early:
-        settle(admission, permit, refusal(), NOW + 11.0)
-    assert admission.limit.slots == 10
-    settle(admission, late[0], refusal(), NOW + 11.0)
-    assert (admission.limit.slots, admission.epoch) == (5, 2)
-
-
-def test_a_success_from_before_the_cut_grows_nothing_and_shortens_no_pause(admission: Admission) -> None:
+def test_a_refusal_under_the_ceiling_is_of_a_rate(admission: Admission) -> None:
     permits = admit(admission, 20)
-    settle(admission, permits[0], refusal())
-    before, until = admission.limit.slots, admission.pause.until
+    settle(admission, permits[19], refusal())
+    assert not admission.pacer.active
+    for permit in permits[:15]:
+        settle(admission, permit, OK, NOW + 1.0)
+    (late,) = admit(admission, 1, NOW + 1.0)
+    settle(admission, late, refusal(), NOW + 1.1)
+    assert admission.pacer.active
+    ready, gate = admission.ready_at(Cost(), NOW + 1.1)
+    assert (ready > NOW + 1.1, gate) == (True, "pace")
+
+
+@pytest.mark.parametrize("outcome", [refusal(0.5), refusal(cause=Cause.SLOPE)])
+def test_who_names_a_time_or_a_slope_has_no_want_of_slots(admission: Admission, outcome: Outcome) -> None:
+    settle(admission, admit(admission, 20)[19], outcome)
+    assert (admission.limit.ceiling, admission.pacer.active) == (float("inf"), True)
+
+
+def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(admission: Admission) -> None:
+    told = refusal(cause=Cause.CONCURRENCY)
+    early = admit(admission, 20)
+    settle(admission, early[19], told)
+    for permit in early[:10]:
+        settle(admission, permit, OK, NOW + 1.0)
+    late = admit(admission, 4, NOW + 1.0)
+    settle(admission, late[3], told, NOW + 1.1)
+    assert (admission.limit.slots, admission.epoch) == (6, 2)
+    for permit in late[:3]:
+        settle(admission, permit, told, NOW + 1.1)
+    assert (admission.limit.slots, admission.epoch, admission.pacer.active) == (6, 2, False)
+
+
+def test_a_success_from_before_a_refusal_shortens_no_pause(admission: Admission) -> None:
+    others = Outcome(Kind.OVERLOADED, Cause.OTHERS_CAPACITY)
+    permits = admit(admission, 20)
+    settle(admission, permits[0], others)
+    until = admission.pause.until
     for permit in permits[1:]:
         settle(admission, permit, OK)
-    assert (admission.limit.slots, admission.pause.until) == (before, until)
-    settle(admission, admit(admission, 1, NOW + 9.0)[0], refusal(), NOW + 9.0)
+    assert admission.pause.until == until
+    settle(admission, admit(admission, 1, NOW + 9.0)[0], others, NOW + 9.0)
     assert admission.pause.until == NOW + 9.0 + 1.0
 
 
@@ -120,12 +150,12 @@ def test_a_quota_that_is_nearly_empty_explains_as_well(mirrored: Admission) -> N
 
 def test_a_quota_with_room_explains_nothing(mirrored: Admission) -> None:
     settle(mirrored, admit(mirrored, 4)[-1], refusal())
-    assert mirrored.limit.slots == 2
+    assert mirrored.limit.slots == 3
 
 
 def test_a_refusal_for_want_of_slots_is_not_explained_by_a_quota(mirrored: Admission) -> None:
     settle(mirrored, admit(mirrored, 10)[-1], refusal(None, bucket(60.0, 0.0), cause=Cause.CONCURRENCY))
-    assert mirrored.limit.slots == 5
+    assert mirrored.limit.slots == 9
 
 
 def test_a_refused_request_is_not_charged(mirrored: Admission) -> None:
@@ -149,7 +179,7 @@ def test_a_permit_that_was_never_sent_leaves_no_trace(mirrored: Admission) -> No
 
 def test_a_hint_of_a_day_is_not_believed(admission: Admission) -> None:
     settle(admission, admit(admission)[0], refusal(ABSURD_HINT))
-    assert (admission.pause.until, admission.counts.ignored) == (NOW + 0.5, 1)
+    assert (admission.pause.until < NOW, admission.counts.ignored) == (True, 1)
 
 
 @pytest.mark.parametrize("hint", [ABSURD_HINT, float("inf"), float("nan"), -1.0])
@@ -261,7 +291,7 @@ def test_any_answer_to_the_probe_closes_the_breaker(admission: Admission, outcom
 def test_a_failed_probe_opens_it_again(admission: Admission) -> None:
     admission.breaker.state = State.OPEN
     settle(admission, admit(admission)[0], OUTAGE, draw=0.5)
-    assert admission.ready_at(Cost(), NOW) == (NOW + 0.75, "breaker")
+    assert admission.ready_at(Cost(), NOW) == (NOW + 0.55, "breaker")
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "abandoned"])

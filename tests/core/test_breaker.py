@@ -95,11 +95,12 @@ def test_the_probe_is_alone(opened: Breaker) -> None:
 
 def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Breaker) -> None:
     seen = []
-    for _ in range(6):
+    for _ in range(30):
         opened.sent()
         assert failed(opened, probe=True) is True
         seen.append(opened.ready_at)
-    assert seen == pytest.approx([2 * GROWTH, 2 * GROWTH**2, 2 * GROWTH**3, 10.0, 10.0, 10.0])
+    assert seen[:3] == pytest.approx([2 * GROWTH, 2 * GROWTH**2, 2 * GROWTH**3])
+    assert seen[-3:] == [10.0, 10.0, 10.0]
 
 
 def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> None:

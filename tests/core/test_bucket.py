@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket as reading
-from tidegate.core.bucket import MARGIN_REQUESTS, MARGIN_SHARE, REORDER_FIRST, UNSURE_MOST, Bucket
+from tidegate.core.bucket import (
+    MARGIN_REQUESTS,
+    MARGIN_SECONDS,
+    MARGIN_SHARE,
+    REORDER_FIRST,
+    UNSURE_MOST,
+    UNSURE_SECONDS,
+    Bucket,
+)
 from tidegate.core.vocabulary import Reading
 
 
@@ -66,20 +74,43 @@ def test_a_level_above_the_copy_is_believed(mirror: Bucket) -> None:
 
 
 def test_it_tells_when_an_amount_and_its_margin_fit(mirror: Bucket) -> None:
-    assert mirror.ready_at(1.0, 0.0, 0.0) == 1.0 + MARGIN_REQUESTS
+    assert mirror.ready_at(1.0, 0.0, 0.0) == 1.0 + MARGIN_SECONDS
     assert mirror.ready_at(1.0, 0.0, 1.5) == 1.5
+
+
+def test_a_quick_bucket_keeps_half_a_request_in_hand() -> None:
+    mirror = Bucket(reading(6000.0), 0.0)
+    mirror.debit(6000.0, 0.0, 0, 0.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx((1.0 + MARGIN_REQUESTS) / 100.0)
+
+
+def test_the_bucket_of_a_day_keeps_half_a_request_in_hand_because_its_refusal_is_final() -> None:
+    mirror = Bucket(reading(86400.0, window=86400.0), 0.0)
+    mirror.debit(86400.0, 0.0, 0, 0.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.0 + MARGIN_REQUESTS)
 
 
 def test_an_anchor_whose_answer_took_longer_may_have_been_admitted_later() -> None:
     mirror = Bucket(reading(60.0), 0.0)
     observe(mirror, reading(60.0, 0.0), 1, 0.0, now=0.1)
-    assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(1.0 + MARGIN_REQUESTS)
-    observe(mirror, reading(60.0, 0.0), 2, 1.0, now=1.5)
-    assert mirror.ready_at(1.0, 0.0, 1.5) == pytest.approx(2.0 + MARGIN_REQUESTS + 0.4)
+    assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(1.0 + MARGIN_SECONDS)
+    mirror.debit(1.0, 0.0, 2, 1.0).answered = True
+    observe(mirror, reading(60.0, 0.0), 2, 1.0, now=1.3)
+    assert mirror.ready_at(1.0, 0.0, 1.3) == pytest.approx(2.0 + MARGIN_SECONDS + 0.2)
+    mirror.debit(1.0, 0.0, 3, 2.0).answered = True
     observe(mirror, reading(60.0, 0.0), 3, 2.0, now=30.0)
     assert mirror.ready_at(1.0, 0.0, 30.0) == 30.0
     mirror.debit(28.0, 0.0, 4, 30.0)
-    assert mirror.ready_at(1.0, 0.0, 30.0) == pytest.approx(31.0 + MARGIN_REQUESTS + UNSURE_MOST)
+    assert mirror.ready_at(1.0, 0.0, 30.0) == pytest.approx(31.0 + MARGIN_SECONDS + UNSURE_SECONDS)
+
+
+def test_of_a_quick_bucket_one_request_at_most_is_kept_for_the_anchors_instant() -> None:
+    mirror = Bucket(reading(6000.0), 0.0)
+    observe(mirror, reading(6000.0, 0.0), 1, 0.0, now=0.1)
+    mirror.debit(100.0, 0.0, 2, 1.0).answered = True
+    observe(mirror, reading(6000.0, 0.0), 2, 1.0, now=1.3)
+    mirror.debit(30.0, 0.0, 3, 1.3)
+    assert mirror.ready_at(1.0, 0.0, 1.3) == pytest.approx(1.3 + (1.0 + MARGIN_REQUESTS + UNSURE_MOST) / 100.0)
 
 
 def test_at_the_instant_it_told_the_amount_fits(mirror: Bucket) -> None:
@@ -127,34 +158,51 @@ def test_a_refund_gives_back_what_the_ceiling_lost_too() -> None:
 def test_output_is_reserved_until_it_is_charged(mirror: Bucket) -> None:
     mirror.debit(1.0, 4.0, 2, 10.0)
     assert mirror.level(10.0) == 5.0
-    mirror.settle(4.0, 2.0, 3, 10.0)
+    mirror.settle(4.0, 2.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 7.0
 
 
 def test_an_answer_without_output_releases_its_reservation(mirror: Bucket) -> None:
     mirror.debit(0.0, 4.0, 2, 10.0)
-    mirror.settle(4.0, 0.0, 3, 10.0)
+    mirror.settle(4.0, 0.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 10.0
 
 
 def test_no_reservation_is_released_twice(mirror: Bucket) -> None:
-    mirror.settle(4.0, 0.0, 3, 10.0)
+    mirror.settle(4.0, 0.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 10.0
 
 
 def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: Bucket) -> None:
     mirror.overdrawn(0.0, 0.0, None)
-    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(2.5)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(2.0 + MARGIN_SECONDS)
     for _ in range(100):
         mirror.overdrawn(0.0, 0.0, None)
-    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.5 + 0.05 * 60.0)
+    assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.0 + MARGIN_SECONDS + 0.05 * 60.0)
+
+
+def test_what_others_take_of_the_refill_they_are_taken_to_go_on_taking() -> None:
+    mirror = Bucket(reading(600.0), 0.0)
+    for order in range(1, 101):
+        observe(mirror, reading(600.0, 300.0), order, order / 10.0)
+    assert mirror.level(11.0) == pytest.approx(300.0 + 10.0 - 9.0, abs=0.1), "of ten a second nine, as far as is believed"
+    assert mirror.level(20.0) == pytest.approx(300.0 + 100.0 - 2 * 9.0, abs=0.1), "for two seconds without an answer"
+    assert mirror.ready_at(301.0, 0.0, 10.0) > mirror.ready_at(300.5, 0.0, 10.0) > 10.4
+
+
+def test_one_answer_proves_no_other_tenant() -> None:
+    mirror = Bucket(reading(600.0), 0.0)
+    observe(mirror, reading(600.0, 300.0), 1, 0.0)
+    observe(mirror, reading(600.0, 100.0), 2, 1.0)
+    assert mirror.level(2.0) == 110.0
 
 
 def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: Bucket) -> None:
     mirror.overdrawn(0.0, 0.0, None)
     for order in range(2, 1202):
+        mirror.debit(1.0, 0.0, order, float(order)).answered = True
         observe(mirror, reading(60.0, 0.0), order, float(order))
-    assert mirror.ready_at(1.0, 0.0, 1201.0) == pytest.approx(1202.5, abs=0.01)
+    assert mirror.ready_at(1.0, 0.0, 1201.0) == pytest.approx(1201.0 + 1.0 + MARGIN_SECONDS, abs=0.01)
 
 
 def test_a_limit_that_changed_is_taken_over(mirror: Bucket) -> None:

@@ -13,7 +13,7 @@ from tidegate.core.snapshot import key_snapshot
 from tidegate.core.vocabulary import Cost, Inquiry, Outcome, Usage
 from tidegate.settings import Settings
 
-EMPTY = LearnedQuota("requests", "requests", "continuous", 60.0, 60.0, 0.0, None, True)
+EMPTY = LearnedQuota("requests", "requests", "continuous", 60.0, 60.0, 0.0, None, True, "continuous")
 
 
 def admit(admission: Admission, now: float = 0.0) -> Permit:
@@ -39,7 +39,7 @@ def test_what_nothing_was_learned_of_is_not_carried(admission: Admission) -> Non
 def test_a_quota_is_carried_with_its_level(admission: Admission) -> None:
     settle(admission, answer(bucket(60.0, 10.0)))
     assert export(admission, 5.0).quotas == (
-        LearnedQuota("requests", "requests", "continuous", 60.0, 60.0, 15.0, None, True),
+        LearnedQuota("requests", "requests", "continuous", 60.0, 60.0, 15.0, None, True, "continuous"),
     )
 
 
@@ -120,7 +120,7 @@ def test_a_refusal_forgets_nothing_and_is_not_explained_by_what_is_unproven() ->
     (hit,) = [event for event in out if isinstance(event, events.RateLimitHit)]
     assert hit.gate == ""
     assert list(admission.quotas.mirrors) == ["requests"]
-    assert admission.ready_at(Cost(), 0.0)[1] == "pause"
+    assert admission.ready_at(Cost(), 0.0)[1] == "pace"
 
 
 def test_a_proven_quota_is_told_as_learned() -> None:

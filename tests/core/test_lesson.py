@@ -6,7 +6,7 @@ from tests.core.values import OUTAGE, answer, bucket, refusal
 from tidegate.core.admission import Admission
 from tidegate.core.lesson import Confidence, Learnt, Lesson, Origin
 from tidegate.core.snapshot import key_snapshot
-from tidegate.core.vocabulary import Cost, Outcome
+from tidegate.core.vocabulary import Cause, Cost, Outcome
 
 
 def settle(admission: Admission, outcome: Outcome, now: float) -> None:
@@ -42,6 +42,7 @@ def test_a_window_that_no_header_names_is_inferred_from_resets_or_assumed(admiss
 
 
 def test_a_refusal_teaches_the_limit_and_the_pause(admission: Admission) -> None:
+    settle(admission, refusal(cause=Cause.CONCURRENCY), 0.5)
     settle(admission, refusal(4.0), 1.0)
     assert learnt(admission, "concurrency", 2.0).origin is Origin.REFUSALS
     assert (learnt(admission, "pause", 2.0).origin, learnt(admission, "pause", 2.0).confidence) == (
@@ -52,8 +53,14 @@ def test_a_refusal_teaches_the_limit_and_the_pause(admission: Admission) -> None
 
 
 def test_a_refusal_without_a_hint_pauses_by_inference(admission: Admission) -> None:
-    settle(admission, refusal(), 1.0)
+    settle(admission, refusal(cause=Cause.OTHERS_CAPACITY), 1.0)
     assert learnt(admission, "pause", 1.0).confidence is Confidence.INFERRED
+
+
+def test_a_refusal_that_nothing_announced_teaches_a_pace(admission: Admission) -> None:
+    assert learnt(admission, "pace", 1.0) is None
+    settle(admission, refusal(), 1.0)
+    assert (learnt(admission, "pace", 1.0).origin, learnt(admission, "pace", 1.0).count) == (Origin.REFUSALS, 1)
 
 
 def test_failures_teach_the_breaker(admission: Admission) -> None:

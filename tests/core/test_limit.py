@@ -2,13 +2,24 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.limit import ConcurrencyLimit
+from tidegate.core.limit import (
+    RAMP,
+    RAMP_RATE,
+    SLOW_FROM,
+    TRIAL_FIRST,
+    TRIAL_GRACE,
+    TRIAL_MOST,
+    TRIALS,
+    ConcurrencyLimit,
+)
+
+INFINITY = float("inf")
 
 
 @pytest.fixture
 def limit() -> ConcurrencyLimit:
-    """20 slots, 100 at most, halved at a cut."""
-    return ConcurrencyLimit(20, 100, 0.5)
+    """4 slots at first, 100 at most, halved at a cut."""
+    return ConcurrencyLimit(4, 100, 0.5)
 
 
 def a_round(limit: ConcurrencyLimit) -> None:
@@ -17,71 +28,147 @@ def a_round(limit: ConcurrencyLimit) -> None:
         limit.succeeded(limit.slots)
 
 
+def open_until(limit: ConcurrencyLimit, end: float, now: float = 0.0) -> float:
+    """Somebody always waits for a slot: takes what opens until `end`; returns when the last one did."""
+    in_flight = limit.slots
+    limit.filled(in_flight, now)
+    while (opens := limit.opens_at(now)) <= end:
+        now, in_flight = opens, in_flight + 1
+        limit.filled(in_flight, now)
+    return now
+
+
+def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0) -> None:
+    """The attempt that made it `in_flight` was refused, and as many as before it were let in."""
+    assert limit.refused(in_flight, in_flight - 1, now, True)
+
+
 def test_a_start_above_the_highest_is_the_highest() -> None:
     assert ConcurrencyLimit(20, 5, 0.5).slots == 5
 
 
-def test_slow_start_doubles_each_saturated_round(limit: ConcurrencyLimit) -> None:
+def test_while_nothing_is_refused_the_slots_double_without_an_answer(limit: ConcurrencyLimit) -> None:
+    open_until(limit, 2.2 * RAMP)
+    assert 15 <= limit.slots <= 18
+
+
+def test_a_first_round_is_bounded(limit: ConcurrencyLimit) -> None:
+    open_until(limit, 0.25)
+    assert limit.slots <= 4 + 0.25 * RAMP_RATE
+
+
+def test_where_a_refusal_should_have_come_by_now_the_slots_open_ever_faster() -> None:
+    limit = ConcurrencyLimit(4, 10_000, 0.5)
+    until = open_until(limit, 0.6)
+    assert limit.slots >= SLOW_FROM
+    open_until(limit, until + 1.0, until)
+    assert 350 <= limit.slots <= 450
+
+
+def test_a_slot_opens_only_to_a_call_that_waits_for_it(limit: ConcurrencyLimit) -> None:
+    limit.filled(4, 0.0)
+    assert limit.opens_at(10.0) == 10.0
+    assert limit.slots == 4
+
+
+def test_a_round_of_answers_doubles_the_limit(limit: ConcurrencyLimit) -> None:
     a_round(limit)
-    assert limit.slots == 40
+    assert limit.slots == 8
 
 
 def test_the_limit_never_passes_the_highest(limit: ConcurrencyLimit) -> None:
     for _ in range(10):
         a_round(limit)
+    open_until(limit, 60.0)
     assert limit.slots == 100
     assert limit.succeeded(100) is False
 
 
 def test_a_client_that_does_not_use_its_slots_earns_none(limit: ConcurrencyLimit) -> None:
-    assert not any(limit.succeeded(15) for _ in range(1000))
-    assert limit.slots == 20
+    assert not any(limit.succeeded(3) for _ in range(1000))
+    assert limit.slots == 4
 
 
-def test_four_fifths_of_the_slots_are_saturation(limit: ConcurrencyLimit) -> None:
+def test_four_fifths_of_the_slots_are_saturation() -> None:
+    limit = ConcurrencyLimit(20, 100, 0.5)
+    assert limit.succeeded(15) is False
     assert limit.succeeded(16) is True
-    assert limit.slots == 21
 
 
-def test_a_cut_halves_what_was_in_flight(limit: ConcurrencyLimit) -> None:
-    limit.refused(12)
-    assert limit.slots == 6
+def test_a_refusal_above_all_that_was_let_in_is_a_ceiling_just_under_it(limit: ConcurrencyLimit) -> None:
+    open_until(limit, 1.0)
+    capped(limit, 33)
+    assert limit.slots == 32
 
 
-def test_a_cut_never_starts_above_the_limit(limit: ConcurrencyLimit) -> None:
-    limit.refused(500)
+def test_an_overlap_is_no_ceiling(limit: ConcurrencyLimit) -> None:
+    open_until(limit, 1.0)
+    assert not limit.refused(33, 33, 1.0, True)
+    assert limit.ceiling == INFINITY
+
+
+def test_the_lowest_of_a_wave_decides(limit: ConcurrencyLimit) -> None:
+    open_until(limit, 1.0)
+    capped(limit, 35)
+    assert limit.refused(33, 31, 1.0, False)
+    assert limit.slots == 32
+
+
+def test_what_is_refused_under_the_ceiling_is_not_explained_by_it(limit: ConcurrencyLimit) -> None:
+    capped(limit, 33)
+    assert not limit.refused(20, 19, 1.0, True)
+
+
+def test_a_provider_that_says_so_cuts_the_limit_where_no_ceiling_explains(limit: ConcurrencyLimit) -> None:
+    open_until(limit, 1.0)
+    capped(limit, 33)
+    limit.cut_to(20, 1.0)
     assert limit.slots == 10
 
 
 def test_no_number_of_cuts_leaves_less_than_one_slot(limit: ConcurrencyLimit) -> None:
-    for _ in range(20):
-        limit.refused(0)
+    for at in range(20):
+        limit.cut_to(1, float(at))
     assert limit.slots == 1
 
 
-def test_after_a_cut_slow_start_ends_just_under_the_refused_level(limit: ConcurrencyLimit) -> None:
-    limit.refused(20)
-    a_round(limit)
-    assert (limit.slots, limit.growing_fast) == (18, False)
-    a_round(limit)
-    assert limit.slots == 19
+def test_a_ceiling_grows_by_no_success(limit: ConcurrencyLimit) -> None:
+    capped(limit, 33)
+    for _ in range(10):
+        a_round(limit)
+    assert limit.slots == 32
 
 
-def test_a_success_that_wins_no_whole_slot_says_so(limit: ConcurrencyLimit) -> None:
-    limit.refused(20)
-    while limit.growing_fast:
-        limit.succeeded(limit.slots)
-    assert limit.succeeded(limit.slots) is False
+def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: ConcurrencyLimit) -> None:
+    capped(limit, 33)
+    now, delays = 0.0, []
+    for _ in range(9):
+        limit.filled(32, now)
+        opens = limit.opens_at(now)
+        delays.append(opens - now)
+        now = opens
+        limit.filled(33, now)
+        assert limit.opens_at(now) == now + TRIAL_GRACE
+        capped(limit, 33, now)
+    assert delays[:3] == pytest.approx([TRIAL_FIRST, 2 * TRIAL_FIRST, 4 * TRIAL_FIRST])
+    assert delays[-1] == TRIAL_MOST
 
 
-def test_a_large_limit_grows_by_a_share_of_itself() -> None:
-    limit = ConcurrencyLimit(400, 1000, 0.5)
-    limit.refused(400)
-    while limit.growing_fast:
-        limit.succeeded(limit.slots)
-    before = limit.slots
-    a_round(limit)
-    assert before + 16 <= limit.slots <= before + 20
+def test_a_ceiling_that_lets_trials_in_is_lifted_by_more_each_time(limit: ConcurrencyLimit) -> None:
+    capped(limit, 11)
+    slots, now = [], TRIAL_FIRST
+    for _ in range(4 * (TRIALS + 1)):
+        limit.filled(limit.slots + 1, now)
+        now = limit.opens_at(now)
+        slots.append(limit.slots)
+    assert sorted(set(slots)) == [10, 11, 13, 17, 25]
+
+
+def test_a_rate_lifts_the_ceiling(limit: ConcurrencyLimit) -> None:
+    capped(limit, 5)
+    limit.lift()
+    open_until(limit, 2.0, 1.0)
+    assert limit.slots > 20
 
 
 def test_the_first_header_lifts_the_limit_to_what_stands_ready(limit: ConcurrencyLimit) -> None:
@@ -99,14 +186,15 @@ def test_a_header_never_lowers_the_limit_nor_lifts_it_past_the_highest(limit: Co
     assert lower.slots == 20
 
 
-def test_after_a_cut_no_header_lifts_the_limit(limit: ConcurrencyLimit) -> None:
-    limit.refused(20)
+def test_after_a_refusal_no_header_lifts_the_limit(limit: ConcurrencyLimit) -> None:
+    capped(limit, 4)
     limit.announced(90.0)
-    assert limit.slots == 10
+    assert limit.slots == 3
 
 
 @pytest.mark.parametrize(("share", "slots"), [(1.0, 20), (0.1, 20), (0.05, 8), (0.0, 4), (-1.0, 4)])
-def test_a_scarce_quota_holds_back_a_part_of_the_slots(limit: ConcurrencyLimit, share: float, slots: int) -> None:
+def test_a_scarce_quota_holds_back_a_part_of_the_slots(share: float, slots: int) -> None:
+    limit = ConcurrencyLimit(20, 100, 0.5)
     limit.scarce(share)
     assert limit.slots == slots
 
@@ -117,10 +205,17 @@ def test_one_slot_remains_however_scarce_the_quota_is() -> None:
     assert limit.slots == 1
 
 
-@pytest.mark.parametrize("level", range(1, 41))
-def test_wherever_it_was_cut_it_grows_again_while_it_is_what_holds_calls_back(level: int) -> None:
-    limit = ConcurrencyLimit(40, 1000, 0.5)
-    limit.refused(level)
-    for _ in range(2000):
-        limit.succeeded(limit.slots)
-    assert limit.slots > level + 5
+def test_while_a_quota_is_scarce_no_slot_opens_by_itself(limit: ConcurrencyLimit) -> None:
+    limit.scarce(0.05)
+    limit.filled(limit.slots, 0.0)
+    assert limit.opens_at(5.0) == INFINITY
+
+
+def test_what_is_of_no_use_is_not_given_out_and_comes_back_when_it_is(limit: ConcurrencyLimit) -> None:
+    open_until(limit, 0.2)
+    before = limit.slots
+    limit.bound(10.0)
+    a_round(limit)
+    assert (limit.slots, limit.opens_at(5.0)) == (10, INFINITY)
+    limit.bound(INFINITY)
+    assert limit.slots == before

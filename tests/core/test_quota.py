@@ -169,7 +169,7 @@ def test_an_answer_longer_than_was_reserved_counts_against_what_is_ample() -> No
     quotas = Quotas()
     quotas.observe((tokens(6000.0),), 1, 0.0, 0.0, [])
     charges = quotas.debit(Cost(produced=100.0), 2, 0.0)
-    quotas.settle(charges, 3200.0, 3, 0.0)
+    quotas.settle(charges, 3200.0, 0.0, 3, 0.0)
     assert not quotas.ample
     assert quotas.mirrors["tokens"].level(0.0) == 2800.0
 

@@ -24,7 +24,7 @@ def play(mirror: Bucket, estimate: float, worth: float, produced: float = 0.0, r
         level -= estimate * worth
         told = level
         order += 1
-        mirror.settle(produced, produced, order, now + 0.01)
+        mirror.settle(produced, produced, order, now, now + 0.01)
         level -= produced
         debit.answered = True
         mirror.observe(tokens(told), sent, now, now + 0.01, debit)

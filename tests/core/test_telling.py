@@ -55,12 +55,16 @@ def test_scarcity_is_told_when_it_begins(admission: Admission, out: Out) -> None
 
 
 def test_an_unexplained_refusal_tells_the_cut_the_pause_and_itself(admission: Admission, out: Out) -> None:
-    settle(admission, admit(admission, []), refusal(4.0), 0.5, out)
+    permits = [admit(admission, []) for _ in range(3)]
+    settle(admission, permits[2], refusal()._replace(cause=Cause.CONCURRENCY), 0.5, out)
+    settle(admission, permits[1], refusal(4.0), 0.5, out)
     assert out == [
-        events.ConcurrencyDecreased(KEY, 0.5, 1, Cause.RATE),
+        events.ConcurrencyDecreased(KEY, 0.5, 2, Cause.CONCURRENCY),
+        events.RateLimitHit(KEY, 0.5, Kind.RATE_LIMIT, Cause.CONCURRENCY, None, ""),
+        events.SlotReleased(KEY, 0.5, 0.5, 2, Kind.RATE_LIMIT, Cause.CONCURRENCY),
         events.KeyPaused(KEY, 0.5, 4.5, Origin.RETRY_AFTER),
         events.RateLimitHit(KEY, 0.5, Kind.RATE_LIMIT, Cause.RATE, 4.0, ""),
-        events.SlotReleased(KEY, 0.5, 0.5, 0, Kind.RATE_LIMIT, Cause.RATE),
+        events.SlotReleased(KEY, 0.5, 0.5, 1, Kind.RATE_LIMIT, Cause.RATE),
     ]
 
 
@@ -78,7 +82,9 @@ def test_a_refusal_is_told_with_the_status_of_its_answer(admission: Admission, o
 
 def test_a_limit_at_its_lowest_tells_no_cut(admission: Admission, out: Out) -> None:
     for now in (0.0, 10.0):
-        settle(admission, admit(admission, out, now), refusal(), now, out)
+        permits = [admit(admission, out, now) for _ in range(2)]
+        settle(admission, permits[1], refusal()._replace(cause=Cause.CONCURRENCY), now, out)
+        settle(admission, permits[0], OK, now, out)
     assert len(of(out, events.ConcurrencyDecreased)) == 1
 
 
@@ -90,14 +96,15 @@ def test_a_won_slot_is_told(admission: Admission, out: Out) -> None:
 
 def test_every_resumption_follows_a_pause(admission: Admission, out: Out) -> None:
     first, second = admit(admission, out), admit(admission, out)
-    settle(admission, first, refusal(), 0.0, out)
+    settle(admission, first, refusal(0.5), 0.0, out)
     third = admit(admission, out, 5.0)
-    settle(admission, second, refusal(), 5.0, out)
+    settle(admission, second, refusal(0.5), 5.0, out)
     admit(admission, out, 6.0)
-    settle(admission, third, refusal(), 6.0, out)
+    settle(admission, third, refusal(1.0), 6.0, out)
+    assert kinds(out)[-3:] == ["KeyPaused", "RateLimitHit", "SlotReleased"]
     admit(admission, out, 9.0)
     told = [name for name in kinds(out) if name in ("KeyPaused", "KeyResumed")]
-    assert told == ["KeyPaused", "KeyResumed"] * 2
+    assert told == ["KeyPaused", "KeyResumed"] * 3
 
 
 def test_a_second_refusal_that_does_not_extend_the_pause_tells_none(admission: Admission, out: Out) -> None:
@@ -115,7 +122,7 @@ def test_the_breaker_tells_each_of_its_turns(admission: Admission, out: Out) -> 
     assert told == [
         events.BreakerOpened(KEY, 0.0, 0.5),
         events.BreakerHalfOpened(KEY, 1.0),
-        events.BreakerOpened(KEY, 1.0, 1.75),
+        events.BreakerOpened(KEY, 1.0, 1.55),
         events.BreakerHalfOpened(KEY, 3.0),
         events.BreakerClosed(KEY, 3.0),
     ]

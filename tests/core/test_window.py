@@ -230,9 +230,9 @@ def test_a_refused_request_was_not_charged(mirror: Window) -> None:
 def test_output_is_reserved_until_it_is_charged(mirror: Window) -> None:
     mirror.debit(1.0, 4.0, 1, 0.0)
     assert mirror.level(0.0) == 5.0
-    mirror.settle(4.0, 2.0, 2, 0.0)
+    mirror.settle(4.0, 2.0, 2, 0.0, 0.0)
     assert mirror.level(0.0) == 7.0
-    mirror.settle(4.0, 0.0, 3, 0.0)
+    mirror.settle(4.0, 0.0, 3, 0.0, 0.0)
     assert mirror.level(0.0) == 7.0
 
 

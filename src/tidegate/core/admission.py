@@ -24,8 +24,10 @@ from typing import Protocol
 from tidegate.core import events
 from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
+from tidegate.core.goodput import Goodput
 from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
+from tidegate.core.pacer import Pacer
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Mirror, Quotas
 from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
@@ -38,6 +40,8 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
+
+INFINITY = float("inf")
 
 Out = list[events.Event] | None
 
@@ -80,6 +84,7 @@ class Permit:
         "in_flight",
         "informs",
         "learned",
+        "mark",
         "order",
         "place",
         "probe",
@@ -94,6 +99,7 @@ class Permit:
         self.epoch = admission.epoch
         self.generation = admission.generation
         self.in_flight = len(admission.flying) + 1
+        self.mark = admission.pacer.mark
         self.sent_at = sent_at
         self.probe = probe
         self.place = 0
@@ -140,17 +146,22 @@ class Admission:
     """The admission state of one key."""
 
     __slots__ = (
+        "_attempts_before",
         "_paused",
+        "_refused_before",
+        "began",
         "breaker",
         "counts",
         "epoch",
         "estimate",
         "flying",
         "generation",
+        "goodput",
         "key",
         "lessons",
         "limit",
         "order",
+        "pacer",
         "pause",
         "quotas",
         "used_at",
@@ -159,6 +170,8 @@ class Admission:
     def __init__(self, key: Key, tuning: Tuning, default_window: float, now: float) -> None:
         self.key = key
         self.limit = ConcurrencyLimit(tuning.start_concurrency, tuning.max_concurrency, tuning.concurrency_cut)
+        self.goodput = Goodput()
+        self.pacer = Pacer()
         self.pause = Pause(tuning.pause_base, tuning.max_pause)
         self.breaker = Breaker(tuning.breaker_threshold, tuning.breaker_cooldown, tuning.max_breaker_cooldown)
         self.quotas = Quotas(default_window)
@@ -169,8 +182,9 @@ class Admission:
         self.order = 0
         self.epoch = 0
         self.generation = 0
-        self.used_at = now
+        self.used_at = self.began = now
         self._paused = False
+        self._attempts_before = self._refused_before = 0
 
     @property
     def in_flight(self) -> int:
@@ -179,9 +193,17 @@ class Admission:
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends)."""
-        if len(self.flying) >= self.limit.slots:
-            return float("inf"), "concurrency"
         ready, gate = now, ""
+        if len(self.flying) >= self.limit.slots:
+            opens = self.limit.opens_at(now)
+            if opens > now:
+                ready, gate = opens, "concurrency"
+                if opens == INFINITY:
+                    return ready, gate
+        if self.pacer.active:
+            paced = self.pacer.opens_at(now)
+            if paced > ready:
+                ready, gate = paced, "pace"
         if self.breaker.state is not CLOSED:
             breaker = self.breaker.opens_at(now)
             if breaker > ready:
@@ -201,12 +223,19 @@ class Admission:
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
+        if not self.flying:
+            self.began = now
+            self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
         self.order += 1
         self.counts.attempts += 1
         probe = self.breaker.state is not CLOSED and self.breaker.sent()
         if self.pause.alone:
             self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
+        if len(self.flying) >= self.limit.slots:
+            self.limit.filled(len(self.flying), now)
+        if self.pacer.active:
+            self.pacer.sent(now)
         self.used_at = now
         if out is not None:
             if probe:
@@ -247,7 +276,7 @@ class Admission:
         kind = outcome.kind
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
-        elif permit.cost.produced:
+        elif permit.cost.produced or permit.cost.held:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             self._observe(permit, outcome, now, out)
@@ -273,7 +302,7 @@ class Admission:
         """Forgets what is in flight: after a fork it belongs to the parent."""
         self.generation += 1
         for permit in self.flying.values():
-            self.quotas.settle(permit.charges, 0.0, self.order, permit.sent_at)
+            self.quotas.settle(permit.charges, 0.0, 0.0, self.order, permit.sent_at)
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
         self.flying = {}
@@ -282,14 +311,18 @@ class Admission:
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
-        produced = float(usage.output_tokens) if usage is not None else 0.0
-        self.quotas.settle(permit.charges, produced, self.order, now)
+        cost = permit.cost
+        produced = usage.output_tokens * cost.weight if usage is not None else 0.0
+        # Without a word of what it produced, what was held stays charged.
+        returned = cost.held - min(cost.held, produced) if usage is not None else 0.0
+        self.quotas.settle(permit.charges, produced, returned, self.order, now)
 
     def _observe(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
-            self._adopt(mirror, permit, outcome, now)
-            self._announce(mirror, now, out)
+            if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
+                self._adopt(mirror, permit, outcome, now)
+            self._tell_of(mirror, now, out)
         if scarcest is None:
             self.limit.scarce(1.0)
             return
@@ -307,10 +340,13 @@ class Admission:
             if amount or reserve:
                 order = max(flying.order, permit.order + 1)
                 flying.charges.append(self.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
+        self._open(mirror, now)
 
-    def _announce(self, mirror: Mirror, now: float, out: Out) -> None:
+    def _tell_of(self, mirror: Mirror, now: float, out: Out) -> None:
         if out is not None:
             out.append(events.RateLimitLearned(self.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
+
+    def _open(self, mirror: Mirror, now: float) -> None:
         if mirror.unit == "requests":
             before = self.limit.slots
             self.limit.announced(mirror.level(now))
@@ -321,7 +357,8 @@ class Admission:
         """What this answer says of the quotas that only an earlier run knew: a good one that was read says all."""
         named = {reading.name for reading in outcome.readings if reading.remaining is not None}
         for mirror in self.quotas.prove(named, outcome.kind is OK and permit.informs):
-            self._announce(mirror, now, out)
+            self._open(mirror, now)
+            self._tell_of(mirror, now, out)
 
     def _succeeded(self, permit: Permit, saturation: int, now: float, out: Out) -> None:
         permit.answered = True
@@ -331,6 +368,8 @@ class Admission:
         self.counts.latencies.append(now - permit.sent_at)
         if permit.probe or self.breaker.failures:
             self._answered(permit, now, out)
+        if self.goodput.answered(permit.in_flight, permit.sent_at, now):
+            self._bound(now, out)
         if permit.epoch == self.epoch:
             if self.pause.refusals or self.pause.alone:
                 self.pause.answered()
@@ -338,6 +377,13 @@ class Admission:
                 self.lessons.limit.taken(Origin.ANSWERS, now)
                 if out is not None:
                     out.append(events.ConcurrencyIncreased(self.key, now, self.limit.slots))
+
+    def _bound(self, now: float, out: Out) -> None:
+        before = self.limit.slots
+        self.limit.bound(self.goodput.useful)
+        if out is not None and self.limit.slots != before:
+            changed = events.ConcurrencyDecreased if self.limit.slots < before else events.ConcurrencyIncreased
+            out.append(changed(self.key, now, self.limit.slots))
 
     def _answered(self, permit: Permit, now: float, out: Out) -> None:
         if self.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
@@ -360,15 +406,12 @@ class Admission:
             self.epoch += 1
         hint = self._credible(outcome.retry_after)
         gate = self._explanation(permit, outcome, hint, now, new_wave)
-        if new_wave and not gate and outcome.cause in CUTTING:
-            before = self.limit.slots
-            self.limit.refused(max(permit.in_flight, saturation))
-            self.lessons.limit.taken(Origin.REFUSALS, now)
-            if out is not None and self.limit.slots < before:
-                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots, outcome.cause, outcome.status))
-        if not gate or hint:
+        paced = not gate and outcome.cause in CUTTING
+        if paced:
+            self._unexplained(permit, outcome, now, new_wave, out)
+        if not (gate or paced) or hint:
             before_pause = self.pause.until
-            until = self.pause.close(now, hint, not gate, draw, new_wave)
+            until = self.pause.close(now, hint, not (gate or paced), draw, new_wave)
             if until > max(before_pause, now):
                 self._paused = True
                 origin = Origin.RETRY_AFTER if hint else Origin.REFUSALS
@@ -378,6 +421,50 @@ class Admission:
         if out is not None:
             facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
             out.append(events.RateLimitHit(self.key, now, *facts))
+
+    def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
+        """Whether it was a ceiling or a rate that refused; either then holds calls back."""
+        before, limit = self.limit.slots, self.limit
+        if self.pacer.disproved():
+            self.pacer = Pacer()
+        if self.pacer.active:
+            self.lessons.pace.taken(Origin.REFUSALS, now)
+            self.pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause)
+        elif self._capped(permit, outcome, now, new_wave):
+            self.lessons.limit.taken(Origin.REFUSALS, now)
+            if new_wave and out is not None and limit.slots < before:
+                out.append(events.ConcurrencyDecreased(self.key, now, limit.slots, outcome.cause, outcome.status))
+        else:
+            limit.lift()
+            self.lessons.pace.taken(Origin.REFUSALS, now)
+            facts = (self._run(), permit.sent_at - self.began, self._announced())
+            self.pacer.begin(*facts, permit.sent_at, now, outcome.cause)
+
+    def _capped(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
+        """Whether the concurrency limit takes the refusal. Who can name a time, or a slope, has no want of slots."""
+        if outcome.cause is Cause.SLOPE or outcome.retry_after:
+            return False
+        admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
+        if self.limit.refused(permit.in_flight, admitted, now, new_wave):
+            return True
+        if outcome.cause is not Cause.CONCURRENCY:
+            return False
+        if new_wave:
+            self.limit.cut_to(permit.in_flight, now)
+        return True
+
+    def _run(self) -> int:
+        """Calls let in since the key was last idle."""
+        return max(1, self.counts.attempts - self._attempts_before - self.counts.refused + self._refused_before)
+
+    def _announced(self) -> float:
+        """The rate of the fastest announced quota of requests over a minute or less; infinity without any."""
+        rates = [
+            mirror.limit / mirror.window
+            for mirror in self.quotas.mirrors.values()
+            if mirror.unit == "requests" and mirror.window <= 60.0
+        ]
+        return max(rates, default=INFINITY)
 
     def _credible(self, hint: float | None) -> float | None:
         if hint is not None and not 0.0 <= hint < ABSURD_HINT:
@@ -393,9 +480,13 @@ class Admission:
         if ready <= now:
             # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
             # nearly empty; else the limit that refused is another one.
-            name = self.quotas.lacking(permit.cost, outcome.readings, now)
+            name = self.quotas.lacking(permit.cost, outcome.readings, now) or self._portion(permit, hint, now)
         if not name or name in self.quotas.unproven:
             return ""
         if new_wave:
             self.quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
         return name
+
+    def _portion(self, permit: Permit, hint: float | None, now: float) -> str:
+        sent_before = (each.sent_at for each in self.flying.values() if each.order < permit.order)
+        return self.quotas.portion(permit.sent_at, sent_before, hint, now)

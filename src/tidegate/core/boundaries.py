@@ -22,16 +22,16 @@ AGREE = 0.05
 class Boundaries:
     """The boundaries of one quota: the next one lies between `low` and `high` (None: no sign yet).
 
-    `period` is in seconds; `certain` says whether waiting for the next boundary is right, or a probe would tell more.
+    `period` is in seconds; `known` says that it is certain, and `certain` whether waiting for the next boundary is right, or a probe would tell more.
     """
 
-    __slots__ = ("_known", "_measured", "_sign", "_told", "high", "low", "period")
+    __slots__ = ("_measured", "_sign", "_told", "high", "known", "low", "period")
 
     def __init__(self, period: float, declared: bool) -> None:
         self.period = period
         self.low: float | None = None
         self.high: float | None = None
-        self._known = declared
+        self.known = declared
         self._told = False
         self._measured = 0.0
         self._sign: tuple[float, float] | None = None
@@ -39,20 +39,22 @@ class Boundaries:
     @property
     def certain(self) -> bool:
         """Whether the next boundary was told, or follows from a period that is known."""
-        return self._told or self._known
+        return self._told or self.known
 
     def declare(self, period: float) -> None:
         """The provider says how long a period is."""
-        self.period, self._known = period, True
+        self.period, self.known = period, True
 
     def lies(self, low: float, high: float, told: bool) -> None:
         """A boundary lies in this interval: `told` as the next one, else one that was passed."""
         last = self._sign
         if last is not None and low - last[1] < SAME * min(self.period, NATURAL_WINDOWS[0]):
-            low, high = (max(low, last[0]), min(high, last[1])) if max(low, last[0]) <= min(high, last[1]) else (low, high)
+            low, high = (
+                (max(low, last[0]), min(high, last[1])) if max(low, last[0]) <= min(high, last[1]) else (low, high)
+            )
             self._told = self._told or told
         else:
-            if last is not None and not self._known:
+            if last is not None and not self.known:
                 self._measure(low - last[1], high - last[0])
             elif last is not None:
                 low, high = self._narrowed(low, high, last)
@@ -74,12 +76,12 @@ class Boundaries:
     def _measure(self, shortest: float, longest: float) -> None:
         # Between two signs lie no others while there is traffic: every boundary shows in it.
         if shortest <= self.period <= longest:
-            self._known = True
+            self.known = True
             return
         natural = snap(max(0.0, shortest), longest)
         middle = natural or (shortest + longest) / 2
         fits = self._measured and abs(middle - self._measured) <= AGREE * middle
-        self._known = natural is not None or bool(fits)
+        self.known = natural is not None or bool(fits)
         self.period, self._measured = usable_window(middle, self.period), middle
 
     def _narrowed(self, low: float, high: float, last: tuple[float, float]) -> tuple[float, float]:

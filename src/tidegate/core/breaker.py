@@ -42,7 +42,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.HALF_OPEN, Event.PROBE_ABANDONED): State.OPEN,
 }
 
-GROWTH = 1.5
+GROWTH = 1.1
 """Each failed probe makes the cool-down this much longer (the openai and anthropic SDKs double; a probe is cheap)."""
 
 

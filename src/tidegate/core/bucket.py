@@ -24,14 +24,23 @@ from tidegate.core.vocabulary import Reading, Refill
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
-"""Kept in hand so that jitter between two sends does not overdraw: half a request, 0.2 % of a token limit."""
+MARGIN_SECONDS = 0.1
+"""Kept in hand so that jitter between two sends does not overdraw: half a request, or what comes back in a tenth of a
+second where that is less; 0.2 % of a token limit."""
 
-MARGIN_SECONDS = 0.005
-"""What a bucket that holds less than its limit can keep in hand is no more than its refill of so long: it is full soon."""
+LONG_WINDOW = 3600.0
+"""Seconds; the refusal of a longer one is final for its call (a day's), so nothing is spared there.."""
+
+BRIM_SECONDS = 0.005
+SPILT_MOST = 0.25
+"""A bucket that holds hardly more than one request cannot keep anything in hand: it is left full for so long before each,
+and what comes back meanwhile, a quarter of a request at most, is lost."""
 
 UNSURE_MOST = 1.0
+UNSURE_SECONDS = 0.25
 """Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
-answer took longer than the quickest. A client that is slow to send (busy loops, new connections) is seen by that."""
+answer took longer than the quickest, but within the second time. A client that is slow to send (busy loops, new
+connections) is seen by that."""
 
 SLACK_SHARE = 0.005
 SLACK_MOST = 0.05
@@ -44,6 +53,27 @@ REORDER_DECAY = 0.95
 
 MOST = 1e15
 """No quota is larger: beyond it doubles lose the single unit."""
+
+NOISE_MEMORY = 0.98
+NOISE_DEVIATIONS = 0.5
+NOISE_MOST = 0.02
+"""Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
+estimates that no answer has confirmed yet are off, seen from those that were."""
+
+DRAG_MEMORY = 0.3
+DRAG_NOISE = 0.1
+DRAG_MOST = 0.9
+DRAG_SECONDS = 2.0
+"""What others took of the refill lately they are taken to go on taking, for so many seconds after an answer showed it:
+a running mean over the first time, less the share of the rate that may be noise, which is also the most that one answer
+counts: one alone proves nothing."""
+
+HELD_WEIGHT = 0.1
+"""What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
+so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
+
+FEW = 100.0
+"""A limit of no more requests is read to the fraction: the part of one that `remaining` leaves out is seconds of it."""
 
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
@@ -72,11 +102,17 @@ class Bucket:
         "_anchor_order",
         "_anchor_remaining",
         "_brim",
+        "_confirmed",
         "_ceiling",
         "_ceiling_at",
+        "_drag",
+        "_drag_seen",
+        "_held",
         "_quickest",
         "_reorder",
         "_slack",
+        "_spilt",
+        "_squares",
         "_span_at",
         "_span_clear",
         "_span_estimated",
@@ -107,7 +143,7 @@ class Bucket:
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self.period = Period(self.window)
-        self._brim = self.limit
+        self._brim, self._spilt = self.limit, 0.0
         self._anchor_order = -1
         self._anchor_at = now
         self._anchor_level = self.limit
@@ -122,11 +158,19 @@ class Bucket:
         self._reorder = REORDER_FIRST
         self._quickest = INFINITY
         self._unsure = 0.0
+        self._held = 0.0
+        self._drag = self._drag_seen = 0.0
+        self._squares = self._confirmed = 0.0
 
     @property
     def turned(self) -> Refill | None:
         """How the quota comes back, where that turned out not to be continuously."""
         return self.period.turned
+
+    @property
+    def declared(self) -> float | None:
+        """Its window."""
+        return self.window
 
     @property
     def paces(self) -> bool:
@@ -136,9 +180,10 @@ class Bucket:
     def level(self, now: float) -> float:
         """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
         rate = self.rate
-        anchored = self._anchor_level + rate * (now - self._anchor_at) - self.ledger.total
+        since = now - self._anchor_at
+        anchored = self._anchor_level + rate * since - self._drag * min(since, DRAG_SECONDS) - self.ledger.total
         ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
-        return min(anchored, ceiling) - self.reserved
+        return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
 
     def comes_back_at(self, now: float) -> float | None:
         """None: it comes back bit by bit, never all at once."""
@@ -152,13 +197,17 @@ class Bucket:
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
-        return now + missing / self.rate
+        slow = DRAG_SECONDS - (now - self._anchor_at)
+        net = self.rate - self._drag
+        if slow <= 0.0 or net <= 0.0:
+            return now + missing / self.rate
+        return now + (missing / net if missing <= net * slow else slow + (missing - net * slow) / self.rate)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
         debit = Debit(amount * self.scale, order, now, amount)
         self._advance(now)
-        self._ceiling -= debit.amount
+        self._ceiling -= debit.amount + self._spilt
         entries = self.ledger.entries
         if entries and entries[0].charged_at < now - FOLD_WINDOWS * self.window:
             self._fold(now)
@@ -166,10 +215,15 @@ class Bucket:
         self.reserved += reserve
         return debit
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`."""
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
+        """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`.
+
+        It is below zero where a part of the charge comes back.
+        """
         self.reserved = max(0.0, self.reserved - reserve)
-        if produced > 0.0:
+        if reserve:
+            self._held += HELD_WEIGHT * (now - sent_at - self._held)
+        if produced:
             self._advance(now)
             self._ceiling -= produced
             self.ledger.add(Debit(produced, order, now, produced))
@@ -184,6 +238,8 @@ class Bucket:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
+        if sent_at < self.since:
+            return  # nothing was known yet
         step = 1.0 if self.unit == "requests" else self.limit * SLACK_SHARE
         self._slack = min(self._slack + step, self.limit * SLACK_MOST)
 
@@ -193,26 +249,42 @@ class Bucket:
             return
         self._observe_size(reading, sent_at)
         level = max(-self.limit, min(reading.remaining, self.limit))
+        if self.limit <= FEW and self.unit == "requests":
+            level = self.period.whole_level(reading, level)
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return
+        first = self._anchor_order < 0
         low, _ = REORDER_BOUNDS
         self._reorder = max(low, self._reorder * REORDER_DECAY)
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
         if self.unit != "requests":
             seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
+        confirmed = -self.ledger.dropped
+        since = sent_at - self._anchor_at
         self._span_estimated += self.ledger.drop_through(order, sent_at, self._reorder, seen)
-        if self.unit != "requests":
+        confirmed += self.ledger.dropped
+        expected = min(self._brim, self._anchor_level + self.rate * since) - confirmed
+        if self.unit == "requests":
+            if since > 0.0 and not first:
+                taken = max(-self.rate, min(self.rate, (expected - level) / since))
+                self._drag_seen += min(DRAG_NOISE, since / (since + DRAG_MEMORY)) * (taken - self._drag_seen)
+                self._drag = min(DRAG_MOST * self.rate, max(0.0, self._drag_seen - DRAG_NOISE * self.rate))
+        else:
+            self._squares = NOISE_MEMORY * self._squares + (expected - level) ** 2
+            self._confirmed = NOISE_MEMORY * self._confirmed + confirmed
             self._learn_scale(level, order, sent_at)
         self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         if self.unit == "requests":
             self._quickest = min(self._quickest, now - sent_at)
-            self._unsure = min(UNSURE_MOST, self.rate * (now - sent_at - self._quickest))
+            longest = UNSURE_SECONDS if self.window <= LONG_WINDOW else INFINITY
+            self._unsure = min(UNSURE_MOST, self.rate * min(longest, now - sent_at - self._quickest))
         self._anchor_remaining = level
         self._advance(now)
         refilled = min(self._brim, level + self.rate * (now - sent_at))
-        self._ceiling = max(self._ceiling, refilled - self.ledger.total)
+        seen_level = refilled - self.ledger.total
+        self._ceiling = seen_level if first else max(self._ceiling, seen_level)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: Debit | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
@@ -240,7 +312,10 @@ class Bucket:
         self.window = self.period.window(reading, sent_at, self.window)
         self.rate = self.limit / self.window
         brim = self.period.brim
-        self._brim = self.limit if brim is None else brim + min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
+        if brim is not None:
+            self._brim, self._spilt = brim, min(SPILT_MOST, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
+        else:
+            self._brim, self._spilt = self.limit, 0.0
 
     def _learn_scale(self, level: float, order: int, sent_at: float) -> None:
         # What a token estimate is worth in the provider's count shows over a span of anchors: what was charged (the
@@ -265,7 +340,15 @@ class Bucket:
         self._span_clear = level < FULL * self.limit
 
     def _margin(self) -> float:
-        base = MARGIN_REQUESTS if self.unit == "requests" else self.limit * MARGIN_SHARE
+        if self.unit != "requests":
+            base = self.limit * MARGIN_SHARE
+            if self._confirmed > 0.0 and self.ledger.total > 0.0:
+                noise = (self._squares / self._confirmed * self.ledger.total) ** 0.5
+                base += min(noise * NOISE_DEVIATIONS, self.limit * NOISE_MOST)
+        elif self.window <= LONG_WINDOW:
+            base = min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
+        else:
+            base = MARGIN_REQUESTS
         return base + self._slack + self._unsure
 
     def _advance(self, now: float) -> None:

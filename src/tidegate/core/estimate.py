@@ -1,4 +1,11 @@
-"""What a request will be charged, learned per key from what earlier ones used."""
+"""What a request will be charged, learned per key from what earlier ones used.
+
+Theory of operation. Tokens of the input are a line over its characters: `fixed_tokens` that every request has (a
+template, tools; below zero where a prefix of all is read from a cache that costs nothing), and a slope. It is fitted to
+the last answers, and leans on their plain ratio where all requests are equally long. The length of an answer depends on
+what the request allows: classifiers say `max_tokens: 16`, writers 4000, under the same key. So each power of two of the
+bound has its own mean.
+"""
 
 from __future__ import annotations
 
@@ -13,65 +20,104 @@ CHARS_BOUNDS = (0.5, 16.0)
 OUTPUT_PRIOR = 256.0
 """Prior for the length of an answer in tokens, until the key's own answers are known."""
 
-OUTPUT_MOST = 1e6
-"""Tokens of an answer, at the most (the longest that any provider writes today is 128,000)."""
+MEMORY = 0.9
+"""Weight of the past in the running means of answers: about the last ten (curator keeps the last fifty)."""
+
+LINE_MEMORY = 0.95
+"""Weight of the past in the line: about the last twenty."""
+
+MOST = 1e6
+"""Tokens, at the most, that an earlier run may have found (the longest answers of today have 128,000)."""
 
 DOUBTED = 4.0
 """A first answer that is so many times off what an earlier run foretold proves that run out of date."""
 
-MEMORY = 0.9
-"""Weight of the past in each running mean: about the last ten answers (curator keeps the last fifty)."""
+LEAN = 0.1
+"""Requests whose lengths deviate by less than this share of their mean are equally long: the line leans on the ratio."""
+
+UNBOUNDED = -1
 
 
 class Estimate:
-    """Running means of one key: `chars_per_token` of its requests, tokens per answer in `mean_output`."""
+    """What is learned of one key: the input's line, tokens per answer over all in `mean_output` and by bound."""
 
-    __slots__ = ("_chars", "_seeded", "_tokens", "chars_per_token", "mean_output", "version")
+    __slots__ = (
+        "_answers",
+        "_seeded",
+        "_products",
+        "_squares",
+        "_weight",
+        "_x",
+        "_y",
+        "chars_per_token",
+        "fixed_tokens",
+        "mean_output",
+        "version",
+    )
 
     def __init__(self) -> None:
-        self._forget()
+        self._weight = self._x = self._y = self._squares = self._products = 0.0
+        self._answers: dict[int, tuple[float, int]] = {}
+        self._seeded = False
+        self.chars_per_token = CHARS_PER_TOKEN
+        self.fixed_tokens = 0.0
+        self.mean_output = OUTPUT_PRIOR
         self.version = 0
 
-    def _forget(self) -> None:
-        self._seeded = False
-        self._chars = CHARS_PER_TOKEN
-        self._tokens = 1.0
-        self.chars_per_token = CHARS_PER_TOKEN
-        self.mean_output = OUTPUT_PRIOR
-
     def export(self, now: float) -> dict[str, float]:
-        """The running means, for a later run; nothing before the first lesson."""
+        """What a later run may begin with; nothing before the first lesson."""
         if not self.version:
             return {}
-        return {"chars_per_token": self.chars_per_token, "mean_output": self.mean_output}
+        return {
+            "chars_per_token": self.chars_per_token,
+            "fixed_tokens": self.fixed_tokens,
+            "mean_output": self.mean_output,
+        }
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins with the means of an earlier run, with the weight of one answer."""
+        """Begins with what an earlier run learned, in the place of the priors."""
         low, high = CHARS_BOUNDS
-        self.chars_per_token = self._chars = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
-        self.mean_output = min(OUTPUT_MOST, max(1.0, plain.get("mean_output", OUTPUT_PRIOR)))
+        self.chars_per_token = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
+        self.fixed_tokens = min(MOST, max(0.0, plain.get("fixed_tokens", 0.0)))
+        self.mean_output = min(MOST, max(1.0, plain.get("mean_output", OUTPUT_PRIOR)))
         self._seeded = True
 
-    def learn(self, inquiry: Inquiry, usage: Usage) -> None:
-        """Takes in what one answered request used; `version` counts these lessons."""
-        self.version += 1
-        tokens = usage.input_tokens
-        if self._seeded:
-            self._try(inquiry, usage)
-        if tokens > 0 and inquiry.input_chars > 0:
-            self._chars = MEMORY * self._chars + inquiry.input_chars
-            self._tokens = MEMORY * self._tokens + tokens
-            low, high = CHARS_BOUNDS
-            self.chars_per_token = min(high, max(low, self._chars / self._tokens))
-        if usage.output_tokens > 0:
-            self.mean_output = MEMORY * self.mean_output + (1.0 - MEMORY) * usage.output_tokens
+    def output_for(self, bound: int | None) -> float:
+        """Tokens that an answer is expected to have, of a request that allows `bound` (None: any number)."""
+        known = self._answers.get(UNBOUNDED if bound is None else bound.bit_length())
+        mean = known[0] if known is not None else self.mean_output
+        return mean if bound is None or mean < bound else float(bound)
 
-    def _try(self, inquiry: Inquiry, usage: Usage) -> None:
-        # The first answer judges what an earlier run knew: far off, the means begin anew.
-        foretold = (
-            (inquiry.input_chars / self.chars_per_token, usage.input_tokens),
-            (self.mean_output, usage.output_tokens),
-        )
-        if any(told and seen and not told / DOUBTED <= seen <= told * DOUBTED for told, seen in foretold):
-            self._forget()
-        self._seeded = False
+    def learn(self, inquiry: Inquiry, charged: Usage) -> None:
+        """Takes in what one answered request was charged; `version` counts these lessons."""
+        self.version += 1
+        if charged.input_tokens > 0 and inquiry.input_chars > 0:
+            self._fit(float(inquiry.input_chars), float(charged.input_tokens))
+        output = charged.output_tokens
+        if output > 0:
+            if self._seeded and not self.mean_output / DOUBTED <= output <= self.mean_output * DOUBTED:
+                self.mean_output = OUTPUT_PRIOR
+            self._seeded = False
+            self.mean_output = MEMORY * self.mean_output + (1.0 - MEMORY) * output
+            bound = inquiry.max_output_tokens
+            kind = UNBOUNDED if bound is None else bound.bit_length()
+            mean, count = self._answers.get(kind, (self.output_for(bound), 1))
+            count += 1
+            self._answers[kind] = mean + max(1.0 - MEMORY, 1.0 / count) * (output - mean), count
+
+    def _fit(self, chars: float, tokens: float) -> None:
+        self._weight = LINE_MEMORY * self._weight + 1.0
+        self._x = LINE_MEMORY * self._x + chars
+        self._y = LINE_MEMORY * self._y + tokens
+        self._squares = LINE_MEMORY * self._squares + chars * chars
+        self._products = LINE_MEMORY * self._products + chars * tokens
+        x, y = self._x / self._weight, self._y / self._weight
+        lean = (LEAN * x) ** 2
+        spread = max(0.0, self._squares / self._weight - x * x)
+        slope = (self._products / self._weight - x * y + lean * y / x) / (spread + lean)
+        low, high = CHARS_BOUNDS
+        within = 1.0 / high < slope < 1.0 / low
+        if not within:
+            slope = y / x
+        self.chars_per_token = min(high, max(low, 1.0 / slope))
+        self.fixed_tokens = y - slope * x if within else 0.0

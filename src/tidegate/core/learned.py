@@ -17,8 +17,9 @@ from math import isfinite
 from typing import NamedTuple, Protocol
 
 from tidegate.core.admission import Admission
-from tidegate.core.lesson import Origin
+from tidegate.core.lesson import Origin, QuotaLesson
 from tidegate.core.quota import Mirror
+from tidegate.core.rolling import Rolling
 from tidegate.core.vocabulary import Reading, Refill, Unit
 
 Plain = Mapping[str, float]
@@ -40,7 +41,7 @@ class LearnedQuota(NamedTuple):
     """A quota as one run knew it: `level` of `limit` units of `unit` were left, and all come back in `window` seconds.
 
     `back_in` is in how many seconds the whole limit comes back at once, None where that is unknown or does not happen.
-    `stated` says that a header named the window.
+    `stated` says that a header named the window, `said` how headers say that it comes back.
     """
 
     name: str
@@ -51,6 +52,7 @@ class LearnedQuota(NamedTuple):
     level: float
     back_in: float | None
     stated: bool
+    said: Refill
 
     def after(self, age: float) -> LearnedQuota:
         """The same `age` seconds later, if nobody used it: never above its limit."""
@@ -73,16 +75,16 @@ class Learned(NamedTuple):
 
 def learners(admission: Admission) -> dict[str, Learner]:
     """The gates of a key that are carried in plain numbers, by the names that they go by."""
-    return {"concurrency": admission.limit, "estimate": admission.estimate}
+    return {"concurrency": admission.limit, "pace": admission.pacer, "estimate": admission.estimate}
 
 
 def export(admission: Admission, now: float) -> Learned:
-    """What a key has learned by `now`; what nothing has proven since it was carried here is left out."""
+    """What a key has learned by `now`; of quotas, those that headers told of in this run."""
     quotas = admission.quotas
-    proven = [mirror for name, mirror in quotas.mirrors.items() if name not in quotas.unproven]
+    told = [mirror for name, mirror in quotas.mirrors.items() if quotas.lessons[name].origin is Origin.HEADERS]
     gates = {name: dict(each.export(now)) for name, each in learners(admission).items()}
     return Learned(
-        tuple(_quota(mirror, quotas.lessons[mirror.name].window is Origin.HEADERS, now) for mirror in proven),
+        tuple(_quota(mirror, quotas.lessons[mirror.name], now) for mirror in told),
         {name: plain for name, plain in gates.items() if plain},
     )
 
@@ -90,30 +92,32 @@ def export(admission: Admission, now: float) -> Learned:
 def seed(admission: Admission, learned: Learned, age: float, now: float) -> None:
     """Lets a new key begin with what an earlier run had learned `age` seconds ago."""
     for quota in learned.quotas:
-        admission.quotas.seed(_reading(quota.after(age)), now)
+        admission.quotas.seed(_reading(quota.after(age)), quota.said, now)
     for name, learner in learners(admission).items():
         plain = {what: number for what, number in learned.gates.get(name, {}).items() if isfinite(number)}
         if plain:
             learner.seed(plain, now)
-            if name == "concurrency":
-                admission.lessons.limit.seeded()
+    admission.lessons.limit.seeded()
+    admission.lessons.pace.seeded()
 
 
-def _quota(mirror: Mirror, stated: bool, now: float) -> LearnedQuota:
+def _quota(mirror: Mirror, lesson: QuotaLesson, now: float) -> LearnedQuota:
     back_at = mirror.comes_back_at(now)
+    refill: Refill = "rolling" if isinstance(mirror, Rolling) else "continuous" if back_at is None else "fixed"
     return LearnedQuota(
         mirror.name,
         mirror.unit,
-        "continuous" if back_at is None else "fixed",
+        refill,
         mirror.limit,
         mirror.window,
         min(mirror.limit, max(0.0, mirror.level(now))),
         back_at - now if back_at is not None and mirror.paces else None,
-        stated,
+        lesson.window is Origin.HEADERS,
+        lesson.said,
     )
 
 
 def _reading(quota: LearnedQuota) -> Reading:
     # A period that nobody stated is left to be found anew; the rate of a bucket is what is known best of it.
-    window = quota.window if quota.stated or quota.refill == "continuous" else None
+    window = quota.window if quota.stated or quota.refill != "fixed" else None
     return Reading(quota.name, quota.unit, quota.refill, quota.limit, quota.level, quota.back_in, window)

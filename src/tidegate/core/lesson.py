@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from tidegate.core.vocabulary import Reading
+from tidegate.core.vocabulary import Reading, Refill
 
 MINUTE = 60.0
 """Seconds after which what an answer showed of anything but a quota is old news (most windows are of a minute)."""
@@ -93,17 +93,22 @@ class Lesson:
 
 
 class QuotaLesson(Lesson):
-    """Behind a mirror: its limit is always told; `window` is what the time over which it counts was learnt from."""
+    """Behind a mirror: its limit is always told; `window` is what the time over which it counts was learnt from.
 
-    __slots__ = ("window",)
+    `said` is how the headers say that it comes back, whatever it turned out to be.
+    """
+
+    __slots__ = ("said", "window")
 
     def __init__(self) -> None:
         super().__init__()
         self.window = Origin.DEFAULT
+        self.said: Refill = "continuous"
 
     def heard(self, reading: Reading, now: float) -> None:
         """Notes a reading."""
         self.taken(Origin.HEADERS, now)
+        self.said = reading.refill
         if reading.window is not None:
             self.window = Origin.HEADERS
         elif reading.reset_after is not None and self.window is not Origin.HEADERS:
@@ -118,9 +123,10 @@ class QuotaLesson(Lesson):
 class Lessons:
     """Behind the gates of one key that keep no copy of a quota."""
 
-    __slots__ = ("breaker", "limit", "pause")
+    __slots__ = ("breaker", "limit", "pace", "pause")
 
     def __init__(self) -> None:
         self.limit = Lesson()
+        self.pace = Lesson()
         self.pause = Lesson()
         self.breaker = Lesson()

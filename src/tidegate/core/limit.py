@@ -1,9 +1,12 @@
-"""How many calls may be in flight at once: additive increase, multiplicative decrease, with slow start.
+"""How many calls may be in flight at once: a swift first round, and the ceiling of a server with so many slots.
 
-Theory of operation. The limit starts at a useful number and grows by one for every success (it doubles each round)
-until the first cut: slow start. After a cut (the admission makes one per epoch) it grows back in slow start to just
-under where it was cut, then by a small step per round. It grows only while it is what holds calls back: an idle client
-proves nothing.
+Theory of operation. The limit begins at a few and opens slot by slot while all are taken and nothing is refused: twice
+as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, up to `RAMP_MOST`; from there on it grows by one for
+every success. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
+calls back: an idle client proves nothing.
+
+A server with N slots refuses exactly what is sent with N in flight: where a refused attempt had more in flight than
+any that was let in, the limit goes just under it. One attempt at a time, rarely, tries whether one more is let in.
 """
 
 from __future__ import annotations
@@ -13,11 +16,27 @@ from collections.abc import Mapping
 SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
-GROWTH_SHARE = 0.05
-"""Step per clean round after a cut, at least 1 (Inspect AI 0.3.285: 5 %; TCP Reno: 1)."""
+RAMP = 0.05
+RAMP_RATE = 200.0
+SLOW_RAMP = 0.5
+SLOW_FROM = 100
+"""The first round: seconds in which the slots double, at most so many new ones a second; and seconds in which they
+double from so many on (httpx: max_connections=100), by when the slowest refusal should have come."""
 
-REGROW_SHARE = 0.9
-"""Where slow start after a cut hands over to single steps, as a share of the level that was refused."""
+DOUBLING = 0.6931
+"""Natural logarithm of 2: what grows by this share of itself in a time has doubled by its end."""
+
+TRIAL_FIRST = 0.25
+TRIAL_GROWTH = 2.0
+TRIAL_MOST = 16.0
+"""Seconds before one more than the ceiling is tried, and after each refused trial."""
+
+TRIAL_GRACE = 0.05
+TRIALS = 4
+"""A ceiling is lifted after so many trials in a row, so far apart, were let in: one alone may have met a slot that was
+just free (its answer under way)."""
+
+INFINITY = float("inf")
 
 
 class ConcurrencyLimit:
@@ -25,22 +44,34 @@ class ConcurrencyLimit:
 
     __slots__ = (
         "_announced",
-        "_first",
+        "_before",
+        "_held",
+        "_lift",
+        "_opens",
+        "_ramping",
         "_seeded",
-        "_threshold",
-        "_trial",
+        "_trial_delay",
         "_value",
+        "ceiling",
         "cut",
         "highest",
         "scarcity",
         "slots",
+        "useful",
     )
 
     def __init__(self, start: int, highest: int, cut: float) -> None:
-        self._value = self._first = float(min(start, highest))
-        self._trial = self._seeded = 0.0
-        self._threshold = float("inf")
+        self._value = float(min(start, highest))
+        self._ramping = True
         self._announced = False
+        self._seeded = False
+        self._opens = INFINITY
+        self.ceiling = INFINITY
+        self.useful = INFINITY
+        self._before = 1.0
+        self._trial_delay = TRIAL_FIRST
+        self._held = 0
+        self._lift = 1.0
         self.highest = highest
         self.cut = cut
         self.scarcity = 1.0
@@ -49,40 +80,87 @@ class ConcurrencyLimit:
 
     @property
     def growing_fast(self) -> bool:
-        """Whether the limit is in slow start."""
-        return self._value < self._threshold
+        """Whether the limit is in its first round of growth."""
+        return self._ramping
+
+    def opens_at(self, now: float) -> float:
+        """When one more may go although all slots are taken; infinity: when one is given back."""
+        return max(now, self._opens)
+
+    def filled(self, in_flight: int, now: float) -> None:
+        """The last slot was taken, or one more than there are, by the attempt that makes it `in_flight`."""
+        if self.ceiling < INFINITY:
+            if in_flight > self.slots:
+                self._tried(now)
+            return
+        if not self._ramping or self.scarcity < 1.0 or self.useful < INFINITY:
+            return
+        if in_flight > self.slots:
+            self._set(float(in_flight))
+        if self.slots < in_flight or self._value >= self.highest:
+            self._opens = INFINITY
+            return
+        if self.slots < SLOW_FROM:
+            pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.slots))
+        else:
+            pause = SLOW_RAMP / (DOUBLING * self.slots)
+        self._opens = now + pause
 
     def announced(self, remaining: float) -> None:
         """A first header said that `remaining` requests stand ready: in the first slow start the limit goes there."""
-        if not self._announced and self._threshold == float("inf"):
+        if not self._announced and self._ramping:
             self._set(max(self._value, remaining))
         self._announced = True
 
     def succeeded(self, in_flight: int) -> bool:
         """Counts a success with `in_flight` calls under way, itself included; returns whether a whole slot was won."""
-        if in_flight < SATURATED * self.slots or self.scarcity < 1.0 or self._value >= self.highest:
+        if (
+            in_flight < SATURATED * self.slots
+            or self.scarcity < 1.0
+            or self._value >= min(self.highest, self.ceiling, self.useful)
+        ):
             return False
         before = int(self._value)
-        if self._trial > 0.0:
-            self._trial -= 1.0
-            if self._trial <= 0.0:
-                self._set(max(self._value, self._first))
-        step = 1.0 if self.growing_fast else max(1.0, GROWTH_SHARE * self._value) / self._value
-        self._set(self._value + step)
+        self._set(self._value + 1.0)
         return int(self._value) > before
 
-    def refused(self, in_flight: int) -> None:
-        """Cuts the limit, from the smaller of itself and what was in flight; the caller calls it once per epoch."""
-        if self._trial > 0.0:
-            self._trial = 0.0
-            if in_flight > self._seeded:
-                self._threshold = self._seeded
-                self._set(self._seeded)
-                return
-            self._set(self._first)
-        level = min(self._value, float(max(1, in_flight)))
-        self._threshold = max(1.0, REGROW_SHARE * level)
-        self._set(max(1.0, self.cut * level))
+    def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool) -> bool:
+        """Whether a ceiling explains a refusal with `in_flight` under way, where `admitted` is the most that was let in.
+
+        Then the limit goes just under it.
+        """
+        if self._seeded and in_flight <= self.ceiling:
+            self._unseed()
+        self._seeded = False
+        known = self.ceiling < INFINITY
+        if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
+            return False
+        if known and new_wave:
+            self._trial_delay = min(TRIAL_MOST, self._trial_delay * TRIAL_GROWTH)
+        self._ramping = False
+        self._cap(min(self.ceiling, in_flight - 1.0), now)
+        return True
+
+    def cut_to(self, in_flight: int, now: float) -> None:
+        """The provider says that `in_flight` were too many, and no ceiling explains it; called once per epoch."""
+        self._ramping = False
+        self._trial_delay = TRIAL_FIRST
+        self._cap(float(int(self.cut * in_flight)), now)
+
+    def bound(self, useful: float) -> None:
+        """More than `useful` in flight brings nothing; infinity: it does."""
+        if self.useful == INFINITY:
+            self._before = self._value
+        if self.ceiling == INFINITY:
+            self._opens = INFINITY
+        self.useful = useful
+        self._set(self._before)
+
+    def lift(self) -> None:
+        """It was a rate that refused, no ceiling."""
+        self.ceiling = INFINITY
+        self._ramping = True
+        self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
     def scarce(self, share: float) -> None:
         """Holds back a part of the slots while `share` (0 to 1) of a quota remains: 20 % of them at 0, 60 % at 10 %.
@@ -90,21 +168,50 @@ class ConcurrencyLimit:
         Only for quotas that no mirror can pace; promptfoo's scheduler acts at the same 10 % with the same factors.
         """
         self.scarcity = 1.0 if share >= 0.1 else 0.2 + 4.0 * max(0.0, share)
+        if self.scarcity < 1.0 and self.ceiling == INFINITY:
+            self._opens = INFINITY
         self._set(self._value)
 
     def export(self, now: float) -> dict[str, float]:
-        """The limit, for a later run; nothing while it is the one it began with."""
-        return {"slots": self._value} if self._value != self._first else {}
+        """The ceiling, for a later run; nothing where none was met."""
+        return {"slots": self.ceiling} if self.ceiling < INFINITY else {}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins with the limit of an earlier run, on trial for one round.
+        """Begins under the ceiling of an earlier run, on trial: one more is tried after a moment.
 
-        A refusal within it ends the trial: of what the earlier run bore, the limit begins as if nothing had been known;
-        of one more, the earlier run was right. A round without one lets a limit that is low begin as any other.
+        Where that is refused the ceiling is what it was. Where it is let in, or less is refused, nothing was known.
         """
-        self._trial = self._seeded = min(float(self.highest), max(1.0, plain.get("slots", self._value)))
-        self._set(self._seeded)
+        slots = plain.get("slots", 0.0)
+        if slots >= 1.0:
+            self._cap(min(slots, float(self.highest)), now)
+            self._seeded = True
+
+    def _unseed(self) -> None:
+        self._seeded = False
+        self.ceiling = INFINITY
+        self._ramping = True
+        self._held = 0
+
+    def _cap(self, ceiling: float, now: float) -> None:
+        self.ceiling = max(1.0, ceiling)
+        self._held = 0
+        self._lift = 1.0
+        self._opens = now + self._trial_delay
+        self._set(self.ceiling)
+
+    def _tried(self, now: float) -> None:
+        self._opens = now + TRIAL_GRACE
+        self._held += 1
+        if self._seeded and self._held > 1:
+            self._unseed()
+            return
+        if self._held > TRIALS:
+            self._held = 0
+            self.ceiling += self._lift
+            self._lift *= 2.0
+            self._trial_delay = TRIAL_FIRST
+            self._set(self.ceiling)
 
     def _set(self, value: float) -> None:
-        self._value = min(float(self.highest), value)
+        self._value = min(float(self.highest), self.useful, value)
         self.slots = max(1, int(self._value * self.scarcity + 1e-9))

@@ -17,10 +17,20 @@ DENIABLE = 1.0 / 3.0
 """A declared window is denied by a reset that says half or double of it while a third of the limit is used. With less
 used, resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
 
+FRACTION = 0.05
+"""Of one request: the window must be known so well that the fraction of a level is."""
+
+COARSE = 0.5
+"""Seconds; what is rounded so coarsely is the difference of two rounded instants (an RFC 3339 reset and a `date`), and
+may err by as much to either side."""
+
 JITTER = 0.1
 JITTER_SHARE = 0.1
 """Seconds by which instants and times that are the same may differ (new connections, a busy loop), and share of the
 time that they may."""
+
+VARIED = 0.1
+"""Share of the limit by which the use must have varied before an unvaried time or instant means anything."""
 
 MOST_TAKEN = 1024
 """Steps that are kept of what was taken when, for as long as the quota may be one of a rolling window."""
@@ -30,23 +40,22 @@ SHORTEST = 1.0
 
 
 class Period:
-    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is.
-
-    `taken` says what was taken when (instant, units), for as long as it may have turned to a rolling window.
-    """
+    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is."""
 
     __slots__ = (
         "_default",
         "_denied",
         "_first",
         "_high",
+        "_least",
         "_low",
+        "_most",
         "_same_instant",
         "_same_time",
+        "_taken",
+        "_used",
         "brim",
-        "taken",
         "turned",
-        "used",
     )
 
     def __init__(self, default: float) -> None:
@@ -60,14 +69,28 @@ class Period:
         """Seconds after which what was taken comes back, where the window is a rolling one."""
         return self._first[1] if self._first is not None else self._default
 
+    def whole_level(self, reading: Reading, level: float) -> float:
+        """The level with the fraction that `remaining` leaves out, where the time until full tells it; else `level`."""
+        limit, reset = reading.limit, reading.reset_after
+        if limit is None or reset is None or reading.window is not None or self.brim is not None:
+            return level
+        if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
+            return level
+        return min(level + 1.0, max(level, limit - reset * limit / self._low))
+
+    def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
+        """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
+        return [(at, amount) for at, amount in self._taken if at < sent_at - JITTER]
+
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
         self._first: tuple[float, float] | None = None
         self._same_instant = self._same_time = True
         self.brim: float | None = None
-        self.used = 0.0
-        self.taken: list[tuple[float, float]] = []
+        self._least, self._most = float("inf"), 0.0
+        self._used = 0.0
+        self._taken: list[tuple[float, float]] = []
 
     def window(self, reading: Reading, sent_at: float, so_far: float) -> float:
         """The window in seconds, by one more answer, to the request sent at `sent_at`."""
@@ -76,7 +99,10 @@ class Period:
             return usable_window(declared, so_far)
         if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
             return usable_window(declared, so_far)
-        seen = window_interval(limit, remaining, reset, reading.resolution, reading.quantum)
+        early = reading.resolution if reading.resolution >= COARSE else 0.0
+        seen = window_interval(
+            limit, remaining, max(0.0, reset - early), reading.resolution + early, reading.quantum
+        )
         if seen is None or seen[0] <= 0.0:
             return so_far
         if declared is not None and not self._denied:
@@ -84,16 +110,16 @@ class Period:
                 return usable_window(declared, so_far)
             self._denied = True
         self._compare(sent_at, limit - remaining, reset, reading.resolution)
-        return usable_window(self._infer(seen, limit, remaining, reset, so_far), so_far)
+        return usable_window(self._infer(seen, limit, remaining, reset, early, so_far), so_far)
 
     def _infer(
-        self, seen: tuple[float, float], limit: float, remaining: float, reset: float, so_far: float
+        self, seen: tuple[float, float], limit: float, remaining: float, reset: float, early: float, so_far: float
     ) -> float | None:
         low, high = max(self._low, seen[0]), min(self._high, seen[1])
         natural = snap(low, high, so_far)
         denied = low > high
         if denied:
-            if self._same_instant or self._same_time:
+            if (self._same_instant or self._same_time) and self._most - self._least >= VARIED * limit:
                 if not (self._same_instant and self._same_time):
                     self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
@@ -101,19 +127,22 @@ class Period:
             natural = snap(low, high, so_far)
         # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
         small = high < SHORTEST or (denied and natural is None and high < self._default)
-        if small and self.brim is None:
+        if small and self.brim is None and not early:
             self.brim = 1.0
         self._low, self._high = low, high
         if self.brim is None:
-            return natural or (low + min(high, 2 * low)) / 2
+            longest = min(high, 2 * low)
+            # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
+            return natural or (longest if early else (low + longest) / 2)
         window = max(natural or 0.0, self._default)
         self.brim = min(limit, max(self.brim, remaining + reset * limit / window))
         return window
 
     def _compare(self, sent_at: float, used: float, reset: float, resolution: float) -> None:
-        if self._same_time and len(self.taken) < MOST_TAKEN and used > self.used:
-            self.taken.append((sent_at, used - self.used))
-            self.used = used
+        if self._same_time and len(self._taken) < MOST_TAKEN and used > self._used:
+            self._taken.append((sent_at, used - self._used))
+            self._used = used
+        self._least, self._most = min(self._least, used), max(self._most, used)
         if self._first is None:
             self._first = sent_at, reset
             return
@@ -125,4 +154,4 @@ class Period:
         self._same_instant = self._same_instant and abs(sent_at + reset - first_at - first_reset) <= slack
         self._same_time = self._same_time and abs(reset - first_reset) <= slack
         if not self._same_time:
-            self.taken.clear()
+            self._taken.clear()

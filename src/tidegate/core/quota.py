@@ -8,9 +8,10 @@ from typing import Protocol
 from tidegate.core.bucket import Bucket
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.ledger import Debit, Ledger
-from tidegate.core.lesson import QuotaLesson
+from tidegate.core.lesson import Origin, QuotaLesson
+from tidegate.core.portion import Portion, portion_of
 from tidegate.core.rolling import Rolling
-from tidegate.core.vocabulary import PLACES, PRODUCED, Cost, Reading, Refill
+from tidegate.core.vocabulary import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
 
 
@@ -33,6 +34,11 @@ class Mirror(Protocol):
     @property
     def window(self) -> float:
         """Seconds that it counts over."""
+        ...
+
+    @property
+    def declared(self) -> float | None:
+        """The window where the provider says it, or where it is known for certain."""
         ...
 
     @property
@@ -61,7 +67,7 @@ class Mirror(Protocol):
         """Charges `amount` and holds `reserve`."""
         ...
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         """Turns a reservation into a charge."""
         ...
 
@@ -130,8 +136,10 @@ class Quotas:
         "_charged",
         "_mirrors",
         "_patience",
+        "_portion",
         "_read_at",
         "_tab",
+        "_whole",
         "ample",
         "asks",
         "default_window",
@@ -149,6 +157,8 @@ class Quotas:
         self.lessons: dict[str, QuotaLesson] = {}
         self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
+        self._portion: Portion | None = None
+        self._whole: dict[str, float] = {}
 
     @property
     def mirrors(self) -> dict[str, Mirror]:
@@ -183,25 +193,39 @@ class Quotas:
                 latest, binding = max((latest, binding), (ready, mirror.name))
         return latest, binding
 
-    def seed(self, reading: Reading, now: float) -> None:
-        """Begins with a quota as an earlier run knew it; it is `unproven` until an answer names it."""
+    def seed(self, reading: Reading, said: Refill, now: float) -> None:
+        """Begins with a quota as an earlier run knew it; it is `unproven` until an answer names it.
+
+        `said` is how headers said that it comes back.
+        """
         if reading.name in self._mirrors or not _measurable(reading):
             return
         mirror = self._make(reading, now)
         mirror.observe(reading, 0, now, now, None)
         self.lessons[reading.name].seeded()
+        self.lessons[reading.name].said = said
         self.unproven.add(reading.name)
 
     def prove(self, names: Collection[str], forget: bool) -> list[Mirror]:
         """The unproven mirrors that an answer has named; with `forget` the others go."""
         proven = [self._mirrors[name] for name in self.unproven if name in names]
         self.unproven.difference_update(names)
-        if forget:
-            for name in self.unproven:
-                del self._mirrors[name], self.lessons[name]
-            self._charged = [each for each in self._charged if each[0].name in self._mirrors]
-            self.unproven.clear()
+        for name in list(self.unproven) if forget else ():
+            self._drop(name)
         return proven
+
+    def _drop(self, name: str) -> None:
+        self.unproven.discard(name)
+        mirror = self._mirrors.pop(name)
+        self._charged = [each for each in self._charged if each[0] is not mirror]
+
+    def _outdated(self, reading: Reading) -> bool:
+        """Whether a reading shows that what an earlier run knew of its quota holds no more."""
+        if reading.name not in self.unproven:
+            return False
+        mirror = self._mirrors[reading.name]
+        limit, window = reading.limit or mirror.limit, reading.window or mirror.window
+        return (reading.refill, limit, window) != (self.lessons[reading.name].said, mirror.limit, mirror.window)
 
     def debit(self, cost: Cost, order: int, now: float, call: Charged = UNANSWERED) -> list[Charge]:
         """Charges an attempt to every quota it counts against; the charges may come into the list later."""
@@ -233,21 +257,23 @@ class Quotas:
         self._spend(mirror, amount * mirror.scale + reserve)
         return mirror, debit, reserve
 
-    def settle(self, charges: Iterable[Charge], produced: float, order: int, now: float) -> None:
-        """Turns what an attempt had reserved into a charge of what it `produced`."""
+    def settle(self, charges: Iterable[Charge], produced: float, returned: float, order: int, now: float) -> None:
+        """Turns what an attempt had reserved into a charge of what it `produced`; `returned` of its tokens come back."""
         self._book()
-        for charged, _, reserve in charges:
-            if reserve:
-                mirror = self._mirrors[charged.name]
-                mirror.settle(reserve, produced, order, now)
-                mirror.used += produced
-                self._spend(mirror, max(0.0, produced - reserve))
+        for charged, debit, reserve in charges:
+            if not reserve and not (returned and charged.unit == HOLDING):
+                continue
+            mirror = self._mirrors.get(charged.name, charged)
+            amount = produced if reserve else -returned
+            mirror.settle(reserve, amount, order, debit.charged_at, now)
+            mirror.used += amount
+            self._spend(mirror, max(0.0, amount - reserve))
 
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""
         self._book()
         for charged, debit, reserve in charges:
-            mirror = self._mirrors[charged.name]
+            mirror = self._mirrors.get(charged.name, charged)
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
@@ -256,9 +282,13 @@ class Quotas:
         self.ample = False
         mirror = self.mirrors[name]
         mirror.overdrawn(sent_at, now, retry_after)
-        if mirror.turned is not None:
-            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0)
-            self._turn(mirror, mirror.turned, empty, now).observe(empty, order, sent_at, now, None)
+        portion = self._portion
+        if portion is not None and portion.mirror is mirror:
+            portion.refused()
+            self._check_portion(portion, now)
+        elif mirror.turned is not None:
+            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0, None, mirror.declared)
+            self._turn(mirror, mirror.turned, empty, sent_at, now).observe(empty, order, sent_at, now, None)
 
     def observe(
         self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
@@ -273,6 +303,8 @@ class Quotas:
         made: list[Mirror] = []
         scarcest: tuple[float, str] | None = None
         for reading in readings:
+            if self.unproven and self._outdated(reading):
+                self._drop(reading.name)
             mirror = self._mirrors.get(reading.name)
             if mirror is None:
                 if not _measurable(reading):
@@ -280,16 +312,39 @@ class Quotas:
                 mirror = self._make(reading, now)
                 made.append(mirror)
             self.lessons[reading.name].heard(reading, now)
-            mine = next((debit for charged, debit, _ in charges if charged.name == reading.name), None)
+            mine = next((debit for charged, debit, _ in charges if charged.ledger is mirror.ledger), None)
             mirror.observe(reading, order, sent_at, now, mine)
             if mirror.turned is not None:
-                mirror = self._turn(mirror, mirror.turned, reading, now)
+                mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
             if reading.remaining is not None and not mirror.paces:
                 share = reading.remaining / mirror.limit, mirror.name
                 scarcest = share if scarcest is None else min(scarcest, share)
+        if self._portion is not None:
+            self._check_portion(self._portion, now)
         self._find_room(now)
         return made, scarcest
+
+    def portion(self, sent_at: float, sent_before: Iterable[float], hint: float | None, now: float) -> str:
+        """The shorter quota that a refusal speaks of though every announced one shows room; '' where it speaks of none.
+
+        `sent_before` are the instants at which those were sent that are under way since before the refused request.
+        """
+        if not hint:
+            return ""
+        if self._portion is not None:
+            return self._portion.mirror.name if self._portion.explains(now) else ""
+        for mirror in self.mirrors.values():
+            if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
+                let_in = [sent_at - each for each in sent_before]
+                told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
+                if told is not None:
+                    window = Window(told, now, self.default_window, supposed=True)
+                    self._portion = Portion(window, mirror.name, mirror.limit)
+                    self._add(window)
+                    self.lessons[told.name].taken(Origin.REFUSALS, now)
+                    return told.name
+        return ""
 
     def lacking(self, cost: Cost, readings: Iterable[Reading], now: float) -> str:
         """The quota that a refusal's own readings show too low for `cost`; without any, a mirror nearly as low."""
@@ -318,26 +373,38 @@ class Quotas:
             mirror = Window(reading, now, self.default_window, supposed=True)
         else:
             mirror = Bucket(reading, now, self.default_window)
-        self._mirrors[reading.name] = mirror
-        self.lessons[reading.name] = QuotaLesson()
-        place = PLACES.get(reading.unit)
-        if place is not None:
-            self._charged.append((mirror, place, reading.unit in PRODUCED))
+        self._add(mirror)
         return mirror
 
-    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, now: float) -> Mirror:
+    def _add(self, mirror: Mirror) -> None:
+        self._mirrors[mirror.name] = mirror
+        self.lessons[mirror.name] = QuotaLesson()
+        place = PLACES.get(mirror.unit)
+        if place is not None:
+            self._charged.append((mirror, place, mirror.unit in PRODUCED))
+
+    def _check_portion(self, portion: Portion, now: float) -> None:
+        # Where it was none, the whole quota of that limit is not taken for divided again.
+        limit = self._mirrors[portion.parent].limit
+        if portion.fails(limit, now):
+            self._portion = None
+            self._whole[portion.parent] = limit
+            del self._mirrors[portion.mirror.name]
+            self._charged = [each for each in self._charged if each[0] is not portion.mirror]
+
+    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, sent_at: float, now: float) -> Mirror:
         """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
         turned: Mirror
         if refill == "fixed":
             turned = Window(reading, now, self.default_window)
         elif refill == "rolling" and isinstance(mirror, Bucket):
-            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken)
+            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken_before(sent_at))
         else:
             turned = Bucket(reading, now, self.default_window)
         turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
         turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
         self._mirrors[mirror.name] = turned
-        self._charged = [(turned if each is mirror else each, *rest) for each, *rest in self._charged]
+        self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
         return turned
 
     def _book(self, confirmed: int = 0) -> None:

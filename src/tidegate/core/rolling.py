@@ -1,7 +1,7 @@
 """A local copy of a provider's quota that holds in any window: what was taken comes back one window later.
 
-Theory of operation. Every charge made here is kept until its window is over, confirmed or not; what others took shows
-in the answers, as a remaining that is lower than these charges explain, and is taken to have been taken just then.
+Theory of operation. Every charge made here is kept until its window is over, confirmed or not. What others took shows
+in an answer as less left than was thought when its request was sent, and counts as taken just then.
 
     level(now) = limit − (charged in the last window) − (taken by others in the last window)
 """
@@ -12,12 +12,18 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import merge
 from operator import attrgetter
+from typing import NamedTuple
 
 from tidegate.core.ledger import Debit, Ledger
 from tidegate.core.vocabulary import Reading, Refill
 
 RETURN_GUARD = 0.02
-"""Seconds waited past the return of a unit, so that a request does not arrive just before it."""
+GUARD_MOST = 0.1
+"""Seconds waited past the return of a unit, so that a request does not arrive just before it, and how long that may
+become where one did."""
+
+OVERTAKEN = 0.1
+"""Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
 
 ROUNDING = 0.5
 """Units by which a reading must differ from the charges before it means anything."""
@@ -25,13 +31,24 @@ ROUNDING = 0.5
 _charged_at = attrgetter("charged_at")
 
 
+class View(NamedTuple):
+    """What was thought to be taken when the request numbered `order` had been charged, and corrected until then."""
+
+    order: int
+    taken: float
+    corrected: float
+
+
 class Rolling:
     """The mirror of one rolling-window quota of one key; `window` is in seconds."""
 
     __slots__ = (
         "_anchor_order",
+        "_corrected",
+        "_guard",
         "_others",
         "_theirs",
+        "_views",
         "ledger",
         "limit",
         "name",
@@ -61,6 +78,14 @@ class Rolling:
         self._anchor_order = -1
         self._others = deque(Debit(amount, 0, at) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
+        self._corrected = 0.0
+        self._guard = RETURN_GUARD
+        self._views: deque[View] = deque()
+
+    @property
+    def declared(self) -> float | None:
+        """Its window."""
+        return self.window
 
     @property
     def paces(self) -> bool:
@@ -72,6 +97,10 @@ class Rolling:
         self._expire(now - self.window)
         return self.limit - self.ledger.total - self._theirs - self.reserved
 
+    def comes_back_at(self, now: float) -> float | None:
+        """None: it comes back bit by bit, never all at once."""
+        return None
+
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit; what is above the limit fits alone."""
         if amount + reserve <= 0.0:
@@ -82,7 +111,7 @@ class Rolling:
         for debit in merge(self.ledger.entries, self._others, key=_charged_at):
             missing -= debit.amount
             if missing <= 1e-9 * self.limit:
-                return debit.charged_at + self.window + RETURN_GUARD
+                return debit.charged_at + self.window + self._guard
         return now + self.window
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
@@ -90,12 +119,16 @@ class Rolling:
         debit = Debit(amount, order, now)
         self.ledger.add(debit)
         self.reserved += reserve
+        self._views.append(View(order, self.limit - self.level(now) - self.reserved, self._corrected))
         return debit
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`."""
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
+        """Turns a reservation into a charge of what was `produced`.
+
+        It is below zero where a part of the charge comes back.
+        """
         self.reserved = max(0.0, self.reserved - reserve)
-        if produced > 0.0:
+        if produced:
             self.ledger.add(Debit(produced, order, now))
 
     def refund(self, debit: Debit, reserve: float) -> None:
@@ -105,10 +138,11 @@ class Rolling:
 
     def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: others took it, and it comes back when the refusal says."""
+        if retry_after is not None and retry_after < GUARD_MOST:
+            self._guard = min(GUARD_MOST, self._guard + retry_after)
         room = self.level(now)
         if room > 0.0:
-            self._others.append(Debit(room, 0, now - self.window + (retry_after or 0.0)))
-            self._theirs += room
+            self._correct(room, now - self.window + (retry_after or 0.0))
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Compares the copy with the answer to the request numbered `order`, sent at `sent_at`."""
@@ -117,27 +151,50 @@ class Rolling:
         if reading.remaining is None or order <= self._anchor_order:
             return
         self._anchor_order = order
-        self._expire(sent_at - self.window)
-        later = 0.0
+        while self._views and self._views[0].order < order:
+            self._views.popleft()
+        if not self._views or self._views[0].order != order:
+            return
+        view = self._views.popleft()
+        news = self.limit - reading.remaining - view.taken - (self._corrected - view.corrected)
+        before, after = self._around(order, sent_at)
+        # What is around it may have overtaken it, or have been overtaken.
+        if news - after > ROUNDING:
+            self._correct(news - after, sent_at)
+        elif news + before < -ROUNDING:
+            self._correct(news + before, sent_at)
+
+    def _around(self, order: int, sent_at: float) -> tuple[float, float]:
+        before = after = 0.0
         for each in reversed(self.ledger.entries):
-            if each.order <= order:
+            if each.charged_at < sent_at - OVERTAKEN:
                 break
-            later += each.amount
-        others = self.limit - reading.remaining - (self.ledger.total - later)
-        if others > self._theirs + ROUNDING:
-            self._others.append(Debit(others - self._theirs, 0, sent_at))
-            self._theirs = others
-        while self._others and others < self._theirs - ROUNDING:
+            if each.charged_at <= sent_at + OVERTAKEN:
+                if each.order > order:
+                    after += each.amount
+                elif each.order < order:
+                    before += each.amount
+        return before, after
+
+    def _correct(self, amount: float, at: float) -> None:
+        # More was taken by others, or less than was thought.
+        if amount > 0.0:
+            self._others.append(Debit(amount, 0, at))
+        left = max(0.0, -amount)
+        while left > 0.0 and self._others:
             newest = self._others[-1]
-            back = min(newest.amount, self._theirs - others)
+            back = min(newest.amount, left)
             newest.amount -= back
-            self._theirs -= back
+            left -= back
             if newest.amount <= 0.0:
                 self._others.pop()
+        change = amount + left
+        self._theirs += change
+        self._corrected += change
 
     def _expire(self, instant: float) -> None:
-        self.ledger.drop_before(instant - RETURN_GUARD)
-        while self._others and self._others[0].charged_at < instant - RETURN_GUARD:
+        self.ledger.drop_before(instant - self._guard)
+        while self._others and self._others[0].charged_at < instant - self._guard:
             self._theirs -= self._others.popleft().amount
         if not self._others:
             self._theirs = 0.0

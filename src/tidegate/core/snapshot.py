@@ -159,6 +159,7 @@ def outlook(admission: Admission, waiting: int, mean: Cost, now: float) -> Outlo
         flights=tuple(now - permit.sent_at for permit in admission.flying.values()),
         latency=sum(latencies) / len(latencies) if latencies else None,
         quotas=tuple(_quota_outlook(mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
+        pace=admission.pacer.rate if admission.pacer.active else 0.0,
     )
 
 
@@ -176,6 +177,8 @@ def _learnt(admission: Admission, now: float) -> Iterator[Learnt]:
         yield lesson.learnt(f"quota {mirror.name}", now, mirror.window)
         yield lesson.learnt_window(f"window of {mirror.name}", now, mirror.window)
     yield lessons.limit.learnt("concurrency", now)
+    if admission.pacer.active:
+        yield lessons.pace.learnt("pace", now)
     if admission.pause.until > now:
         yield lessons.pause.learnt("pause", now)
     if admission.breaker.state is not State.CLOSED:

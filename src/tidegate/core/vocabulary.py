@@ -88,7 +88,8 @@ class Cost(NamedTuple):
     """What a call is expected to be charged, estimated before it is sent. `tokens` is the provider's combined count.
 
     `produced` is the output that a provider charges only as it is written (Anthropic): it counts against `tokens` and
-    `output_tokens` when the answer ends, and is reserved until then.
+    `output_tokens` when the answer ends, and is reserved until then. An output token counts `weight`. Of `tokens`, the
+    part `held` is given back when the answer ends, but for what it came to.
     """
 
     requests: float = 1.0
@@ -96,6 +97,8 @@ class Cost(NamedTuple):
     input_tokens: float = 0.0
     output_tokens: float = 0.0
     produced: float = 0.0
+    weight: float = 1.0
+    held: float = 0.0
 
     def amount(self, unit: Unit) -> float:
         """The amount charged at admission to a quota that counts `unit`; 0 for a unit that no estimate knows."""
@@ -109,6 +112,9 @@ class Cost(NamedTuple):
 
 PLACES: dict[Unit, Literal[0, 1, 2, 3]] = {"requests": 0, "tokens": 1, "input_tokens": 2, "output_tokens": 3}
 """Where in a cost the amount stands that is charged to a quota of each unit at admission."""
+
+HOLDING = "tokens"
+"""The unit of the quotas that are charged the bound of the output, and give back what was not produced."""
 
 PRODUCED = frozenset({"tokens", "output_tokens"})
 """Units that count what was produced when the answer ends."""

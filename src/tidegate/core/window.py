@@ -48,11 +48,15 @@ LITTLE = 0.25
 
 
 class Steps:
-    """Sending carefully from `began` on: a few of `limit` units, then up to twice as many in each step of `seconds`."""
+    """Sending carefully from `began` on: a few of `limit` units, then up to twice as many in each step of `seconds`.
 
-    __slots__ = ("_at", "_left", "_most", "_size", "began", "seconds")
+    It is `trying` what is known to be empty, or spending what is supposed to be back.
+    """
 
-    def __init__(self, limit: float, seconds: float, began: float) -> None:
+    __slots__ = ("_at", "_left", "_most", "_size", "began", "seconds", "trying")
+
+    def __init__(self, limit: float, seconds: float, began: float, trying: bool) -> None:
+        self.trying = trying
         low, high = CAREFUL
         self._size = self._left = max(1.0, low * limit)
         self._most = max(1.0, high * limit)
@@ -142,6 +146,11 @@ class Window:
         return self._boundaries.period
 
     @property
+    def declared(self) -> float | None:
+        """Its window where that is certain."""
+        return self._boundaries.period if self._boundaries.known else None
+
+    @property
     def _certain(self) -> bool:
         # Whether waiting for the boundary is right, and no try would tell more.
         boundaries = self._boundaries
@@ -165,7 +174,8 @@ class Window:
     def comes_back_at(self, now: float) -> float | None:
         """When the whole limit is there again; at the latest, where no boundary is known."""
         self._roll(now)
-        return self._boundary_high + BOUNDARY_GUARD if self._boundary_high is not None else now + self.window
+        high = self._boundaries.high
+        return high + BOUNDARY_GUARD if high is not None else now + self.window
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit: now, after the boundary, or when the next may try."""
@@ -176,8 +186,9 @@ class Window:
         waits = self._certain or (self._tells and bool(self.ledger.entries))
         if not self._exhausted:
             fits = self._unspent() >= min(amount + reserve, self.limit) - 1e-9
+            careful = self._careful
             if fits or not waits:
-                return now if self._careful is None else self._careful.ready_at(now)
+                return now if careful is None or not (fits or careful.trying) else careful.ready_at(now)
         if self._boundaries.high is None:
             return max(now, self._probe_at)
         boundary = self._boundaries.high + BOUNDARY_GUARD
@@ -186,8 +197,9 @@ class Window:
     def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
         self._roll(now)
-        if self._careful is None and (self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9):
-            self._exhausted, self._careful = False, Steps(self.limit, self._step, now)
+        trying = self._careful is not None and self._careful.trying
+        if not trying and (self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9):
+            self._exhausted, self._careful = False, Steps(self.limit, self._step, now, trying=True)
         if self._careful is not None:
             self._careful.charge(amount, now)
         debit = Debit(amount, order, now)
@@ -195,10 +207,13 @@ class Window:
         self.reserved += reserve
         return debit
 
-    def settle(self, reserve: float, produced: float, order: int, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`."""
+    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
+        """Turns a reservation into a charge of what was `produced`.
+
+        It is below zero where a part of the charge comes back.
+        """
         self.reserved = max(0.0, self.reserved - reserve)
-        if produced > 0.0:
+        if produced:
             self._charge(Debit(produced, order, now))
 
     def refund(self, debit: Debit, reserve: float) -> None:
@@ -297,6 +312,6 @@ class Window:
         self._remaining = self.limit
         self._ceiling = self.limit - self.ledger.total
         self._exhausted, self._began_at = False, high
-        self._careful = Steps(self.limit, self._step, high) if self._supposed else None
+        self._careful = Steps(self.limit, self._step, high, trying=False) if self._supposed else None
         self._probe_delay = PROBE_FIRST
         self._probe_at = high

@@ -9,7 +9,7 @@ from math import inf
 
 from pydantic_core import from_json
 
-from tidegate.core.vocabulary import Cost, Inquiry
+from tidegate.core.vocabulary import Cost, Inquiry, Usage
 from tidegate.providers._schema import Provider
 
 _MAX_BODY = 1 << 25
@@ -168,24 +168,42 @@ def payer(provider: Provider, value: str) -> str:
     return value
 
 
-def estimate(provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_output: float) -> Cost:
+def estimate(
+    provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_output: float, fixed_tokens: float = 0.0
+) -> Cost:
     """What the call is expected to be charged when it is admitted, by the provider's rule.
 
-    `chars_per_token` and `mean_output` (tokens) are learned per key; unusable ones count as 4 and 0.
+    `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, whatever its length) are learned per key; unusable
+    ones of the first two count as 4 and 0.
     """
     ratio = chars_per_token if 0.0 < chars_per_token < inf else float(_TOKEN_CHARS)
     mean = mean_output if 0.0 < mean_output < inf else 0.0
     given = inquiry.input_chars / ratio
+    if fixed_tokens:
+        given = max(min(1.0, given), given + fixed_tokens)
     bound = inquiry.max_output_tokens
     most = mean if bound is None else float(bound)
     mean = min(mean, most)
     charging = provider.charging
+    weight = 1.0
     if charging.burndown:
-        mean *= charging.weight(inquiry.model)
+        weight = charging.weight(inquiry.model)
+        mean *= weight
         most = max(most, mean)
     amounts = (0.0, given, given + most, given + mean, mean)
     tokens, input_tokens, output_tokens, produced = charging.places
-    return Cost(1.0, amounts[tokens], amounts[input_tokens], amounts[output_tokens], amounts[produced])
+    held = most if charging.gives_back else 0.0
+    return Cost(1.0, amounts[tokens], amounts[input_tokens], amounts[output_tokens], amounts[produced], weight, held)
+
+
+def charged(provider: Provider, usage: Usage) -> Usage:
+    """What the usage of an answered call counts, by the provider's rule: input read from a cache may be free.
+
+    Output tokens stay as many as there were; what each of them counts is in the cost (`Cost.weight`).
+    """
+    if not provider.charging.cache_reads_free or not usage.cached_tokens:
+        return usage
+    return Usage(max(0, usage.input_tokens - usage.cached_tokens), usage.output_tokens)
 
 
 def _document(body: bytes) -> dict[str, object] | None:

@@ -156,6 +156,8 @@ class Charging:
 
     `produced` is output that is charged as it is written, on top of what is charged at admission. `burndown` lists
     (part of a model's name, what each of its output tokens counts); the first that is found holds, else 1.
+    `cache_reads_free` says that input read from a cache counts nothing, `gives_back` that of the output bound which
+    `tokens` is charged at admission only what was produced stays charged when the answer ends.
     """
 
     tokens: Amount
@@ -164,6 +166,7 @@ class Charging:
     produced: Amount
     source: str
     cache_reads_free: bool = False
+    gives_back: bool = False
     burndown: tuple[tuple[str, float], ...] = ()
     places: tuple[int, int, int, int] = field(init=False, repr=False)
     """Of tokens, input, output and what is produced: which of `AMOUNTS`."""
@@ -173,6 +176,8 @@ class Charging:
         charged = (self.tokens, self.input_tokens, self.output_tokens, self.produced)
         for amount in charged:
             require(amount in AMOUNTS, "Charging", amount, f"one of {', '.join(AMOUNTS)}")
+        gives = not self.gives_back or self.tokens == "input+max"
+        require(gives, "Charging.gives_back", self.gives_back, "only where tokens are charged input+max")
         for part, weight in self.burndown:
             known = part != "" and weight > 0
             require(known, "Charging.burndown", (part, weight), "a part of a name and a weight above 0")

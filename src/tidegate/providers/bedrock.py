@@ -105,6 +105,7 @@ BEDROCK = Provider(
         produced="nothing",
         source=f"{_TOKENS}: input + max_tokens at the start, settled to input + cache writes + output x its rate",
         cache_reads_free=True,
+        gives_back=True,
         # Claude 3.7 and later count an output token five times; only the older ones are told apart by name.
         burndown=(
             ("claude-3-7", 5.0),

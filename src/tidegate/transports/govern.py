@@ -109,7 +109,9 @@ class GovernedCall(Turn, ABC):
 
     def price(self, estimate: Estimate) -> Cost:
         """What the call is expected to be charged, by what its key has learned so far."""
-        return providers.estimate(self.provider, self.inquiry, estimate.chars_per_token, estimate.mean_output)
+        inquiry = self.inquiry
+        mean = estimate.output_for(inquiry.max_output_tokens)
+        return providers.estimate(self.provider, inquiry, estimate.chars_per_token, mean, estimate.fixed_tokens)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """What an answer comes to; `body` is None while it streams. One that cannot be judged teaches nothing."""
@@ -160,14 +162,16 @@ class GovernedCall(Turn, ABC):
 
     def reads_usage(self, permit: Permit) -> bool:
         """Whether to look for the usage in the answer: always while it is new or charged by, then now and then."""
-        return permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0 or permit.cost.produced > 0.0
+        cost = permit.cost
+        now_and_then = permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0
+        return now_and_then or cost.produced > 0.0 or cost.held > 0.0
 
     def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
         """The outcome of a complete answer, with its usage; the key's estimate learns from it."""
         usage = providers.usage_of(self.provider, body)
         if usage is None:
             return outcome
-        self.registry.learn_usage(permit, self.inquiry, usage)
+        self.registry.learn_usage(permit, self.inquiry, providers.charged(self.provider, usage))
         return outcome._replace(usage=usage)
 
     def refusal(self, ended: Ended) -> tuple[dict[str, str], dict[str, Any]]:
