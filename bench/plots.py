@@ -21,7 +21,7 @@ BINS = 60
 GATES_HEIGHT = 0.12
 """Height of the strip of gates, beside a panel's."""
 
-OURS, ORACLE, REFUSED, LIMIT = "#1b6ca8", "#9aa5b1", "#c8102e", "#e08e0b"
+OURS, ORACLE, REFUSED, LIMIT, PACE = "#1b6ca8", "#9aa5b1", "#c8102e", "#e08e0b", "#2a9d6f"
 QUOTAS = ("#1b6ca8", "#2a9d6f", "#8a5a9e", "#b5651d")
 GATES = {
     "quota": "#1b6ca8",
@@ -89,6 +89,8 @@ def _rate(axis: Any, trace: Trace) -> None:
     axis.stairs(_per_second(trace.oracle.admitted_at, edges), edges, color=ORACLE, label="oracle", linewidth=1.0)
     ours = [at for at in trace.admitted if at <= end]
     axis.stairs(_per_second(ours, edges), edges, color=OURS, label="admitted")
+    if not all(map(math.isnan, trace.pace)):
+        axis.plot(trace.times, trace.pace, color=PACE, linewidth=1.0, label="pace")
     for instants, label, color in ((trace.refused, "429", REFUSED), (trace.met_outage, "met the outage", "#7a0c1e")):
         if instants:
             axis.plot(instants, [0.0] * len(instants), "|", color=color, markersize=7, label=label, clip_on=False)
