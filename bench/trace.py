@@ -22,10 +22,10 @@ LONGEST = 4.0
 class Trace:
     """One run in the course of time.
 
-    Each list has a figure for every instant of `times` (seconds). `pace` is the pacer's, in calls a second, NaN while it
-    holds none back. `mirrored` is the level of each quota as the controller believes it, `true` the level of each
-    limiter as the provider counts it, both as shares of their limit (NaN where there is none). `admitted`, `refused`
-    and `met_outage` are instants at the provider.
+    Each list has a figure for every instant of `times` (seconds). `pace` is the pacer's, in calls a second, NaN where
+    it is idle. `mirrored` is the level of each quota as the controller believes it, `true` the level of each limiter
+    as the provider counts it, both as shares of their limit (NaN where there is none). `admitted`, `refused` and
+    `met_outage` are instants at the provider.
     """
 
     row: Row
