@@ -169,11 +169,14 @@ def test_what_was_sent_before_it_began_is_no_part_of_any_count(pacer: Pacer) -> 
     assert pacer.gauge.rate == pytest.approx(10.0, rel=0.02)
 
 
-def test_after_the_first_refusal_one_attempt_goes_alone(pacer: Pacer) -> None:
+def test_after_the_first_refusal_one_attempt_goes_alone() -> None:
+    pacer = Pacer()
+    pacer.begin(Run(300, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
     opens = pacer.spacing.opens_at(TRIP)
     assert opens > TRIP
     pacer.sent(opens)
-    assert pacer.spacing.opens_at(opens) > opens + 2 * TRIP
+    assert pacer.spacing.alone(opens + TRIP)
+    assert pacer.spacing.opens_at(opens) >= opens + 3 * TRIP
 
 
 def test_while_nothing_is_let_in_the_lone_attempts_come_ever_later(pacer: Pacer) -> None:
