@@ -24,11 +24,12 @@ from typing import Protocol
 from tidegate.core import events
 from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
+from tidegate.core.gauge import Run
 from tidegate.core.goodput import Goodput
 from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.mirror import Mirror
-from tidegate.core.pacer import Pacer, Run
+from tidegate.core.pacer import Pacer
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Quotas
 from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
@@ -205,7 +206,7 @@ class Admission:
                 if opens == INFINITY:
                     return ready, gate
         if self.pacer.active:
-            paced = self.pacer.opens_at(now)
+            paced = self.pacer.spacing.opens_at(now)
             if paced > ready:
                 ready, gate = paced, "pace"
         if self.breaker.state is not CLOSED:
@@ -441,7 +442,7 @@ class Admission:
         before, pacer = self.limit.slots, self.pacer
         if self._capped(permit, outcome, now, new_wave):
             pacer.active = False
-            pacer.note(self._run(permit))
+            pacer.gauge.note(self._run(permit))
             self.lessons.limit.taken(Origin.REFUSALS, now)
             if new_wave and out is not None and self.limit.slots < before:
                 told = (outcome.cause, outcome.status)
@@ -455,9 +456,9 @@ class Admission:
             pacer.begin(self._run(permit), permit.sent_at, now, outcome.cause, self.pause.grace)
 
     def _capped(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
-        """Whether the concurrency limit takes the refusal. Who can name a time, or a slope, has no want of slots."""
+        """Whether the concurrency limit takes the refusal. Who names a time, or a slope, has no want of slots."""
         cause, limit, grace = outcome.cause, self.limit, self.pause.grace
-        if cause is Cause.SLOPE or outcome.retry_after:
+        if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
             return False
         admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
         if self.pacer.active and cause is not Cause.CONCURRENCY:
