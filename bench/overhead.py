@@ -3,9 +3,6 @@
     python -m bench.overhead [--rounds 80] [--calls 50]
 
 No OpenTelemetry SDK is in the process, but for the last row, which tells one, in memory, of every call.
-
-The simulator runs in a process of its own, so its CPU time does not count. "Plain" is the HTTP client's own `send`,
-without the class patch.
 """
 
 from __future__ import annotations
@@ -13,31 +10,28 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import time
 from collections.abc import Awaitable, Callable
 from types import MethodType
 from typing import Any
 
 import httpx2
-import openai
 
 import tidegate
+from bench import loopback, rates
 from bench.common import PAIR_HEADER, Block, Check, Pairs, conclude, paired, spread, table
-from tidegate.core.admission import Permit
-from tidegate.core.vocabulary import Cost, Key, Kind, Outcome, Reading
+from bench.loopback import PROMPT, sequential, unpatched
 from tidegate.registries import RateLimitRegistry
-from tidegate.testing import Limit, Scenario, SimulatorProcess
 
-MOST_ADDED_SHARE = 0.08
-MOST_ADDED = 150.0
+MOST_ADDED_SHARE = 0.04
+MOST_ADDED = 80.0
 MOST_UNKNOWN_HOST = 3.0
 """Microseconds a call that is none of ours may cost."""
 
-PLENTY = (Limit(limit=1e9), Limit(limit=1e12, unit="tokens"))
-ORIGINAL_SEND = httpx2.AsyncClient.send
-"""As it was before any patch."""
+LEAST_RATE = 150_000.0
+MOST_WALL = 1.05
+MOST_GROWTH = 1.25
+"""What an admission may cost with 1,000 waiting, times what it does with 10."""
 
-PROMPT = "Say in one sentence what a tide gate is for, and name one that stands in the Netherlands."
 REPLY_HEADERS = {
     "content-type": "application/json",
     "x-request-id": "req_0",
@@ -53,62 +47,6 @@ REPLY = (
     b'"content":"It keeps the sea out."},"finish_reason":"stop"}],"usage":{"prompt_tokens":20,"completion_tokens":6,'
     b'"total_tokens":26}}'
 )
-
-
-def unpatched(client: httpx2.AsyncClient) -> httpx2.AsyncClient:
-    """The client with its own class's `send`, past the patch that every client of the process meets."""
-    client.send = MethodType(ORIGINAL_SEND, client)  # type: ignore[method-assign]
-    return client
-
-
-def sequential(call: Callable[[], Awaitable[object]]) -> Block:
-    """Calls one after the other."""
-
-    async def block(calls: int) -> None:
-        for _ in range(calls):
-            await call()
-
-    return block
-
-
-def concurrent(call: Callable[[], Awaitable[object]]) -> Block:
-    """All calls at once."""
-
-    async def block(calls: int) -> None:
-        await asyncio.gather(*(call() for _ in range(calls)))
-
-    return block
-
-
-def chat(client: openai.AsyncOpenAI) -> Callable[[], Awaitable[object]]:
-    """One short chat call."""
-
-    async def call() -> object:
-        return await client.chat.completions.create(model="m", messages=[{"role": "user", "content": PROMPT}])
-
-    return call
-
-
-async def sdk(rounds: int, calls: int) -> dict[str, Pairs]:
-    """AsyncOpenAI over loopback."""
-    with SimulatorProcess(Scenario(dialect="openai", limiters=PLENTY)) as simulator:
-        plain = openai.AsyncOpenAI(base_url=simulator.openai_url, api_key="plain")
-        unpatched(plain._client)
-        registry = RateLimitRegistry()
-        governed = registry.wrap(openai.AsyncOpenAI(base_url=simulator.openai_url, api_key="governed"))
-        for client in (plain, governed):
-            for make in (sequential, concurrent):
-                await make(chat(client))(200)
-        found = {
-            name: await paired(make(chat(plain)), make(chat(governed)), rounds=rounds, calls=calls, seed=seed)
-            for seed, (name, make) in enumerate({"sequential": sequential, "concurrent": concurrent}.items())
-        }
-        refusals = simulator.truth().total.refusals
-        await plain.close()
-        await governed.close()
-    if refusals:
-        raise RuntimeError(f"an unlimited provider refused {refusals} calls")
-    return found
 
 
 async def answer(request: httpx2.Request) -> httpx2.Response:
@@ -216,44 +154,35 @@ def _stack() -> Callable[[type], object]:
     return lambda target: Patches().put(target, "send", stack.asend)
 
 
-def registry_rate(seconds: float, readings: tuple[Reading, ...]) -> float:
-    """`try_admit` and `settle` together, per second of CPU time."""
-    registry = RateLimitRegistry()
-    key = Key("openai", "https://api.openai.com", "0", "m")
-    cost, outcome = Cost(tokens=100.0), Outcome(Kind.OK, readings=readings, status=200)
-    began = time.process_time()
-    done = 0
-    while (spent := time.process_time() - began) < seconds:
-        for _ in range(500):
-            permit = registry.try_admit(key, cost)
-            if not isinstance(permit, Permit):
-                raise RuntimeError(f"an unlimited key said {permit}")
-            registry.settle(permit, outcome)
-        done += 500
-    return done / spent
-
-
-def registry_rates(repetitions: int) -> dict[str, list[float]]:
-    """Without headers, and with the two quotas of OpenAI in every answer."""
-    quotas = tuple(Reading(unit, unit, "continuous", 1e9, 1e9 - 1, 0.0, 60.0) for unit in ("requests", "tokens"))
-    rates: dict[str, list[float]] = {"no headers": [], "two quotas": []}
-    for _ in range(repetitions):
-        rates["no headers"].append(registry_rate(0.2, ()))
-        rates["two quotas"].append(registry_rate(0.2, quotas))
-    return rates
-
-
-async def measure(rounds: int, calls: int) -> tuple[dict[str, Pairs], dict[str, list[float]]]:
-    """Everything, one after the other."""
-    found = await sdk(rounds, calls)
-    found = {f"AsyncOpenAI, {name}": pairs for name, pairs in found.items()}
+async def measure(rounds: int, calls: int) -> tuple[dict[str, Pairs], list[float]]:
+    """CPU of everything that answers, one after the other, and the wall time of an unlimited run."""
+    found = {f"AsyncOpenAI, {name}": pairs for name, pairs in (await loopback.cpu(rounds, calls)).items()}
+    wall = await loopback.wall(3)
     found["httpx2 send, MockTransport"] = await http(rounds, calls)
     found["unknown host, installed"] = await unknown_host(rounds, calls)
     if RateLimitRegistry().listening:
         raise RuntimeError("an OpenTelemetry SDK was loaded: these are not the figures without one")
-    rates = registry_rates(7)
-    found["httpx2 send, told to OpenTelemetry"] = await told(rounds, calls)
-    return found, rates
+    found["httpx2 send, told to OpenTelemetry"] = await told(rounds // 2, calls)
+    return found, wall
+
+
+def judged(
+    pairs: dict[str, Pairs], by_row: dict[str, list[float]], by_depth: dict[int, list[float]], wall: list[float]
+) -> list[Check]:
+    """What is asked."""
+    checks = [Check("unknown host: us", statistics.median(pairs["unknown host, installed"].added), MOST_UNKNOWN_HOST)]
+    for name, each in pairs.items():
+        if name.startswith("AsyncOpenAI"):
+            added = statistics.median(each.added)
+            checks.append(Check(f"{name}: us", added, MOST_ADDED))
+            checks.append(Check(f"{name}: %", 100 * added / statistics.median(each.plain), 100 * MOST_ADDED_SHARE))
+    checks.append(
+        Check(f"unlimited, {loopback.AT_ONCE} at once: wall, times plain", statistics.median(wall), MOST_WALL)
+    )
+    for name in ("no headers", "two quotas"):
+        checks.append(Check(f"try_admit + settle a second, {name}", statistics.median(by_row[name]), LEAST_RATE, True))
+    few, many = (statistics.median(figures) for figures in by_depth.values())
+    return [*checks, Check("admission, 1,000 waiting: times that with 10", many / few, MOST_GROWTH)]
 
 
 def main() -> int:
@@ -262,18 +191,17 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=80, help="rounds of four blocks each (default 80)")
     arguments.add_argument("--calls", type=int, default=50, help="calls of a block (default 50)")
     given = arguments.parse_args()
-    pairs, rates = asyncio.run(measure(max(4, given.rounds), max(1, given.calls)))
+    by_row, by_depth = rates.rates(7), rates.admissions(7)
+    pairs, wall = asyncio.run(measure(max(8, given.rounds), max(1, given.calls)))
     table("CPU per call: median [quartiles]", PAIR_HEADER, [each.row(name) for name, each in pairs.items()])
-    rows = [[name, *(f"{each:,.0f}" for each in (s.low, s.median, s.high))] for name, s in _spreads(rates)]
+    rows = [[name, *(f"{each:,.0f}" for each in (s.low, s.median, s.high))] for name, s in _spreads(by_row)]
     table("registry.try_admit + settle, per CPU second", ("", "low", "median", "high"), rows)
-    checks = [Check("unknown host: us", statistics.median(pairs["unknown host, installed"].added), MOST_UNKNOWN_HOST)]
-    for name, each in pairs.items():
-        if name.startswith("AsyncOpenAI"):
-            added = statistics.median(each.added)
-            checks.append(Check(f"{name}: us", added, MOST_ADDED))
-            checks.append(Check(f"{name}: %", 100 * added / statistics.median(each.plain), 100 * MOST_ADDED_SHARE))
+    rows = [[f"{waiting:,} waiting", str(spread(figures))] for waiting, figures in by_depth.items()]
+    table("CPU us an admission from the line", ("", "median [quartiles]"), rows)
+    checks = judged(pairs, by_row, by_depth, wall)
     figures = {name: each.figures() for name, each in pairs.items()}
-    return conclude("overhead", {**figures, "registry_per_second": rates}, checks)
+    figures |= {"registry_per_second": by_row, "us_an_admission": by_depth, "wall_times_plain": wall}
+    return conclude("overhead", figures, checks)
 
 
 def _spreads(rates: dict[str, list[float]]) -> list[tuple[str, Any]]:

@@ -185,3 +185,25 @@ def test_a_state_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         state.version = 2  # type: ignore[misc]
     assert isinstance(state.keys[0], LearnedKey)
+
+
+def test_what_other_runs_knew_is_kept_though_their_digests_say_nothing_any_more() -> None:
+    first, second = registry(digest_key="k1"), registry(digest_key="k2")
+    earlier = teach(first, key_of(first, "a"), key_of(first, "b"))
+    both = teach(second, key_of(second, "b"), left=40.0).over(earlier)
+    assert {each.scope: each.quotas[0].level for each in both.keys} == {"a": 10.0, "b": 40.0}
+    assert [bool(each.credential) for each in both.keys] == [False, True]
+
+
+def test_a_state_that_cannot_be_put_in_costs_no_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*given: object) -> None:
+        raise ZeroDivisionError
+
+    first = registry()
+    state = teach(first, key_of(first))
+    monkeypatch.setattr("tidegate.core.learned.seed", breaks)
+    second = registry(initial_state=state)
+    assert level(second, key_of(second)) is None
+    assert "is ignored" in caplog.text

@@ -74,6 +74,8 @@ def drive(turn: BlockingTurn) -> Any:
             turn.abandon(permit)
             raise
         if turn.concluded(permit, sent):
+            if sent.error is not None:
+                raise sent.error
             return sent.response
     flow = turn.flow(ThreadWaker, permit, sent)
     try:
@@ -104,6 +106,8 @@ async def adrive(turn: AsyncTurn) -> Any:
             turn.abandon(permit)
             raise
         if turn.concluded(permit, sent):
+            if sent.error is not None:
+                raise sent.error
             return sent.response
     flow, waker = turn.flow(async_waker, permit, sent), None
     try:

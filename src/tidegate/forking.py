@@ -26,6 +26,11 @@ class Forked(Protocol):
 _followed: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
+def followed() -> list[Forked]:
+    """Whoever is told of forks now."""
+    return list(_followed)
+
+
 def follow(one: Forked) -> None:
     """Tells `one` of every fork, for as long as it lives."""
     _followed.add(one)

@@ -147,12 +147,13 @@ class LearnedState(_Frozen):
         """This state, and of `earlier` what it says nothing of."""
         if earlier.version != self.version or not self.keys:
             return earlier if earlier.version == self.version else self
+        same = {each.key for each in self.keys}
+        rest = list(earlier.keys)
         if earlier.digests != self.digests:
-            known = {_at(each.key) for each in self.keys}
-            rest = [each for each in earlier.keys if _at(each.key) not in known and not each.credential]
-        else:
-            same = {each.key for each in self.keys}
-            rest = [each for each in earlier.keys if each.key not in same]
+            # Whose they are cannot be told any more: what goes to the same model is taken for the same.
+            same = {_at(key) for key in same}
+            rest = [each.model_copy(update={"credential": ""}) for each in rest]
+        rest = [each for each in rest if each.key not in same]
         return LearnedState(digests=self.digests, keys=(*rest, *self.keys)[-MOST_KEYS:])
 
 

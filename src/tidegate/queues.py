@@ -6,6 +6,7 @@ telling listeners happen after the lock is free. There is no background thread a
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from tidegate.settings import Settings
 from tidegate.slots import Slots
 
 ABANDONED = Outcome(Kind.ABANDONED)
+logger = logging.getLogger("tidegate")
 
 
 class Queues:
@@ -198,15 +200,26 @@ class Queues:
         slots = self._slots.get(key)
         if slots is None:
             self._evict(now)
-            slots = self._slots[key] = Slots(Admission(key, self.settings, window, now))
-            if self._seeds and (found := self._seeds.take(key)) is not None:
-                known, age = found
-                learned.seed(slots.admission, known, age + now - self._began_at, now)
+            slots = self._slots[key] = Slots(self._seeded(key, window, now))
             if opening.told is not None:
                 opening.told(slots)
         else:
             self._slots.move_to_end(key)
         return slots
+
+    def _seeded(self, key: Key, window: float, now: float) -> Admission:
+        admission = Admission(key, self.settings, window, now)
+        found = self._seeds.take(key) if self._seeds else None
+        if found is None:
+            return admission
+        known, age = found
+        try:
+            learned.seed(admission, known, age + now - self._began_at, now)
+        except Exception:
+            # A file can say what nobody thought of; that must not cost a call.
+            logger.exception("what an earlier run learned of %s is ignored", key)
+            return Admission(key, self.settings, window, now)
+        return admission
 
     def _evict(self, now: float) -> None:
         # Least recently used first; a key with calls waiting or under way is never forgotten.

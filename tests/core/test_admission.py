@@ -4,8 +4,8 @@ import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
 from tidegate.core.admission import ABSURD_HINT, Admission, Permit
-from tidegate.core.breaker import State
-from tidegate.core.quota import READ_CALLS
+from tidegate.core.breaker import SILENCE_LEAST, State
+from tidegate.core.quota import READ_CALLS, READ_SECONDS
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
 
@@ -267,7 +267,7 @@ def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: Admissio
     assert admission.ready_at(Cost(), NOW) == (NOW + 0.5, "breaker")
     (probe,) = admit(admission, now=NOW + 1.0)
     assert probe.probe
-    assert admission.ready_at(Cost(), NOW + 2.0) == (float("inf"), "breaker")
+    assert admission.ready_at(Cost(), NOW + 1.0) == (NOW + 1.0 + SILENCE_LEAST, "breaker")
     settle(admission, probe, OK, NOW + 2.0)
     assert admission.ready_at(Cost(), NOW + 2.0) == (NOW + 2.0, "")
 
@@ -291,7 +291,7 @@ def test_any_answer_to_the_probe_closes_the_breaker(admission: Admission, outcom
 def test_a_failed_probe_opens_it_again(admission: Admission) -> None:
     admission.breaker.state = State.OPEN
     settle(admission, admit(admission)[0], OUTAGE, draw=0.5)
-    assert admission.ready_at(Cost(), NOW) == (NOW + 0.55, "breaker")
+    assert admission.ready_at(Cost(), NOW) == (NOW + 0.53, "breaker")
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "abandoned"])
@@ -386,3 +386,47 @@ def test_an_output_token_counts_what_the_provider_says(admission: Admission) -> 
     permit = admit(admission, cost=Cost(produced=100.0, weight=5.0))[0]
     settle(admission, permit, Outcome(Kind.OK, usage=Usage(100, 10)))
     assert admission.quotas.mirrors["out"].used == 50.0
+
+
+def answers_read(admission: Admission, count: int, now: float = NOW, cost: Cost | None = None) -> int:
+    """How many of so many calls, each answered before the next, are to be read."""
+    informing = 0
+    for _ in range(count):
+        (permit,) = admit(admission, now=now, cost=cost)
+        informing += permit.informs
+        settle(admission, permit, OK, now)
+    return informing
+
+
+@pytest.mark.parametrize(("limit", "cost", "apart"), [(640.0, Cost(), 20), (1e9, Cost(), READ_CALLS)])
+def test_an_answer_is_read_after_a_sixteenth_of_the_room_at_the_latest(limit: float, cost: Cost, apart: int) -> None:
+    admission = Admission(KEY, Settings(), 60.0, NOW)
+    (first,) = admit(admission)
+    settle(admission, first, answer(bucket(limit, limit)))
+    assert answers_read(admission, 1) == 1
+    assert answers_read(admission, apart - 2) == 0
+    assert answers_read(admission, 1) + answers_read(admission, 1) == 1
+
+
+def test_an_answer_is_read_when_the_last_one_was_read_long_ago(admission: Admission) -> None:
+    (first,) = admit(admission)
+    settle(admission, first, answer(bucket(1e9, 1e9)))
+    assert answers_read(admission, 10) == 1
+    assert answers_read(admission, 1, NOW + READ_SECONDS) == 1
+
+
+@pytest.mark.parametrize("booked", [False, True])
+def test_an_answer_that_is_not_read_takes_the_doubt_from_its_call(admission: Admission, booked: bool) -> None:
+    (first,) = admit(admission)
+    settle(admission, first, answer(bucket(1e6, 1e6), bucket(1e6, 1e6, name="tokens", unit="tokens")))
+    calls = admit(admission, 20, cost=Cost(tokens=100.0))
+    last = calls.pop()
+    if booked:
+        assert level(admission) == 1e6 - 20
+    for permit in calls[1:]:
+        settle(admission, permit, OK)
+    left = answer(bucket(1e6, 999_000.0), bucket(1e6, 900_000.0, name="tokens", unit="tokens"))
+    settle(admission, last, left)
+    mirrors = admission.quotas.mirrors.values()
+    assert [len(mirror.ledger.entries) for mirror in mirrors] == [1, 1]
+    assert [mirror.used for mirror in mirrors] == [20.0, 2000.0]

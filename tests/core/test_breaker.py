@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from tidegate.core.breaker import GROWTH, TRANSITIONS, Breaker, Event, State
+from tidegate.core.breaker import GROWTH, SILENCE, SILENCE_LEAST, TRANSITIONS, Breaker, Event, State
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def act(breaker: Breaker, event: Event) -> None:
         for _ in range(3):
             failed(breaker)
     elif event is Event.PROBE_SENT:
-        breaker.sent()
+        breaker.sent(0.0)
     elif event is Event.PROBE_ANSWERED:
         breaker.answered(True, 0.0, 0.0)
     elif event is Event.PROBE_FAILED:
@@ -59,7 +59,7 @@ def test_every_event_changes_some_state() -> None:
 def test_a_closed_breaker_lets_everything_pass(breaker: Breaker) -> None:
     assert breaker.closed
     assert breaker.opens_at(5.0) == 5.0
-    assert breaker.sent() is False
+    assert breaker.sent(0.0) is False
 
 
 def test_it_opens_at_the_threshold_and_not_before(breaker: Breaker) -> None:
@@ -88,15 +88,38 @@ def test_the_cool_down_is_jittered_by_a_quarter_either_way(breaker: Breaker, dra
 
 
 def test_the_probe_is_alone(opened: Breaker) -> None:
-    assert opened.sent() is True
-    assert opened.opens_at(100.0) == float("inf")
-    assert opened.sent() is False
+    assert opened.sent(2.0) is True
+    assert opened.opens_at(2.0) > 2.0
+    assert opened.sent(2.0) is False
+    assert opened.state is State.HALF_OPEN
+
+
+@pytest.mark.parametrize(("took", "silence"), [(0.001, SILENCE_LEAST), (0.2, 0.2 * SILENCE), (30.0, 30.0 * SILENCE)])
+def test_a_probe_that_is_not_answered_long_after_it_should_have_failed_has_met_a_living_server(
+    breaker: Breaker, took: float, silence: float
+) -> None:
+    for _ in range(3):
+        breaker.failed(False, 0.0, took, 0.5)
+    now = took + 5.0
+    assert breaker.sent(now) is True
+    assert breaker.opens_at(now) == pytest.approx(now + silence)
+    assert breaker.sent(now + 0.9 * silence) is False
+    assert not breaker.closed
+    assert breaker.sent(now + silence) is False
+    assert breaker.closed
+
+
+def test_a_probe_that_fails_after_its_silence_opens_nothing_by_itself(opened: Breaker) -> None:
+    opened.sent(2.0)
+    opened.sent(2.0 + SILENCE_LEAST)
+    assert opened.failed(True, 2.0, 3.0, 0.5) is False
+    assert opened.closed
 
 
 def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Breaker) -> None:
     seen = []
-    for _ in range(30):
-        opened.sent()
+    for _ in range(40):
+        opened.sent(2.0)
         assert failed(opened, probe=True) is True
         seen.append(opened.ready_at)
     assert seen[:3] == pytest.approx([2 * GROWTH, 2 * GROWTH**2, 2 * GROWTH**3])
@@ -104,9 +127,9 @@ def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Brea
 
 
 def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> None:
-    opened.sent()
+    opened.sent(2.0)
     failed(opened, probe=True)
-    opened.sent()
+    opened.sent(2.0)
     assert opened.answered(True, 0.0, 0.0) is True
     assert opened.opens_at(0.0) == 0.0
     for _ in range(3):
@@ -116,20 +139,20 @@ def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> 
 
 def test_an_answer_that_is_no_probe_does_not_close_it(opened: Breaker) -> None:
     assert opened.answered(False, 0.0, 0.0) is False
-    opened.sent()
+    opened.sent(2.0)
     assert opened.answered(False, 0.0, 0.0) is False
     assert opened.state is State.HALF_OPEN
 
 
 def test_a_probe_that_was_given_up_lets_the_next_caller_probe_at_once(opened: Breaker) -> None:
-    opened.sent()
+    opened.sent(2.0)
     opened.abandoned(True, 7.0)
     assert opened.opens_at(7.0) == 7.0
-    assert opened.sent() is True
+    assert opened.sent(2.0) is True
 
 
 def test_a_given_up_attempt_that_is_no_probe_changes_nothing(opened: Breaker) -> None:
-    opened.sent()
+    opened.sent(2.0)
     opened.abandoned(False, 7.0)
     assert opened.state is State.HALF_OPEN
 
@@ -140,7 +163,7 @@ def test_failures_while_it_is_open_do_not_move_the_probe(opened: Breaker) -> Non
 
 
 def test_failures_of_calls_sent_before_it_closed_are_of_the_outage_that_is_over(opened: Breaker) -> None:
-    opened.sent()
+    opened.sent(2.0)
     opened.answered(True, 5.0, 5.0)
     assert not any(opened.failed(False, 4.9, 6.0, 0.5) for _ in range(10))
     assert opened.closed

@@ -41,10 +41,12 @@ def test_a_window_that_no_header_names_is_inferred_from_resets_or_assumed(admiss
     assert learnt(admission, "window of requests", 4.0).confidence is Confidence.STATED
 
 
-def test_a_refusal_teaches_the_limit_and_the_pause(admission: Admission) -> None:
-    settle(admission, refusal(cause=Cause.CONCURRENCY), 0.5)
-    settle(admission, refusal(4.0), 1.0)
+def test_a_refusal_teaches_the_limit_the_pace_and_the_pause(admission: Admission) -> None:
+    crowd = [admission.admit(Cost(), 0.0, 0.0, None) for _ in range(3)]
+    admission.settle(crowd[2], refusal(cause=Cause.CONCURRENCY), 0.5, 0.5, None)
     assert learnt(admission, "concurrency", 2.0).origin is Origin.REFUSALS
+    settle(admission, refusal(4.0), 1.0)
+    assert learnt(admission, "pace", 2.0).origin is Origin.REFUSALS
     assert (learnt(admission, "pause", 2.0).origin, learnt(admission, "pause", 2.0).confidence) == (
         Origin.RETRY_AFTER,
         Confidence.STATED,

@@ -40,7 +40,7 @@ def open_until(limit: ConcurrencyLimit, end: float, now: float = 0.0) -> float:
 
 def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0) -> None:
     """The attempt that made it `in_flight` was refused, and as many as before it were let in."""
-    assert limit.refused(in_flight, in_flight - 1, now, True)
+    assert limit.refused(in_flight, in_flight - 1, now, True, TRIAL_GRACE)
 
 
 def test_a_start_above_the_highest_is_the_highest() -> None:
@@ -103,20 +103,20 @@ def test_a_refusal_above_all_that_was_let_in_is_a_ceiling_just_under_it(limit: C
 
 def test_an_overlap_is_no_ceiling(limit: ConcurrencyLimit) -> None:
     open_until(limit, 1.0)
-    assert not limit.refused(33, 33, 1.0, True)
+    assert not limit.refused(33, 33, 1.0, True, TRIAL_GRACE)
     assert limit.ceiling == INFINITY
 
 
 def test_the_lowest_of_a_wave_decides(limit: ConcurrencyLimit) -> None:
     open_until(limit, 1.0)
     capped(limit, 35)
-    assert limit.refused(33, 31, 1.0, False)
+    assert limit.refused(33, 31, 1.0, False, TRIAL_GRACE)
     assert limit.slots == 32
 
 
 def test_what_is_refused_under_the_ceiling_is_not_explained_by_it(limit: ConcurrencyLimit) -> None:
     capped(limit, 33)
-    assert not limit.refused(20, 19, 1.0, True)
+    assert not limit.refused(20, 19, 1.0, True, TRIAL_GRACE)
 
 
 def test_a_provider_that_says_so_cuts_the_limit_where_no_ceiling_explains(limit: ConcurrencyLimit) -> None:

@@ -122,7 +122,7 @@ def test_the_breaker_tells_each_of_its_turns(admission: Admission, out: Out) -> 
     assert told == [
         events.BreakerOpened(KEY, 0.0, 0.5),
         events.BreakerHalfOpened(KEY, 1.0),
-        events.BreakerOpened(KEY, 1.0, 1.55),
+        events.BreakerOpened(KEY, 1.0, 1.53),
         events.BreakerHalfOpened(KEY, 3.0),
         events.BreakerClosed(KEY, 3.0),
     ]

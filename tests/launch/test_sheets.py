@@ -11,7 +11,7 @@ import pytest
 from tests.core.values import KEY, OK, answer, bucket, fixed, refusal
 from tidegate.core.admission import Admission
 from tidegate.core.outlook import foresee
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.vocabulary import Cost, Key, Reading
 from tidegate.launch import rows
 from tidegate.launch.sheets import Sheets
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
@@ -116,6 +116,20 @@ def test_processes_share_their_quotas_and_add_their_slots() -> None:
     seen = total.outlook(2.0)
     assert (seen.waiting, seen.slots, len(seen.flights)) == (20, 4, 4)
     assert foresee(seen) == (20.0, "quota requests")
+
+
+def test_a_quota_keeps_its_place_where_another_is_forgotten_and_binds_nobody_any_more(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    day = Reading("day", "requests", "continuous", 60.0, 0.0, None, 86_400.0)
+    slots.admission.quotas.seed(day, "continuous", 0.0)
+    for _ in range(8):
+        slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    call(slots, 0.0, answer(bucket(60.0, 3.0)))
+    assert list(slots.admission.quotas.mirrors) == ["requests"]
+    call(slots, 5.0)
+    total = only(tmp_path)
+    assert (total.quotas["requests"].limit, total.quotas["requests"].window) == (60.0, 60.0)
+    assert foresee(total.outlook(6.0)).gate != "quota day"
 
 
 def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ def windows(lowest: int = 1, highest: int = 60) -> st.SearchStrategy[Limit]:
     )
 
 
-def slots() -> st.SearchStrategy[Limit]:
+def slots(lowest: int = 1) -> st.SearchStrategy[Limit]:
     """Servers that bear so many at once."""
-    return st.builds(lambda limit: Limit(kind="slots", limit=limit), st.integers(1, 40))
+    return st.builds(lambda limit: Limit(kind="slots", limit=limit), st.integers(lowest, 40))
 
 
 outages = st.builds(lambda start, lasts: OutageSpan(start=start, end=start + lasts), instants, st.integers(1, 20))

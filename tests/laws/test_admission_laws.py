@@ -43,6 +43,7 @@ class Game:
     out: list[Event] = field(default_factory=list)
     last_cut: int = 0
     paused_until: float = float("-inf")
+    probed_at: float = float("inf")
 
     def play(self, history: list[tuple[object, ...]]) -> None:
         for step in history:
@@ -60,9 +61,14 @@ class Game:
             cost = Cost(tokens=10.0, produced=5.0)
             if self.admission.ready_at(cost, self.now)[0] > self.now:
                 return
+            silent = self.now > self.probed_at
             half_open = self.admission.breaker.state is State.HALF_OPEN
-            assert not half_open, "a probe is alone"
-            self.flying.append(self.admission.admit(cost, self.now, 0.0, self.out))
+            assert silent or not half_open, "a probe is alone"
+            assert not self.admission.pacer.alone(self.now), "what goes alone is not followed"
+            permit = self.admission.admit(cost, self.now, 0.0, self.out)
+            self.flying.append(permit)
+            if permit.probe:
+                self.probed_at = self.now
 
     def _end(self, at: int, outcome: Outcome) -> None:
         if not self.flying:
@@ -90,8 +96,7 @@ class Game:
         assert admission.pause.until >= self.paused_until, "a pause only ever extends"
         self.paused_until = admission.pause.until
         probes = [permit for permit in self.flying if permit.probe]
-        assert len(probes) <= 1
-        assert (admission.breaker.state is State.HALF_OPEN) == (len(probes) == 1)
+        assert probes or admission.breaker.state is not State.HALF_OPEN
         ready, gate = admission.ready_at(Cost(), self.now)
         assert ready >= self.now
         if ready == float("inf"):

@@ -21,9 +21,9 @@ ROUND = LATENCY + 0.05 + 0.5
 """Seconds from the sending of a call to its answer, a little for the network, and as long as a first round opens."""
 
 
-def played(limit: Limit, calls: int, state: LearnedState | None, age: float = 0.0) -> World:
+def played(limit: Limit, calls: int, state: LearnedState | None, age: float = 0.0, headers: bool = True) -> World:
     """A run of so many calls at once, which begins with a state, `age` seconds after it was taken."""
-    world = World(Scenario(limiters=(limit,)), latency=lambda draw: LATENCY, seed=1)
+    world = World(Scenario(limiters=(limit,)), latency=lambda draw: LATENCY, seed=1, headers=headers, hints=headers)
     world.registry = RateLimitRegistry(
         Settings(initial_state=state),
         clock=lambda: world.now,
@@ -105,3 +105,16 @@ def test_whatever_a_state_says_it_costs_a_round_at_most(
         provider=KEY.provider, base_url=KEY.base_url, scope=KEY.scope, taken_on=TODAY, quotas=plain, gates=gates
     )
     never_worse(limit, calls, LearnedState(keys=(key,)))
+
+
+@given(st.integers(10, 60), st.sampled_from([0.5, 1.0, 2.0]), st.integers(60, 200))
+def test_a_pace_that_was_found_is_no_worse_where_the_rate_is_another(rate: int, times: float, calls: int) -> None:
+    limit = Limit(limit=rate, window=1.0, burst=1.0)
+    now = Limit(limit=max(1, int(rate * times)), window=1.0, burst=1.0)
+    state = played(limit, calls, None, headers=False).registry.export_state()
+    fresh, seeded = (played(now, calls, each, headers=False) for each in (None, state))
+    # The pace is measured anew by its first rise: a second of holding, and what the rise takes.
+    assert seeded.makespan <= 1.1 * fresh.makespan + 2.0
+    assert refusals(seeded) <= 1.1 * refusals(fresh) + 6
+    if times == 1.0:
+        assert seeded.makespan <= fresh.makespan + 0.5

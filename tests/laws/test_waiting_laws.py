@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.core.values import KEY as HERE
 from tests.core.values import OK, Standing, answer, bucket, fixed, refusal
-from tests.laws.strategies import buckets, slots
+from tests.laws.strategies import Caller, buckets, callers, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
@@ -130,3 +130,23 @@ def test_the_end_of_a_queue_at_a_fixed_number_of_slots_is_foreseen(limit: Limit,
     state, last = foreseen(world, at)
     assert state.eta is not None
     assert abs(at + state.eta - last) <= latency + 0.05
+
+
+@given(st.one_of(buckets(), slots()), callers(patient=False), worlds)
+def test_permits_are_conserved_and_the_snapshot_counts_them(
+    limit: Limit, made: list[Caller], given: dict[str, float]
+) -> None:
+    def look(played: World) -> None:
+        state = played.registry.snapshot().keys.get(KEY)
+        if state is None:
+            return
+        ended = state.answered + state.refused + state.failed + state.abandoned
+        assert state.in_flight == state.attempts - ended >= 0
+        assert (state.eta == 0.0) if not state.waiting else (state.eta is None or state.eta >= 0.0)
+        assert state.eta_gate or state.eta == 0.0
+
+    played = world((limit,), made, given, watch=look)
+    played.run()
+    look(played)
+    left = played.registry.snapshot()
+    assert (left.in_flight, left.waiting) == (0, 0)

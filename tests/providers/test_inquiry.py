@@ -166,6 +166,12 @@ def test_a_form_and_a_broken_body_leave_the_model_of_the_path_alone():
     assert read(b'{"model": "x"', path, AZURE).model == "d"
 
 
+def test_a_lone_surrogate_and_a_deep_list_do_not_keep_a_body_from_being_read():
+    deep = b"[" * 300 + b"]" * 300
+    body = b'{"model": "m", "metadata": %s, "messages": [{"content": "\\ud800 four"}], "max_tokens": 7}' % deep
+    assert read_inquiry(OPENAI, CHAT, body) == Inquiry("m", 6, 7)
+
+
 def test_a_body_that_is_too_deep_to_parse_still_names_its_model():
     body = b'{"model": "m", "stream": true, "messages": ' + b"[" * 100_000
     assert read(body) == Inquiry("m", len(body), None, True)

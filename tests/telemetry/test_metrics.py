@@ -98,6 +98,8 @@ def test_changes_of_a_key_are_counted_by_what_changed(scene: Scene) -> None:
     for permit in permits[6:]:
         scene.registry.settle(permit, OK)
     permit_of(scene)
+    crowded = [permit_of(scene, KEY._replace(scope="crowded")) for _ in range(3)]
+    scene.registry.settle(crowded[2], refusal(cause=Cause.CONCURRENCY))
     found = {name for (name,) in scene.providers.points("tidegate.key.changes", "tidegate.change")}
     assert found >= {
         "quota_learned", "limit_increased", "limit_decreased", "paused", "resumed",
@@ -187,3 +189,16 @@ def test_an_attempt_is_an_example_for_its_callers_span(scene: Scene) -> None:
     (user,) = scene.providers.spans("user")
     (point,) = scene.providers.metric("tidegate.attempt.duration").data.data_points
     assert [exemplar.span_id for exemplar in point.exemplars] == [user.context.span_id]
+
+
+def test_the_end_of_a_queue_is_shown_with_the_gate_that_binds(scene: Scene) -> None:
+    scene.registry.settle(permit_of(scene), answer(bucket(60.0, 0.0)))
+    for _ in range(3):
+        scene.call()
+    assert scene.providers.points("tidegate.queue.eta", "tidegate.gate") == {("quota requests",): 3.0}
+
+
+def test_an_end_that_nobody_knows_is_not_shown(narrow: Scene) -> None:
+    permit_of(narrow)
+    narrow.call()
+    assert narrow.providers.points("tidegate.queue.eta") == {}

@@ -37,19 +37,18 @@ def test_a_refusal_is_noted_with_what_it_says_and_what_it_did_to_the_key(scene: 
     with scene.providers.span("user"):
         flow = scene.call()
         scene.reply(flow, REFUSED)
-        scene.after(flow, 2.0)
+        scene.after(flow, 10.0)
         scene.reply(flow, ANSWERED)
     assert scene.providers.noted("user") == [
         "tidegate.request.started",
-        "tidegate.key.limit_decreased",
         "tidegate.key.paused",
         "tidegate.rate_limit.hit",
         "tidegate.request.retrying",
         "tidegate.request.completed",
     ]
     (span,) = scene.providers.spans("user")
-    paused, hit = (dict(event.attributes or {}) for event in span.events[2:4])
-    assert paused["tidegate.closed_for"] == 2.0
+    paused, hit = (dict(event.attributes or {}) for event in span.events[1:3])
+    assert (paused["tidegate.closed_for"], paused["tidegate.origin"]) == (2.0, "retry-after")
     assert (hit["tidegate.retry_after"], hit["http.response.status_code"], hit["error.type"]) == (2.0, 429, "429")
 
 

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.cli.complaints import stop
 from tidegate.settings import Settings
 
+if TYPE_CHECKING:
+    from tidegate.launch.learning import StateFile
+
 STDOUT, STDERR = 1, 2
 
 
 def run(
     command: Annotated[list[str], typer.Argument(metavar="CMD [ARGS]...", help="what to run, as you would without us")],
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", metavar="FILE", help="Begin with what is in FILE, and leave there what was learned."),
+    ] = None,
 ) -> None:
     """Run a command with every LLM call of its Python processes at the provider's true limit.
 
@@ -34,11 +42,24 @@ def run(
             if shown:
                 typer.echo("tidegate: TIDEGATE_DISABLED is set; the command runs ungoverned", err=True)
             replace(command, os.environ)
-        if not shown or running(os.environ):
+        shown = shown and not running(os.environ)
+        kept = _kept(state, shown)
+        if not shown and kept is None:
             replace(command, environment(os.environ, None))
-        raise typer.Exit(watch(command))
+        raise typer.Exit(watch(command, shown, kept))
     except Unstartable as error:
         raise stop(str(error), error.code) from None
+
+
+def _kept(state: Path | None, shown: bool) -> StateFile | None:
+    if state is None:
+        return None
+    from tidegate.launch.learning import StateFile
+
+    kept = StateFile(state)
+    if kept.outdated and shown:
+        typer.echo(f"tidegate: {state} is of another version: it is ignored, and written anew", err=True)
+    return kept
 
 
 def heard() -> bool:

@@ -15,6 +15,7 @@ from tidegate.cli.run_lines import Status, farewell
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import environment
 from tidegate.launch.folders import run_folder
+from tidegate.launch.learning import StateFile
 from tidegate.launch.runs import COMMAND
 from tidegate.launch.totals import Folder
 
@@ -23,23 +24,41 @@ LOOK_EVERY = 0.5
 """Seconds between two drawings of the status line."""
 
 
-def watch(command: Sequence[str]) -> int:
-    """Runs the command, shows what it does, and returns its exit code; ends as it did where a signal ended it."""
+def watch(command: Sequence[str], shown: bool = True, state: StateFile | None = None) -> int:
+    """Runs the command, shows what it does, and returns its exit code; ends as it did where a signal ended it.
+
+    With `shown` False only what is learned is kept, in `state`.
+    """
     with contextlib.ExitStack() as stack:
         try:
             run_dir = stack.enter_context(run_folder())
         except OSError:
+            if state is not None and shown:
+                typer.echo("tidegate: there is no room for what is learned: --state is ignored", err=True)
             replace(command, environment(os.environ, None))
         (Path(run_dir) / COMMAND).write_text(f"{os.getpid()} {Path(command[0]).name}\n", "utf-8", "replace")
-        child = Child(command, environment(os.environ, run_dir))
+        learned = state.begin(run_dir) if state is not None else None
+        child = Child(command, environment(os.environ, run_dir if shown else None, learned))
         totals = Folder(Path(run_dir))
-        if drawable(STDERR, os.environ):
+        if not shown:
+            ended = child.wait(_nothing, _nothing, LOOK_EVERY)
+        elif drawable(STDERR, os.environ):
             ended = _drawn(child, totals)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
             with contextlib.suppress(OSError):
                 typer.echo(f"tidegate: {farewell(totals.totals())}", err=True)
+        if state is not None:
+            _keep(state, run_dir, shown)
     return child.end_alike(ended)
+
+
+def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
+    try:
+        state.end(run_dir)
+    except (OSError, ValueError) as error:
+        if shown:
+            typer.echo(f"tidegate: what was learned could not be kept: {error}", err=True)
 
 
 def _drawn(child: Child, folder: Folder) -> int:

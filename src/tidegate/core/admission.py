@@ -28,7 +28,7 @@ from tidegate.core.goodput import Goodput
 from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.mirror import Mirror
-from tidegate.core.pacer import Pacer
+from tidegate.core.pacer import Pacer, Run
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Quotas
 from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
@@ -41,6 +41,9 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
+
+ANNOUNCED_WINDOW = 60.0
+"""Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""
 
 INFINITY = float("inf")
 
@@ -148,9 +151,9 @@ class Admission:
 
     __slots__ = (
         "_attempts_before",
+        "_began",
         "_paused",
         "_refused_before",
-        "began",
         "breaker",
         "counts",
         "epoch",
@@ -183,7 +186,7 @@ class Admission:
         self.order = 0
         self.epoch = 0
         self.generation = 0
-        self.used_at = self.began = now
+        self.used_at = self._began = now
         self._paused = False
         self._attempts_before = self._refused_before = 0
 
@@ -225,11 +228,11 @@ class Admission:
     def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
         """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
         if not self.flying:
-            self.began = now
+            self._began = now
             self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
         self.order += 1
         self.counts.attempts += 1
-        probe = self.breaker.state is not CLOSED and self.breaker.sent()
+        probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
@@ -246,6 +249,12 @@ class Admission:
             out.append(events.SlotAcquired(self.key, now, waited, len(self.flying)))
         self._paused = False
         return permit
+
+    def _probing(self, now: float, out: Out) -> bool:
+        probe = self.breaker.sent(now)
+        if out is not None and self.breaker.state is CLOSED:
+            out.append(events.BreakerClosed(self.key, now))
+        return probe
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Takes back a permit whose attempt was never sent: nothing happened."""
@@ -322,6 +331,7 @@ class Admission:
         made, scarcest = self.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
         for mirror in made:
             if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
+                # What was refused for want of this quota has seen all that was let in before it.
                 self._adopt(mirror, permit, outcome, now)
             self._tell_of(mirror, now, out)
         if scarcest is None:
@@ -365,8 +375,8 @@ class Admission:
         permit.answered = True
         for _, debit, _ in permit.charges:
             debit.answered = True
-        self.counts.answered += 1
         self.counts.latencies.append(now - permit.sent_at)
+        self.counts.answered += 1
         if permit.probe or self.breaker.failures:
             self._answered(permit, now, out)
         if self.goodput.answered(permit.in_flight, permit.sent_at, now):
@@ -382,6 +392,7 @@ class Admission:
     def _bound(self, now: float, out: Out) -> None:
         before = self.limit.slots
         self.limit.bound(self.goodput.useful)
+        self.lessons.limit.taken(Origin.ANSWERS, now)
         if out is not None and self.limit.slots != before:
             changed = events.ConcurrencyDecreased if self.limit.slots < before else events.ConcurrencyIncreased
             out.append(changed(self.key, now, self.limit.slots))
@@ -425,47 +436,51 @@ class Admission:
 
     def _unexplained(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
         """Whether it was a ceiling or a rate that refused; either then holds calls back."""
-        before, limit = self.limit.slots, self.limit
         if self.pacer.disproved():
             self.pacer = Pacer()
-        if self.pacer.active:
-            self.lessons.pace.taken(Origin.REFUSALS, now)
-            self.pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause)
-        elif self._capped(permit, outcome, now, new_wave):
+        before, pacer = self.limit.slots, self.pacer
+        if self._capped(permit, outcome, now, new_wave):
+            pacer.active = False
+            pacer.note(self._run(permit))
             self.lessons.limit.taken(Origin.REFUSALS, now)
-            if new_wave and out is not None and limit.slots < before:
-                out.append(events.ConcurrencyDecreased(self.key, now, limit.slots, outcome.cause, outcome.status))
+            if new_wave and out is not None and self.limit.slots < before:
+                told = (outcome.cause, outcome.status)
+                out.append(events.ConcurrencyDecreased(self.key, now, self.limit.slots, *told))
+            return
+        self.lessons.pace.taken(Origin.REFUSALS, now)
+        if pacer.active:
+            pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, self.pause.grace)
         else:
-            limit.lift()
-            self.lessons.pace.taken(Origin.REFUSALS, now)
-            facts = (self._run(), permit.sent_at - self.began, self._announced())
-            self.pacer.begin(*facts, permit.sent_at, now, outcome.cause)
+            self.limit.lift()
+            pacer.begin(self._run(permit), permit.sent_at, now, outcome.cause, self.pause.grace)
 
     def _capped(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
         """Whether the concurrency limit takes the refusal. Who can name a time, or a slope, has no want of slots."""
-        if outcome.cause is Cause.SLOPE or outcome.retry_after:
+        cause, limit, grace = outcome.cause, self.limit, self.pause.grace
+        if cause is Cause.SLOPE or outcome.retry_after:
             return False
         admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
-        if self.limit.refused(permit.in_flight, admitted, now, new_wave):
+        if self.pacer.active and cause is not Cause.CONCURRENCY:
+            overload = new_wave and cause is Cause.OVERLOAD
+            return overload and limit.suspect(permit.in_flight, admitted, now, grace)
+        if limit.refused(permit.in_flight, admitted, now, new_wave, grace):
             return True
-        if outcome.cause is not Cause.CONCURRENCY:
+        if cause is not Cause.CONCURRENCY:
             return False
         if new_wave:
-            self.limit.cut_to(permit.in_flight, now)
+            limit.cut_to(permit.in_flight, now)
         return True
 
-    def _run(self) -> int:
-        """Calls let in since the key was last idle."""
-        return max(1, self.counts.attempts - self._attempts_before - self.counts.refused + self._refused_before)
-
-    def _announced(self) -> float:
-        """The rate of the fastest announced quota of requests over a minute or less; infinity without any."""
+    def _run(self, permit: Permit) -> Run:
+        """What was let in before `permit` was sent, since the key was last idle."""
+        counts = self.counts
+        count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
         rates = [
             mirror.limit / mirror.window
             for mirror in self.quotas.mirrors.values()
-            if mirror.unit == "requests" and mirror.window <= 60.0
+            if mirror.unit == "requests" and mirror.window <= ANNOUNCED_WINDOW
         ]
-        return max(rates, default=INFINITY)
+        return Run(max(1, count), permit.sent_at - self._began, max(rates, default=INFINITY))
 
     def _credible(self, hint: float | None) -> float | None:
         if hint is not None and not 0.0 <= hint < ABSURD_HINT:

@@ -4,7 +4,8 @@ Theory of operation. Two tables are the machine: `TRANSITIONS` says which state 
 entry means that the event changes nothing there. `threshold` consecutive outage failures open it. While it is open
 nothing is sent until `ready_at`; then one attempt goes out as the *probe* (half open) and everybody else waits for its
 outcome. A failed probe opens it again for longer, any answer of a living server closes it, a probe that was given up
-lets the next caller probe at once.
+lets the next caller probe at once. Answers take long, failures came quickly: a probe of which nothing was heard for a
+few times as long as a failure took has met a living server too.
 """
 
 from __future__ import annotations
@@ -42,8 +43,17 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.HALF_OPEN, Event.PROBE_ABANDONED): State.OPEN,
 }
 
-GROWTH = 1.1
-"""Each failed probe makes the cool-down this much longer (the openai and anthropic SDKs double; a probe is cheap)."""
+GROWTH = 1.06
+"""Each failed probe makes the cool-down this much longer: the first ten come within ten seconds, and find a recovery
+within one (the openai and anthropic SDKs double; a probe is cheap)."""
+
+SILENCE = 3.0
+SILENCE_LEAST = 0.05
+"""How long a probe that nothing was heard of counts as failed or lost: three times as long as failures took lately, and
+at least this many seconds."""
+
+FADES = 0.8
+"""What is left of the longest failure at each shorter one."""
 
 
 class Breaker:
@@ -53,6 +63,8 @@ class Breaker:
         "_closed_at",
         "_cooldown",
         "_failing_since",
+        "_silent_at",
+        "_took",
         "cap",
         "failures",
         "first",
@@ -71,6 +83,8 @@ class Breaker:
         self._cooldown = first
         self._closed_at = float("-inf")
         self._failing_since = float("-inf")
+        self._took = 0.0
+        self._silent_at = float("inf")
 
     @property
     def closed(self) -> bool:
@@ -85,13 +99,7 @@ class Breaker:
         if sent_at >= self._failing_since:
             self.failures = 0
             self._failing_since = float("-inf")
-        if probe and self._to(Event.PROBE_ANSWERED):
-            self._cooldown = self.first
-            self.ready_at = float("-inf")
-            self._closed_at = now
-            self.failures = 0
-            return True
-        return False
+        return probe and self._close(now)
 
     def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
         """An outage failure; returns whether it opened the breaker. `draw` is uniform in [0, 1).
@@ -100,6 +108,7 @@ class Breaker:
         """
         if sent_at < self._closed_at:
             return False
+        self._took = max(now - sent_at, FADES * self._took)
         if not self.failures:
             self._failing_since = now
         self.failures += 1
@@ -117,17 +126,30 @@ class Breaker:
         if probe and self._to(Event.PROBE_ABANDONED):
             self.ready_at = now
 
-    def sent(self) -> bool:
+    def sent(self, now: float) -> bool:
         """An attempt goes out; returns whether it is the probe."""
-        return self.state is not State.CLOSED and self._to(Event.PROBE_SENT)
+        if self.state is State.HALF_OPEN and now >= self._silent_at:
+            self._close(now)
+            return False
+        if self.state is State.CLOSED or not self._to(Event.PROBE_SENT):
+            return False
+        self._silent_at = now + max(SILENCE_LEAST, SILENCE * self._took)
+        return True
 
     def opens_at(self, now: float) -> float:
-        """When the next attempt may go out: now, the end of the cool-down, or infinity while a probe is out."""
+        """When the next attempt may go out: now, the end of the cool-down, or when a probe has been silent enough."""
         if self.state is State.CLOSED:
             return now
-        if self.state is State.OPEN:
-            return max(now, self.ready_at)
-        return float("inf")
+        return max(now, self.ready_at if self.state is State.OPEN else self._silent_at)
+
+    def _close(self, now: float) -> bool:
+        if not self._to(Event.PROBE_ANSWERED):
+            return False
+        self._cooldown = self.first
+        self.ready_at = float("-inf")
+        self._closed_at = now
+        self.failures = 0
+        return True
 
     def _to(self, event: Event) -> bool:
         following = TRANSITIONS.get((self.state, event))

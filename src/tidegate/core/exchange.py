@@ -178,42 +178,28 @@ Flow: TypeAlias = Generator[Effect, Resume, Ended]
 
 def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], begun: Begun | None = None) -> Flow:
     """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
-    call = _Call(seat, policy, now if begun is None else begun.began)
-    try:
-        while True:
-            if begun is None:
-                now = yield from call.queue(now)
-                if call.permit is None:
-                    return call.expired(now)
-                now = yield from call.send(now)
-            else:
-                call.permit, call.sent, begun = begun.permit, begun.sent, None
-            again = call.settle(now)
-            if again is Again.NO:
-                return call.ended(now)
-            if again is Again.LATER:
-                now = yield from call.back_off(now, draw)
-                if now >= call.deadline:
-                    return call.too_late(now)
-    finally:
-        if call.permit is not None:
-            seat.abandon(call.permit)
-        seat.leave()
+    # A hundred thousand may wait: one generator is all that stands for each, with few names of its own.
+    return _Call(seat, policy, now if begun is None else begun.began).run(now, draw, begun)
 
 
 class _Call:
-    """What one exchange remembers. `permit` is what it holds, `sent` what the last attempt came to."""
+    """What one exchange remembers. `permit` is what it holds, `sent` what the last attempt came to.
+
+    `gate` is what was closed when it last had to wait, `stood_at` when it joined the queue.
+    """
 
     __slots__ = (
         "attempts",
         "began",
         "deadline",
         "failures",
+        "gate",
         "permit",
         "policy",
         "seat",
         "sent",
         "standing",
+        "stood_at",
         "waited",
     )
 
@@ -224,23 +210,53 @@ class _Call:
         self.deadline = began + policy.max_wait
         self.attempts = self.failures = 0
         self.waited = 0.0
+        self.gate, self.stood_at = "", began
         self.standing = False
         self.permit: Permit | None = None
         self.sent: Sent | None = None
 
-    def queue(self, now: float) -> Generator[Effect, Resume, float]:
-        """Waits for a permit, or for the deadline; returns the time."""
-        seat, stood, gate = self.seat, now, ""
-        permit = seat.look(now) if self.standing else seat.stand(now, self.deadline)
-        while permit is None and now < self.deadline:
-            gate = seat.gate or "queue"
-            now = (yield Wait(seat.until, seat.alarm())).now
-            permit = seat.look(now)
-        if gate:
-            seat.tell(events.RequestWaited, now - stood, gate)
-        self.waited += now - stood
-        self.permit = permit
-        return now
+    def run(self, now: float, draw: Callable[[], float], begun: Begun | None) -> Flow:
+        """The dialogue, from the queue or from a first attempt to the ending."""
+        try:
+            while True:
+                if begun is None:
+                    self.stand(now)
+                    while self.permit is None and now < self.deadline:
+                        now = (yield self.wait()).now
+                        self.permit = self.seat.look(now)
+                    self.stood(now)
+                    if self.permit is None:
+                        return self.expired(now)
+                    now = yield from self.send(now)
+                else:
+                    self.permit, self.sent, begun = begun.permit, begun.sent, None
+                again = self.settle(now)
+                if again is Again.NO:
+                    return self.ended(now)
+                if again is Again.LATER:
+                    now = yield from self.back_off(now, draw)
+                    if now >= self.deadline:
+                        return self.too_late(now)
+        finally:
+            if self.permit is not None:
+                self.seat.abandon(self.permit)
+            self.seat.leave()
+
+    def stand(self, now: float) -> None:
+        """Joins the queue, or passes at once."""
+        self.gate, self.stood_at = "", now
+        self.permit = self.seat.look(now) if self.standing else self.seat.stand(now, self.deadline)
+
+    def wait(self) -> Wait:
+        """Until the seat is to be looked at again."""
+        self.gate = self.seat.gate or "queue"
+        return Wait(self.seat.until, self.seat.alarm())
+
+    def stood(self, now: float) -> None:
+        """Counts the time in the queue."""
+        if self.gate:
+            self.seat.tell(events.RequestWaited, now - self.stood_at, self.gate)
+        self.waited += now - self.stood_at
 
     def send(self, now: float) -> Generator[Effect, Resume, float]:
         """One attempt; returns the time of its end."""

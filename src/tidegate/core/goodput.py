@@ -29,8 +29,8 @@ DOUBT = 1.5
 HEADROOM = 1.1
 """Room above the knee, so that it is never idle; an answer takes a tenth longer there."""
 
-RELIEF = 0.75
-"""A cut that is right makes answers come in this share of the time at most."""
+RELIEF = 0.5
+"""Share of the expected relief that a cut has to bring: back to what an answer takes below the knee."""
 
 HOLD_FIRST = 10.0
 HOLD_MOST = 160.0
@@ -75,9 +75,9 @@ class Level:
 
 
 class Goodput:
-    """What each level of concurrency brings to one key; `useful` is the limit worth having, infinity where none is known.
+    """What each level of concurrency brings to one key.
 
-    Instants are monotonic seconds.
+    `useful` is the limit that is worth having, infinity where none is known. Instants are monotonic seconds.
     """
 
     __slots__ = ("_again_at", "_cut_at", "_hold", "_levels", "_proving", "useful")
@@ -126,14 +126,14 @@ class Goodput:
         self.useful = max(1.0, HEADROOM * quickest * high.flying / high.seconds)
         self._levels.clear()
         self._cut_at = now
-        self._proving = high.mean
+        self._proving = high.mean - RELIEF * (high.mean - HEADROOM * quickest)
         self._again_at = now + self._hold
         self._hold = min(HOLD_MOST, 2.0 * self._hold)
         return True
 
     def _prove(self, level: Level) -> bool:
         """Takes a cut back that brought no relief: latencies had changed by themselves."""
-        relieved = level.mean <= RELIEF * self._proving
+        relieved = level.mean <= self._proving
         self._proving = 0.0
         if relieved:
             return False

@@ -97,8 +97,10 @@ def seed(admission: Admission, learned: Learned, age: float, now: float) -> None
         plain = {what: number for what, number in learned.gates.get(name, {}).items() if isfinite(number)}
         if plain:
             learner.seed(plain, now)
-    admission.lessons.limit.seeded()
-    admission.lessons.pace.seeded()
+            if name == "concurrency":
+                admission.lessons.limit.seeded()
+            elif name == "pace":
+                admission.lessons.pace.seeded()
 
 
 def _quota(mirror: Mirror, lesson: QuotaLesson, now: float) -> LearnedQuota:

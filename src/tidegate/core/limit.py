@@ -1,12 +1,15 @@
 """How many calls may be in flight at once: a swift first round, and the ceiling of a server with so many slots.
 
 Theory of operation. The limit begins at a few and opens slot by slot while all are taken and nothing is refused: twice
-as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, up to `RAMP_MOST`; from there on it grows by one for
-every success. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
+as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, and more slowly from `SLOW_FROM` on; besides, each
+success adds one. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
 calls back: an idle client proves nothing.
 
 A server with N slots refuses exactly what is sent with N in flight: where a refused attempt had more in flight than
-any that was let in, the limit goes just under it. One attempt at a time, rarely, tries whether one more is let in.
+any that was let in, the limit goes just under it. One attempt at a time, ever more rarely, tries whether one more is
+let in; where several in a row are, the ceiling is lifted, by more each time.
+
+More in flight than is of use (`goodput`) is not given out.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ TRIAL_GROWTH = 2.0
 TRIAL_MOST = 16.0
 """Seconds before one more than the ceiling is tried, and after each refused trial."""
 
+SUSPICIONS = 3
+"""Refusals in a row above all that was let in, from which a pace is given up for a ceiling."""
+
 TRIAL_GRACE = 0.05
 TRIALS = 4
 """A ceiling is lifted after so many trials in a row, so far apart, were let in: one alone may have met a slot that was
@@ -45,11 +51,13 @@ class ConcurrencyLimit:
     __slots__ = (
         "_announced",
         "_before",
+        "_grace",
         "_held",
         "_lift",
         "_opens",
         "_ramping",
         "_seeded",
+        "_suspicions",
         "_trial_delay",
         "_value",
         "ceiling",
@@ -72,6 +80,8 @@ class ConcurrencyLimit:
         self._trial_delay = TRIAL_FIRST
         self._held = 0
         self._lift = 1.0
+        self._suspicions = 0
+        self._grace = TRIAL_GRACE
         self.highest = highest
         self.cut = cut
         self.scarcity = 1.0
@@ -124,11 +134,12 @@ class ConcurrencyLimit:
         self._set(self._value + 1.0)
         return int(self._value) > before
 
-    def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool) -> bool:
-        """Whether a ceiling explains a refusal with `in_flight` under way, where `admitted` is the most that was let in.
+    def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool, grace: float) -> bool:
+        """Whether a ceiling explains a refusal with `in_flight` under way; `admitted` is the most that was let in.
 
-        Then the limit goes just under it.
+        Then the limit goes just under it. What was not refused within `grace` seconds was let in.
         """
+        self._grace = max(TRIAL_GRACE, grace)
         if self._seeded and in_flight <= self.ceiling:
             self._unseed()
         self._seeded = False
@@ -140,6 +151,14 @@ class ConcurrencyLimit:
         self._ramping = False
         self._cap(min(self.ceiling, in_flight - 1.0), now)
         return True
+
+    def suspect(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
+        """Whether it was a ceiling after all that a pace was taken for: it is, the third time in a row."""
+        self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
+        if self._suspicions < SUSPICIONS:
+            return False
+        self._suspicions = 0
+        return self.refused(in_flight, admitted, now, True, grace)
 
     def cut_to(self, in_flight: int, now: float) -> None:
         """The provider says that `in_flight` were too many, and no ceiling explains it; called once per epoch."""
@@ -200,7 +219,7 @@ class ConcurrencyLimit:
         self._set(self.ceiling)
 
     def _tried(self, now: float) -> None:
-        self._opens = now + TRIAL_GRACE
+        self._opens = now + self._grace
         self._held += 1
         if self._seeded and self._held > 1:
             self._unseed()

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import NamedTuple
 
 from tidegate.core.vocabulary import Cause
 
@@ -54,7 +55,7 @@ CLIMB = 1.1
 CLIMB_SECONDS = 0.15
 CLIMB_SOONER = 0.8
 CLIMB_SLOWER = 1.2
-CLIMB_WAIT = 0.15
+CLIMB_WAIT = 0.16
 CLIMB_WAITS = 8
 CLIMB_WAIT_GROWTH = 1.5
 """Under a slope limit: the first pace, times what was let in during a second; its growth at each step; how soon the
@@ -76,8 +77,11 @@ SAME = 0.15
 SURE = 4
 TRUE_SHARE = 0.9
 MANY = 30
+PRECISE = 60
 DEEP = 3.0
-NO_SURPLUS = 1.015
+DOUBTS = 2
+SURPLUS = (0.97, 1.015)
+SMALL_BURST = 2.5
 AFTERMATH_FADES = 0.7
 AFTERMATH_MOST = 1.0
 AFTERMATH_FIRST = 0.2
@@ -102,10 +106,9 @@ FASTEST = 1e5
 BURST_MOST = 3600.0
 """Paces of an earlier run that are believed, in calls a second, and the seconds of them that a bucket may hold."""
 
-GRACE_TRIPS = 3.0
-GRACE_FIRST = 0.1
-GRACE_BOUNDS = (0.02, 2.0)
-"""An attempt that went alone is let in if nothing came back within three refusal round trips, in seconds."""
+
+MOST_WAITS = 60
+"""Waits after which none is longer than the one before: by then they are as long as any."""
 
 
 class Phase(IntEnum):
@@ -115,6 +118,17 @@ class Phase(IntEnum):
     HOLDING = 1
     RISING = 2
     CLIMBING = 3
+
+
+class Run(NamedTuple):
+    """Calls that were let in within `seconds` before a refusal, since the key was last idle.
+
+    `most` is the rate of the fastest announced quota of requests, in calls a second; infinity without any.
+    """
+
+    count: int
+    seconds: float
+    most: float
 
 
 class Pacer:
@@ -147,6 +161,7 @@ class Pacer:
         "_refused",
         "_saves",
         "_seeded",
+        "_seen",
         "_wait_seconds",
         "_waits",
         "_zero_at",
@@ -175,17 +190,22 @@ class Pacer:
         self._lone = False
         self.most = float("inf")
         self._judged_at = float("inf")
-        self._grace = GRACE_FIRST
+        self._grace = 0.0
         self._zero_at, self._zero_count = 0.0, 0
         self._last_count, self._last_seconds = 0, 0.0
         self._highest = self._held = self._promoted_from = self._measured_at = self._aftermath = 0.0
-        self._saves = False
+        self._saves = self._seeded = False
+        self._seen = -1
         self._first_count, self._first_seconds = 0, 0.0
 
     @property
     def mark(self) -> int:
-        """What an attempt that goes out now must bring along to its refusal."""
+        """What an attempt that goes out now must bring along to its refusal; -1 while nothing is paced."""
         return self.sent_count if self.active else -1
+
+    def alone(self, now: float) -> bool:
+        """Whether an attempt is under way that nobody may follow before its fate is known."""
+        return now < self._judged_at < float("inf")
 
     def opens_at(self, now: float) -> float:
         """When the next call may go; asked only while active."""
@@ -202,9 +222,9 @@ class Pacer:
                 return
         level = self._level + self.rate * (now - self._at)
         most = min(self.burst, 1.0 + BURST_SECONDS * self.rate)
+        self._level, self._at = min(level, most) - 1.0, now
         if level > most + 1.0:
             self._rest(now)
-        self._level, self._at = min(level, most) - 1.0, now
         if self._lone:
             self._lone = False
             self._judged_at = now + self._grace
@@ -212,17 +232,25 @@ class Pacer:
         elif now >= self._next and self.sent_count >= self._next_count:
             self._step(now)
 
-    def begin(self, count: int, seconds: float, most: float, sent_at: float, now: float, cause: Cause) -> None:
-        """The first refusal, of what was sent at `sent_at`, after `count` calls were let in within `seconds`.
+    def note(self, run: Run) -> None:
+        """The first refusal of all came after `run`: so many calls the hidden bucket held, but for what came back."""
+        if not self._first_count:
+            self._first_count, self._first_seconds = run.count, run.seconds
 
-        `most` is the rate of the fastest announced quota of requests, infinity without any.
+    def begin(self, run: Run, sent_at: float, now: float, cause: Cause, grace: float) -> None:
+        """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were let in.
+
+        Of what goes alone nothing is heard for `grace` seconds where it was let in.
         """
-        self.active = True
+        count, seconds, most = run
+        self._grace = grace
+        self.active, self._seeded = True, False
         self.most = most
         self._waits, self._price = 0, 0
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
-        self._first_count, self._first_seconds = count, seconds
+        self.note(run)
         self._zero_at, self._zero_count = sent_at, self.sent_count - self._refused
+        self._seen = self._zero_count
         wait = min(FIRST_WAIT_MOST, max(self._grace, seconds))
         rate = count / (seconds + 4.0 * wait)
         if rate > NEAR * most:
@@ -237,10 +265,9 @@ class Pacer:
         self._wait_seconds = wait
         self._lone = True
 
-    def refused(self, mark: int, sent_at: float, now: float, new_wave: bool, cause: Cause) -> None:
+    def refused(self, mark: int, sent_at: float, now: float, new_wave: bool, cause: Cause, grace: float) -> None:
         """A refusal of the attempt that was sent with `mark`; asked only while active."""
-        low, high = GRACE_BOUNDS
-        self._grace = 0.7 * self._grace + 0.3 * min(high, max(low, GRACE_TRIPS * (now - sent_at)))
+        self._grace = grace
         self._judged_at = float("inf")
         self._level, self._at = min(0.0, self._level + self.rate * (now - self._at)), now
         if mark < 0:
@@ -254,6 +281,7 @@ class Pacer:
         if cause is Cause.SLOPE:
             self._too_steep(since, now)
         else:
+            self._seeded = False
             self._learn(since, sent_at - self._zero_at, cause, now)
             if self.phase is Phase.HOLDING and 0.0 < now - self._measured_at < AFTERMATH_MOST:
                 self._aftermath = now - self._measured_at + self._wait_seconds
@@ -286,33 +314,41 @@ class Pacer:
         return seeded and self.sent_count <= SURE
 
     def _learn(self, count: int, seconds: float, cause: Cause, now: float) -> None:
-        if count < SURE and (not count or self.phase is Phase.HOLDING):
-            self._wait(cause, now)
-        elif count < SURE:
-            self._seek(min(self.rate, max(self.rate * SEEK_BACK, (count + 0.5) / seconds)), now)
-        elif self.phase is Phase.HOLDING and self._promoted_from:
+        holding = self.phase is Phase.HOLDING
+        nothing = self._zero_count + count == self._seen
+        self._seen = self._zero_count + count
+        if holding and self._promoted_from:
             # It did not hold: what comes back unused is kept, and was spent.
             self._saves = True
             self._hold(self._promoted_from, now)
-        elif self.phase is Phase.HOLDING and count / seconds > TRUE_SHARE * self.rate:
+        elif count < SURE and (nothing or (holding and (self._waits < DOUBTS or self._deep))):
+            self._wait(cause, now)
+        elif count < SURE:
+            self._seek(min(self.rate, max(self.rate * SEEK_BACK, (count + 0.5) / seconds)), now)
+        elif holding and count / seconds > TRUE_SHARE * self.rate:
             self._former = self.rate
             self._patience = PATIENCE_SECONDS
             self._seek(self.rate * DROP, now)
-        elif self.phase is Phase.HOLDING and count < MANY and self.burst > DEEP * self.rate:
+        elif holding and count < MANY and self._deep:
             self._measure(count + self._last_count, seconds + self._last_seconds, now)
         else:
             self._measure(count, seconds, now)
+
+    @property
+    def _deep(self) -> bool:
+        """Whether the bucket holds seconds of its rate, so that a drained one says little."""
+        return self.burst > DEEP * self.rate
 
     def _wait(self, cause: Cause, now: float) -> None:
         """Nothing, or next to nothing, was let in since the last refusal: the next one goes alone, and later."""
         self._waits += 1
         seconds = max(WAIT_GROWTH * self._wait_seconds, 2.0 / self.rate)
         if cause is Cause.OVERLOAD:
-            seconds = min(seconds, OUTAGE_SECONDS * OUTAGE_GROWTH ** max(0, self._waits - OUTAGE_WAITS))
+            seconds = min(seconds, OUTAGE_SECONDS * OUTAGE_GROWTH ** min(MOST_WAITS, max(0, self._waits - OUTAGE_WAITS)))
         else:
             self._former = -1.0
             if cause is Cause.SLOPE:
-                seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** max(0, self._waits - CLIMB_WAITS)
+                seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** min(MOST_WAITS, max(0, self._waits - CLIMB_WAITS))
         self._wait_seconds = min(seconds, 1.0 / SLOWEST)
         self._level = 1.0 - self.rate * self._wait_seconds
         self._lone = True
@@ -345,15 +381,17 @@ class Pacer:
         elif abs(rate - before) > SAME * before:
             self._patience = PATIENCE_KNOWN
         else:
-            self._patience = max(PATIENCE_KNOWN, self._price * PATIENCE_CALLS / rate)
+            calls = self._price * PATIENCE_CALLS * min(1.0, count / PRECISE)
+            self._patience = max(PATIENCE_KNOWN, calls / rate)
         self._price = 0
         if rate > TOP * self.most:
             self._patience = max(self._patience, ANNOUNCED_PATIENCE)
         # Half a call for what may have been left at either instant.
         sure = min(ANNOUNCED_SHARE * self.most, MARGIN * (count - 0.5) / seconds)
         held, rose = self._held, self.phase is Phase.RISING
-        if rose and not self._saves and rate < NO_SURPLUS * held and self._base > held:
-            self._hold(self._base, now)
+        wasted = self.burst < SMALL_BURST or SURPLUS[0] * held < rate < SURPLUS[1] * held
+        if rose and wasted and not (self._saves or self._deep) and self._base > held:
+            self._hold(min(self._base, STEP * held), now)
             self._promoted_from = max(sure, held)
         else:
             self._hold(sure, now)
@@ -369,7 +407,7 @@ class Pacer:
         self._best = max(self._best, self.rate)
         self._highest = RISE_MOST * self._best
         self._promoted_from = 0.0
-        self._factor = STEP
+        self._factor = STEP if self.rate >= TOP * self._best else STEP_MOST
         self._after(self._patience, 0, now)
 
     def _step(self, now: float) -> None:
@@ -407,8 +445,10 @@ class Pacer:
     def _rest(self, now: float) -> None:
         if self.phase is Phase.RISING:
             self._hold(self._base, now)
-        elif self.phase is not Phase.SEEKING:
-            self._after(self._patience if self.phase is Phase.HOLDING else self._climb, 0, now)
+        elif self.phase is Phase.HOLDING:
+            self._after(self._patience, 0, now)
+        else:
+            self._after(self._climb, SEEK_CALLS, now)
 
     def _after(self, seconds: float, calls: int, now: float) -> None:
         self._next, self._next_count = now + seconds, self.sent_count + calls

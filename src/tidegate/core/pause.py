@@ -18,10 +18,11 @@ GRACE_BOUNDS = (0.02, 2.0)
 class Pause:
     """The pause of one key; all instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
-    `refusals` without a hint make each delay longer, until a call comes through.
+    `refusals` without a hint make each delay longer, until a call comes through. An attempt that was not refused within
+    `grace` seconds was let in.
     """
 
-    __slots__ = ("_grace", "_grace_until", "alone", "base", "cap", "refusals", "until")
+    __slots__ = ("_grace_until", "_known", "alone", "base", "cap", "grace", "refusals", "until")
 
     def __init__(self, base: float, cap: float) -> None:
         self.base = base
@@ -29,7 +30,8 @@ class Pause:
         self.until = float("-inf")
         self.alone = False
         self._grace_until = float("-inf")
-        self._grace = GRACE_FIRST
+        self.grace = GRACE_FIRST
+        self._known = False
         self.refusals = 0
 
     def close(self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool) -> float:
@@ -57,12 +59,14 @@ class Pause:
     def refused_within(self, seconds: float) -> None:
         """Learns how fast this provider refuses."""
         low, high = GRACE_BOUNDS
-        self._grace = 0.7 * self._grace + 0.3 * min(high, max(low, GRACE_ROUND_TRIPS * seconds))
+        seen = min(high, max(low, GRACE_ROUND_TRIPS * seconds))
+        self.grace = 0.7 * self.grace + 0.3 * seen if self._known else seen
+        self._known = True
 
     def sent(self, now: float) -> None:
         """An attempt goes out; the lone one starts its grace."""
         if self.alone:
-            self._grace_until = now + self._grace
+            self._grace_until = now + self.grace
             self.alone = False
 
     def opens_at(self, now: float) -> float:

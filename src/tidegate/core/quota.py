@@ -21,8 +21,8 @@ NEARLY_EMPTY = 0.05
 AMPLE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
 
-LONGEST_TAB = 64
-"""Charges that wait to be booked at the most, however long no reading comes."""
+LONGEST_TAB = 128
+"""Charges that wait to be booked at the most, however long no reading comes: a reading books most of them in one."""
 
 READ_CALLS = 64
 READ_SHARE = 1 / 16

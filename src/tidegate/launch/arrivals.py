@@ -58,6 +58,9 @@ CLOCKS = frozenset(
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module that `install` waits for; it must be told before one of them is half loaded."""
 
+STATE_DIR = "TIDEGATE_STATE_DIR"
+"""As `tidegate.launch.environment` has it."""
+
 PATIENCE = 10.0
 """Seconds that an import in one thread waits for another that is putting tidegate on."""
 
@@ -106,21 +109,35 @@ def begin(say: Callable[[str], None], run_dir: str | None) -> None:
     What the process does with each key it opens is kept in `run_dir`, where there is one.
     """
     sys.meta_path.insert(0, Arrivals(say))
-    if run_dir:
-        opening.told = Openings(run_dir).told
+    state_dir = os.environ.get(STATE_DIR)
+    if run_dir or state_dir:
+        opening.told = Openings(run_dir, state_dir).told
 
 
 class Openings:
-    """Hears of each key that is opened, and has what happens there kept in a sheet, made for the first of them."""
+    """Hears of each key that is opened, and has what happens there kept in a sheet, made for the first of them.
 
-    def __init__(self, run_dir: str) -> None:
+    With a `state_dir` the process leaves there at its end what it has learned.
+    """
+
+    def __init__(self, run_dir: str | None, state_dir: str | None = None) -> None:
         self._run_dir = run_dir
+        self._state_dir = state_dir
         self._sheets: Any = None
         # Now, before the registries' own: what they clear in a forked child must not be the parent's any more.
         os.register_at_fork(after_in_child=self._forked)
 
     def told(self, slots: Any) -> None:
         """Keeps what happens at `slots`."""
+        if self._state_dir:
+            import atexit
+
+            from tidegate.launch.learning import leave
+
+            atexit.register(leave, self._state_dir)
+            self._state_dir = None
+        if not self._run_dir:
+            return
         if self._sheets is None:
             from tidegate.launch.sheets import Sheets
 

@@ -6,6 +6,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 SITE = str(Path(__file__).with_name("site"))
 """The folder that goes first on PYTHONPATH (ddtrace-run, opentelemetry-instrument: the same)."""
@@ -14,10 +15,23 @@ RUN_DIR = "TIDEGATE_RUN_DIR"
 """Where the processes of one run keep their counts: a private folder that exists as long as the run."""
 
 DIGEST_KEY = "TIDEGATE_DIGEST_KEY"
+INITIAL_STATE = "TIDEGATE_INITIAL_STATE"
+
+STATE_DIR = "TIDEGATE_STATE_DIR"
+"""Where the processes of one run leave what they learned, under `--state`: a private folder."""
 
 
-def environment(given: Mapping[str, str], run_dir: str | None) -> dict[str, str]:
+class Learned(NamedTuple):
+    """Where processes read what an earlier run learned (empty: nowhere), and the folder for what they learn."""
+
+    file: str
+    folder: str
+
+
+def environment(given: Mapping[str, str], run_dir: str | None, learned: Learned | None = None) -> dict[str, str]:
     """`given` with our folder first on PYTHONPATH and, where there is one, the folder for the counts.
+
+    With `learned` processes begin with what is in its file, and leave what they learned in its folder.
 
     One digest key is shared by the processes of a run, so that a credential is the same key in all of them.
     """
@@ -29,6 +43,11 @@ def environment(given: Mapping[str, str], run_dir: str | None) -> dict[str, str]
         made[DIGEST_KEY] = secrets.token_hex(16)
     if run_dir is not None:
         made[RUN_DIR] = run_dir
+    if learned is not None:
+        made[STATE_DIR] = learned.folder
+        made.pop(INITIAL_STATE, None)
+        if learned.file:
+            made[INITIAL_STATE] = learned.file
     return made
 
 

@@ -97,6 +97,7 @@ class KeptCounts(Counts):
         "_doubles",
         "_get_row",
         "_named",
+        "_numbers",
         "_outlook_at",
         "_quotas_at",
         "_row",
@@ -145,12 +146,16 @@ class KeptCounts(Counts):
             self._look_ahead(now)
 
     def _write_quotas(self, quotas: Quotas) -> None:
-        for number, mirror in enumerate(list(quotas.mirrors.values())[: rows.QUOTAS]):
+        # A quota keeps its place also where one before it is forgotten.
+        for name, mirror in quotas.mirrors.items():
+            number = self._numbers.setdefault(name, len(self._numbers))
+            if number >= rows.QUOTAS:
+                continue
             facts = (mirror.limit, mirror.window, mirror.used, mirror.since, mirror.stood)
             for place, fact in enumerate(facts, rows.QUOTA_CELLS * (number + 1)):
                 self._doubles[place] = fact
             if number == self._named and self._row is not None:
-                rows.name_quota(self._row, number, mirror.name)
+                rows.name_quota(self._row, number, name)
                 self._named += 1
                 self._outlook_at = float("-inf")
 
@@ -173,9 +178,14 @@ class KeptCounts(Counts):
         self._doubles[rows.LOOKED_AT] = now
         self._doubles[rows.LATENCY] = seen.latency or 0.0
         self._doubles[rows.PACE] = seen.pace
-        for number, quota in enumerate(seen.quotas[: rows.QUOTAS]):
-            back_at = rows.CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
-            for place, fact in enumerate((quota.level, back_at, quota.amount), rows.QUOTA_CELLS * (number + 1) + 5):
+        known = {quota.name: quota for quota in seen.quotas}
+        for name, number in list(self._numbers.items())[: rows.QUOTAS]:
+            quota = known.get(name)
+            facts = (0.0, rows.CONTINUOUS, 0.0)  # of one that was forgotten: nobody is charged
+            if quota is not None:
+                back_at = rows.CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
+                facts = quota.level, back_at, quota.amount
+            for place, fact in enumerate(facts, rows.QUOTA_CELLS * (number + 1) + 5):
                 self._doubles[place] = fact
 
     def _attach(self) -> None:
@@ -189,6 +199,7 @@ class KeptCounts(Counts):
         self.integers = rows.integers(row)
         self._doubles = rows.doubles(row)
         self._named = 0
+        self._numbers: dict[str, int] = {}
         self._quotas_at = self._outlook_at = float("-inf")
 
 

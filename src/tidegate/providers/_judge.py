@@ -64,6 +64,8 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     thrown = _thrown(chunk) if b":exception-type" in chunk else None
     if thrown is not None:
         return _outcome(provider, thrown, read_prose(thrown.text, thrown.codes), {}, [], 0, None)
+    if b"error" not in chunk:
+        return None
     named = b"event: error" in chunk or b"event:error" in chunk
     if not named and b'"error"' not in chunk:
         return None

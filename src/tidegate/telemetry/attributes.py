@@ -54,7 +54,10 @@ FAMILY = Attribute("tidegate.key.family", "string", "the endpoint family whose l
 ORDINAL = Attribute("tidegate.key.ordinal", "int", "which of the keys that agree in all the others, from 1 on")
 OUTCOME = Attribute("tidegate.outcome", "string", "what the attempt came to (`Kind`)")
 CAUSE = Attribute("tidegate.cause", "string", "why, where one outcome has several causes (`Cause`)")
-GATE = Attribute("tidegate.gate", "string", "what was closed: `concurrency`, `pause`, `breaker`, `quota …`, `backoff`")
+GATE = Attribute(
+    "tidegate.gate", "string", "what was closed: `concurrency`, `pace`, `pause`, `breaker`, `quota …`, `backoff`"
+)
+ORIGIN = Attribute("tidegate.origin", "string", "what it was learnt from: `retry-after`, `refusals`")
 CHANGE = Attribute("tidegate.change", "string", "what changed about the key")
 QUOTA = Attribute("tidegate.quota.name", "string", "the quota, as its headers name it")
 QUOTA_UNIT = Attribute("tidegate.quota.unit", "string", "what the quota counts: `requests`, `tokens`, …")

@@ -13,8 +13,9 @@ from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 from tidegate.core import events
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
 from tidegate.registries import RateLimitRegistry
-from tidegate.telemetry.attributes import QUOTA, QUOTA_UNIT, KeyAttributes, Keys, Pairs
+from tidegate.telemetry.attributes import GATE, QUOTA, QUOTA_UNIT, KeyAttributes, Keys, Pairs
 from tidegate.telemetry.signals import (
+    ETA,
     IN_FLIGHT,
     INSTRUMENTS,
     LIMIT,
@@ -36,10 +37,16 @@ READINGS: dict[str, Callable[[KeySnapshot], Seen]] = {
     LIMIT.name: lambda key: iter([(key.limit, ())]),
     IN_FLIGHT.name: lambda key: iter([(key.in_flight, ())]),
     WAITING.name: lambda key: iter([(key.waiting, ())]),
+    ETA.name: lambda key: _eta(key),
     QUOTA_LIMIT.name: lambda key: _quotas(key, lambda quota: quota.limit),
     QUOTA_REMAINING.name: lambda key: _quotas(key, lambda quota: max(0.0, quota.level)),
 }
 """What each gauge shows of a key."""
+
+
+def _eta(key: KeySnapshot) -> Seen:
+    if key.eta is not None:
+        yield key.eta, ((GATE.name, key.eta_gate),) if key.eta_gate else ()
 
 
 def _quotas(key: KeySnapshot, amount: Callable[[QuotaSnapshot], float]) -> Seen:

@@ -113,6 +113,13 @@ CHANGES = Instrument("tidegate.key.changes", "counter", "{change}", "changes in 
 LIMIT = Instrument("tidegate.concurrency.limit", "gauge", "{attempt}", "attempts that may be in flight")
 IN_FLIGHT = Instrument("tidegate.concurrency.in_flight", "gauge", "{attempt}", "attempts in flight")
 WAITING = Instrument("tidegate.queue.waiting", "gauge", "{call}", "calls in the queue")
+ETA = Instrument(
+    "tidegate.queue.eta",
+    "gauge",
+    "s",
+    "until the last call in the queue is let through, where that is known",
+    (a.GATE,),
+)
 QUOTA_LIMIT = Instrument(
     "tidegate.quota.limit", "gauge", "{unit}", "how much the quota allows in a window", (a.QUOTA, a.QUOTA_UNIT)
 )
@@ -122,7 +129,7 @@ QUOTA_REMAINING = Instrument(
 
 INSTRUMENTS = (
     WAIT, ATTEMPT, ATTEMPTS, HITS, RETRIES, GIVE_UPS, CHANGES,
-    LIMIT, IN_FLIGHT, WAITING, QUOTA_LIMIT, QUOTA_REMAINING,
+    LIMIT, IN_FLIGHT, WAITING, ETA, QUOTA_LIMIT, QUOTA_REMAINING,
 )  # fmt: skip
 
 
@@ -151,9 +158,11 @@ SIGNALS: dict[type[events.Event], Signals] = {
             (a.WINDOW, attrgetter("window")),
         ),
     ),
-    events.RateLimitWarning: _changed("quota_scarce", ((a.SHARE, attrgetter("share")),)),
+    events.RateLimitWarning: _changed("quota_scarce", ((a.QUOTA, attrgetter("quota")), (a.SHARE, attrgetter("share")))),
     events.ConcurrencyIncreased: _changed("limit_increased"),
-    events.ConcurrencyDecreased: _changed("limit_decreased", ((a.LIMIT, attrgetter("limit")),)),
+    events.ConcurrencyDecreased: _changed(
+        "limit_decreased", ((a.LIMIT, attrgetter("limit")), (a.CAUSE, _cause), (a.STATUS, attrgetter("status")))
+    ),
     events.RequestStarted: Signals((), Note("tidegate.request.started", ((a.WAITED, attrgetter("waited")),))),
     events.RequestWaited: Signals(
         (), Note("tidegate.wait", ((a.GATE, attrgetter("gate")),), lasting=attrgetter("waited"))
@@ -187,7 +196,7 @@ SIGNALS: dict[type[events.Event], Signals] = {
     events.BreakerOpened: _changed("breaker_opened", ((a.CLOSED_FOR, _closed_for),)),
     events.BreakerHalfOpened: _changed("breaker_half_opened", apart=True),
     events.BreakerClosed: _changed("breaker_closed", ()),
-    events.KeyPaused: _changed("paused", ((a.CLOSED_FOR, _closed_for),)),
+    events.KeyPaused: _changed("paused", ((a.CLOSED_FOR, _closed_for), (a.ORIGIN, attrgetter("origin.value")))),
     events.KeyResumed: _changed("resumed", apart=True),
     events.QueueDeadline: Signals(
         (Measure(GIVE_UPS, DEADLINE),),

@@ -10,23 +10,38 @@ from tidegate.transports.govern import GovernedCall
 KEPT = 4096
 """Bytes kept of a stream's beginning and end: usage stands in the first or last events, a failure in the last."""
 
+MOST_KEPT = 4 * KEPT
+MOST_CHUNKS = 256
+"""Bytes and pieces of them that are kept before they are cut to what is needed."""
+
 
 class StreamWatch:
     """What a stream's bytes say, and its permit; `finish` gives the permit back once."""
 
-    __slots__ = ("_head", "_held", "_outcome", "_tail")
+    __slots__ = ("_chunks", "_head", "_held", "_outcome", "_size")
 
     def __init__(self, call: GovernedCall, permit: Permit, outcome: Outcome) -> None:
         self._held: tuple[GovernedCall, Permit] | None = (call, permit)
         self._outcome = outcome
         self._head = b""
-        self._tail = b""
+        self._chunks: list[bytes] = []
+        self._size = 0
 
     def saw(self, chunk: bytes) -> None:
-        """Keeps the first and the last bytes."""
+        """Keeps the first and the last bytes, in pieces as long as they are few."""
+        self._chunks.append(chunk)
+        self._size += len(chunk)
+        if self._size > MOST_KEPT or len(self._chunks) > MOST_CHUNKS:
+            self._trim()
+
+    def _trim(self) -> bytes:
+        """The last bytes, in one piece."""
+        seen = b"".join(self._chunks)
         if len(self._head) < KEPT:
-            self._head += chunk[: KEPT - len(self._head)]
-        self._tail = (self._tail + chunk)[-KEPT:] if len(chunk) < KEPT else chunk[-KEPT:]
+            self._head = seen[:KEPT]  # all that came is still there
+        tail = seen[-KEPT:]
+        self._chunks, self._size = [tail], len(tail)
+        return tail
 
     def finish(self, error: Exception | None = None) -> None:
         """The stream ended, was closed, or broke."""
@@ -37,12 +52,16 @@ class StreamWatch:
         if error is not None:
             call.registry.settle(permit, call.judge_error(error))
             return
-        failure = providers.judge_event(call.provider, self._tail)
+        tail = self._trim()
+        failure = providers.judge_event(call.provider, tail)
         if failure is not None:
             call.registry.settle(permit, failure)
             return
-        seen = self._head if len(self._head) < KEPT else self._head + self._tail
-        call.registry.settle(permit, call.answered(permit, self._outcome, seen))
+        outcome = self._outcome
+        if call.reads_usage(permit):
+            seen = self._head if len(self._head) < KEPT else self._head + tail
+            outcome = call.answered(permit, outcome, seen)
+        call.registry.settle(permit, outcome)
 
     def drop(self) -> None:
         """The response was garbage-collected before its end."""

@@ -1,0 +1,101 @@
+"""What the registry takes by itself, without HTTP and without tasks."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from bench.common import MICRO
+from tidegate.core.admission import Permit
+from tidegate.core.vocabulary import Cost, Key, Kind, Outcome, Reading
+from tidegate.line import Waiter
+from tidegate.registries import RateLimitRegistry
+from tidegate.settings import Settings
+
+KEY = Key("openai", "https://api.openai.com", "0", "m")
+SLOTS = 64
+ANSWERED = Outcome(Kind.OK, status=200)
+QUOTAS = tuple(Reading(unit, unit, "continuous", 1e9, 1e9 - 1, 0.0, 60.0) for unit in ("requests", "tokens"))
+TOLD = ANSWERED._replace(readings=QUOTAS)
+
+ROWS = {
+    "no headers": (ANSWERED, ANSWERED),
+    "two quotas": (TOLD, ANSWERED),
+    "two quotas, every answer read": (TOLD, TOLD),
+}
+"""What an answer that is to be read comes to, and what any other: ample quota makes few worth reading."""
+
+
+def rate(seconds: float, told: Outcome, untold: Outcome) -> float:
+    """`try_admit` and `settle` together, per second of CPU time in one thread."""
+    registry = RateLimitRegistry()
+    cost = Cost(tokens=100.0)
+    began = time.process_time()
+    done = 0
+    while (spent := time.process_time() - began) < seconds:
+        for _ in range(500):
+            permit = registry.try_admit(KEY, cost)
+            if not isinstance(permit, Permit):
+                raise RuntimeError(f"an unlimited key said {permit}")
+            registry.settle(permit, told if permit.informs else untold)
+        done += 500
+    return done / spent
+
+
+def rates(repetitions: int) -> dict[str, list[float]]:
+    """Each row as often, in turn."""
+    found: dict[str, list[float]] = {name: [] for name in ROWS}
+    for _ in range(repetitions):
+        for name, (told, untold) in ROWS.items():
+            found[name].append(rate(0.2, told, untold))
+    return found
+
+
+class Deaf:
+    """A waker for a line whose waiters are asked by hand."""
+
+    __slots__ = ()
+
+    def wake(self) -> bool:
+        """Wakes nobody."""
+        return True
+
+    def arm(self, until: float) -> bool:
+        """Sets no timer."""
+        return True
+
+
+def admission(waiting: int, count: int) -> float:
+    """CPU microseconds an admission, from the settling that allows it, in a line that stays `waiting` long."""
+    settings = Settings(start_concurrency=SLOTS, max_concurrency=SLOTS)
+    registry = RateLimitRegistry(settings, clock=lambda: 0.0)
+    given = [registry.try_admit(KEY) for _ in range(SLOTS)]
+    permits = [each for each in given if isinstance(each, Permit)]
+    line: deque[Waiter] = deque()
+
+    def come() -> None:
+        waiter = Waiter(Deaf, 0)
+        waiter.deadline = 3600.0
+        registry.stand(waiter, KEY, 60.0)
+        line.append(waiter)
+
+    for _ in range(waiting):
+        come()
+    began = time.process_time()
+    for number in range(count):
+        come()
+        registry.settle(permits[number % SLOTS], ANSWERED)
+        permit = registry.look(line.popleft())
+        if permit is None:
+            raise RuntimeError("the head of the line was passed over")
+        permits[number % SLOTS] = permit
+    return (time.process_time() - began) / count * MICRO
+
+
+def admissions(repetitions: int) -> dict[int, list[float]]:
+    """With 10 and with 1,000 waiting, in turn."""
+    found: dict[int, list[float]] = {10: [], 1000: []}
+    for _ in range(repetitions):
+        for waiting, figures in found.items():
+            figures.append(admission(waiting, 5000))
+    return found

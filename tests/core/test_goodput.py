@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tidegate.core.goodput import HOLD_FIRST, INFINITY, Goodput
+
+
+class Server:
+    """Callers in a closed loop under the limit worth having; the `flying`-th in flight takes `latency(flying)`."""
+
+    def __init__(self, latency: Callable[[int], float], callers: int = 128, seed: int = 0, spread: float = 0.2) -> None:
+        self.latency = latency
+        self.callers = callers
+        self.spread = spread
+        self.random = random.Random(seed)
+        self.goodput = Goodput()
+        self.now = 0.0
+        self.limits: list[float] = []
+        self._flying: list[tuple[float, float, int]] = []
+
+    @property
+    def limit(self) -> int:
+        """How many go at once."""
+        return int(min(self.callers, self.goodput.useful))
+
+    def run(self, seconds: float) -> None:
+        """Answers and asks again for so long; the first round takes a fifth of a second."""
+        until = self.now + seconds
+        while self.now < until:
+            while len(self._flying) < min(self.limit, 1 + 640 * self.now):
+                flying = len(self._flying) + 1
+                took = self.latency(flying) * self.random.lognormvariate(0.0, self.spread)
+                heapq.heappush(self._flying, (self.now + took, self.now, flying))
+            if self.now < 0.2:
+                self.now += 0.0015
+            if self._flying[0][0] <= self.now or self.now >= 0.2:
+                ends, sent_at, flying = heapq.heappop(self._flying)
+                self.now = max(self.now, ends)
+                if self.goodput.answered(flying, sent_at, self.now):
+                    self.limits.append(self.goodput.useful)
+
+
+def knee(at: float, base: float = 0.5) -> Callable[[int], float]:
+    """Latency that grows in proportion beyond `at` in flight."""
+    return lambda flying: base * max(1.0, flying / at)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_where_more_in_flight_only_takes_longer_the_limit_goes_just_above_the_knee(seed: int) -> None:
+    server = Server(knee(24), seed=seed)
+    server.run(6.0)
+    assert 22 <= server.limit <= 36
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("spread", [0.2, 1.0])
+def test_a_provider_that_keeps_up_is_given_all(seed: int, spread: float) -> None:
+    server = Server(lambda flying: 0.5, seed=seed, spread=spread)
+    server.run(30.0)
+    assert server.limits == []
+
+
+def test_a_latency_that_grows_less_than_the_load_is_worth_it() -> None:
+    server = Server(lambda flying: 0.5 * flying**0.4)
+    server.run(30.0)
+    assert server.limits == []
+
+
+def test_a_cut_that_brings_no_relief_is_taken_back() -> None:
+    server = Server(lambda flying: 0.5)
+    server.run(5.0)
+    server.latency = lambda flying: 3.0
+    server.run(30.0)
+    assert (len(server.limits), server.goodput.useful) == (2, INFINITY)
+
+
+def test_what_was_sent_before_a_cut_says_nothing_of_it() -> None:
+    server = Server(knee(24))
+    server.run(5.0)
+    cut = server.goodput.useful
+    assert cut < INFINITY
+    for _ in range(20):
+        assert server.goodput.answered(100, server.now - 60.0, server.now) is False
+    assert server.goodput.useful == cut
+
+
+def test_later_a_little_more_is_tried_and_what_is_of_no_use_is_cut_again() -> None:
+    server = Server(knee(24))
+    server.run(3 * HOLD_FIRST)
+    assert 40 < max(server.limits[1:]) < 100
+    assert min(server.limits[1:]) < 40
+
+
+def test_a_knee_that_went_away_is_outgrown() -> None:
+    server = Server(knee(24))
+    server.run(5.0)
+    server.latency = lambda flying: 0.5
+    server.run(60.0)
+    assert server.limit == server.callers
+
+
+def test_an_idle_client_is_given_no_more_however_long_it_waits() -> None:
+    server = Server(knee(24))
+    server.run(5.0)
+    cut = server.goodput.useful
+    for hour in range(1, 20):
+        for _ in range(20):
+            server.goodput.answered(5, 3600.0 * hour, 3600.0 * hour + 0.5)
+    assert server.goodput.useful == cut

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tidegate.core.pacer import (
+    ANNOUNCED_SHARE,
+    CLIMB_FROM,
+    DROP,
+    MARGIN,
+    OUTAGE_SECONDS,
+    OUTAGE_WAITS,
+    PATIENCE_KNOWN,
+    SURE,
+    Pacer,
+    Phase,
+    Run,
+)
+from tidegate.core.vocabulary import Cause
+
+INFINITY = float("inf")
+TRIP = 0.01
+
+
+@dataclass
+class Provider:
+    """A bucket of `size` that gets back `rate` calls a second, and a client that sends whatever the pacer lets go."""
+
+    rate: float
+    size: float = 1.0
+    pacer: Pacer = field(default_factory=Pacer)
+    now: float = 0.0
+    cause: Cause = Cause.RATE
+    let_in: int = 0
+    refused: int = 0
+
+    def __post_init__(self) -> None:
+        self._level, self._at = 0.0, 0.0
+        self._due: list[tuple[float, int, float]] = []
+        self._wave = -1.0
+
+    def begin(self, count: int = 20, seconds: float = 0.2) -> None:
+        """The first refusal of all, at 0."""
+        self.pacer.begin(Run(count, seconds, INFINITY), self.now, self.now + TRIP, self.cause, 3 * TRIP)
+        self.now += TRIP
+
+    def run(self, until: float) -> None:
+        """Sends as fast as the pacer allows."""
+        while (opens := max(self.now, self.pacer.opens_at(self.now))) <= until and self.pacer.active:
+            if self._due and self._due[0][0] <= opens:
+                self._tell()
+                continue
+            self.now = opens
+            self._send()
+        self.now = max(self.now, until)
+
+    def _send(self) -> None:
+        mark = self.pacer.mark
+        self.pacer.sent(self.now)
+        self._level = min(self.size, self._level + self.rate * (self.now - self._at))
+        self._at = self.now
+        if self._level >= 1.0:
+            self._level -= 1.0
+            self.let_in += 1
+        else:
+            self.refused += 1
+            self._due.append((self.now + TRIP, mark, self.now))
+
+    def _tell(self) -> None:
+        at, mark, sent_at = self._due.pop(0)
+        self.now = max(self.now, at)
+        new_wave = sent_at >= self._wave
+        if new_wave:
+            self._wave = self.now
+        self.pacer.refused(mark, sent_at, self.now, new_wave, self.cause, 3 * TRIP)
+
+
+@pytest.fixture
+def pacer() -> Pacer:
+    """Active since a refusal at 0 of the 21st call within a fifth of a second."""
+    pacer = Pacer()
+    pacer.begin(Run(20, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    return pacer
+
+
+def send(pacer: Pacer, *instants: float) -> list[int]:
+    """Sends at these instants; returns the marks."""
+    marks = []
+    for at in instants:
+        marks.append(pacer.mark)
+        pacer.sent(at)
+    return marks
+
+
+def refuse(pacer: Pacer, sent_at: float, mark: int, new_wave: bool = True, cause: Cause = Cause.RATE) -> None:
+    pacer.refused(mark, sent_at, sent_at + TRIP, new_wave, cause, 3 * TRIP)
+
+
+def held(pacer: Pacer, rate: float = 10.0) -> float:
+    """Lets the pacer measure `rate`; returns the instant of the refusal that did it."""
+    count = int(3 * rate)
+    for number in range(count):
+        pacer.sent(TRIP + number / rate)
+    at = count / rate
+    refuse(pacer, at, *send(pacer, at))
+    assert pacer.phase is Phase.HOLDING
+    return at
+
+
+def test_before_any_refusal_it_paces_nothing() -> None:
+    pacer = Pacer()
+    assert (pacer.active, pacer.mark) == (False, -1)
+
+
+def test_two_refusals_and_what_was_let_in_between_them_give_the_rate(pacer: Pacer) -> None:
+    held(pacer, 10.0)
+    assert pacer.measured == pytest.approx(10.0, rel=0.02)
+    assert pacer.rate == pytest.approx(MARGIN * 10.0, rel=0.04)
+
+
+@pytest.mark.parametrize("rate", [2.0, 20.0, 150.0])
+@pytest.mark.parametrize("seconds", [1.0, 6.0, 60.0])
+def test_whatever_the_size_of_the_bucket_its_rate_is_found_and_held(rate: float, seconds: float) -> None:
+    provider = Provider(rate, size=max(2.0, rate * seconds))
+    provider.begin(int(max(2.0, rate * seconds)), 0.2)
+    provider.run(60.0 + 100.0 / rate)
+    began, let_in, refused = provider.now, provider.let_in, provider.refused
+    provider.run(began + 60.0)
+    assert provider.let_in - let_in >= 0.9 * 60.0 * rate
+    assert provider.refused - refused <= 0.02 * 60.0 * rate + 1
+
+
+def test_a_bucket_that_saves_nothing_is_used_nearly_as_well() -> None:
+    provider = Provider(20.0, size=1.0)
+    provider.begin(1, 0.0)
+    provider.run(60.0)
+    let_in = provider.let_in
+    provider.run(120.0)
+    assert provider.let_in - let_in >= 0.85 * 60.0 * 20.0
+
+
+def test_capacity_that_went_is_found_again_in_a_few_refusals_and_its_return_too() -> None:
+    provider = Provider(20.0, size=20.0)
+    provider.begin()
+    provider.run(20.0)
+    provider.rate, refused = 5.0, provider.refused
+    provider.run(25.0)
+    assert provider.refused - refused <= 8
+    assert 4.0 <= provider.pacer.measured <= 6.0
+    provider.rate, let_in = 20.0, provider.let_in
+    provider.run(29.0)
+    assert provider.let_in - let_in >= 55
+
+
+def test_the_other_refusals_of_a_wave_change_no_rate(pacer: Pacer) -> None:
+    at = held(pacer)
+    marks = send(pacer, at + 1.0, at + 1.0, at + 1.0)
+    refuse(pacer, at + 1.0, marks[0])
+    rate, phase = pacer.rate, pacer.phase
+    refuse(pacer, at + 1.0, marks[1], new_wave=False)
+    refuse(pacer, at + 1.0, marks[2], new_wave=False)
+    assert (pacer.rate, pacer.phase) == (rate, phase)
+
+
+def test_what_was_sent_before_it_began_is_no_part_of_any_count(pacer: Pacer) -> None:
+    refuse(pacer, 0.005, -1, new_wave=False)
+    held(pacer, 10.0)
+    assert pacer.measured == pytest.approx(10.0, rel=0.02)
+
+
+def test_after_the_first_refusal_one_attempt_goes_alone(pacer: Pacer) -> None:
+    opens = pacer.opens_at(TRIP)
+    assert opens > TRIP
+    pacer.sent(opens)
+    assert pacer.opens_at(opens) > opens + 2 * TRIP
+
+
+def test_while_nothing_is_let_in_the_lone_attempts_come_ever_later(pacer: Pacer) -> None:
+    now, waits = TRIP, []
+    for _ in range(6):
+        opens = pacer.opens_at(now)
+        waits.append(opens - now)
+        refuse(pacer, opens, *send(pacer, opens))
+        now = opens + TRIP
+    assert waits == sorted(waits)
+    assert waits[-1] > 5 * waits[0]
+
+
+def test_it_holds_for_a_while_and_then_rises(pacer: Pacer) -> None:
+    at = held(pacer)
+    pace = pacer.rate
+    now = at + TRIP
+    while now < at + PATIENCE_KNOWN:
+        now = pacer.opens_at(now)
+        pacer.sent(now)
+        assert pacer.rate == pace or now >= at + PATIENCE_KNOWN
+    pacer.sent(pacer.opens_at(now))
+    assert pacer.rate > pace
+    assert pacer.phase is Phase.RISING
+
+
+def test_a_refusal_where_the_pace_had_held_is_a_drop(pacer: Pacer) -> None:
+    at = held(pacer)
+    pace, now = pacer.rate, at + TRIP
+    for _ in range(15):
+        now = pacer.opens_at(now)
+        pacer.sent(now)
+    now = pacer.opens_at(now)
+    refuse(pacer, now, *send(pacer, now))
+    assert (pacer.phase, pacer.rate) == (Phase.SEEKING, pytest.approx(DROP * pace))
+
+
+def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
+    at = held(pacer)
+    pace = pacer.rate
+    for hour in range(1, 5):
+        now = at + 3600.0 * hour
+        for _ in range(3):
+            pacer.sent(pacer.opens_at(now))
+        assert pacer.rate == pace
+        assert pacer.opens_at(now) > now
+
+
+def test_few_calls_between_two_refusals_are_an_estimate_and_no_measurement(pacer: Pacer) -> None:
+    now = pacer.opens_at(TRIP)
+    pacer.sent(now)
+    for _ in range(SURE - 2):
+        now = pacer.opens_at(now)
+        pacer.sent(now)
+    now = pacer.opens_at(now)
+    refuse(pacer, now, *send(pacer, now))
+    assert pacer.measured == 0.0
+    assert pacer.phase is Phase.SEEKING
+
+
+def test_a_server_that_is_overloaded_is_asked_twice_a_second_and_all_is_as_before_when_it_is_back() -> None:
+    provider = Provider(0.0, cause=Cause.OVERLOAD)
+    provider.begin()
+    provider.run(5.0)
+    assert OUTAGE_WAITS < provider.refused <= 15
+    provider.rate, provider.size = 1000.0, 1000.0
+    provider.run(5.0 + 3 * OUTAGE_SECONDS)
+    assert not provider.pacer.active
+
+
+def test_a_refused_rate_is_not_taken_for_an_outage() -> None:
+    provider = Provider(0.0)
+    provider.begin()
+    provider.run(20.0)
+    provider.rate = 1.0
+    provider.run(60.0)
+    assert provider.pacer.active
+
+
+def test_no_pace_is_ever_slower_than_one_call_a_minute() -> None:
+    provider = Provider(0.0)
+    provider.begin()
+    for _ in range(50):
+        opens = provider.pacer.opens_at(provider.now)
+        assert opens - provider.now <= 60.0 + 1e-6
+        provider.run(opens)
+
+
+def test_near_the_announced_rate_the_announced_rate_is_held() -> None:
+    pacer = Pacer()
+    pacer.begin(Run(50, 0.3, 50.0), 0.3, 0.3 + TRIP, Cause.RATE, 3 * TRIP)
+    assert pacer.rate == ANNOUNCED_SHARE * 50.0
+
+
+def test_far_under_the_announced_rate_it_says_nothing() -> None:
+    pacer = Pacer()
+    pacer.begin(Run(20, 0.2, 5000.0), 0.2, 0.2 + TRIP, Cause.RATE, 3 * TRIP)
+    assert pacer.rate == pytest.approx(20.0)
+
+
+def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_takes_nothing_back() -> None:
+    pacer = Pacer()
+    pacer.begin(Run(10, 0.2, INFINITY), 0.2, 0.2 + TRIP, Cause.SLOPE, 3 * TRIP)
+    assert pacer.rate == pytest.approx(CLIMB_FROM * 10.0)
+    now = 0.2 + TRIP
+    while now < 3.0:
+        now = pacer.opens_at(now)
+        (mark,) = send(pacer, now)
+    before = pacer.rate
+    assert before > 2.0 * CLIMB_FROM * 10.0
+    refuse(pacer, now, mark, cause=Cause.SLOPE)
+    assert (pacer.phase, pacer.rate) == (Phase.CLIMBING, before)

@@ -1,0 +1,122 @@
+"""What holds where no header paces: nothing grows idle, one cut a wave, a trial is alone, and everybody is served."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from tests.laws.strategies import Caller, buckets, slots, world, worlds
+from tests.laws.world import KEY, World
+from tidegate.core.admission import Admission
+from tidegate.core.exchange import Ending
+from tidegate.core.limit import TRIAL_GRACE
+from tidegate.core.pacer import SLOWEST
+from tidegate.settings import Settings
+from tidegate.testing import Limit
+
+quick = worlds.map(lambda facts: {**facts, "slowest": 0.5})
+crowds = st.integers(60, 300).map(lambda count: [Caller(at=0.0) for _ in range(count)])
+hidden = st.one_of(
+    buckets(lowest=5),
+    slots(),
+    st.tuples(st.integers(5, 40), st.floats(0.0, 5.0), st.floats(0.0, 0.5)).map(
+        lambda facts: Limit(limit=facts[0], window=1.0, shares=((facts[1], facts[2]), (facts[1] + 4.0, 1.0)))
+    ),
+)
+generous = st.one_of(slots(5), st.integers(20, 60).map(lambda rate: Limit(limit=rate, window=1.0)))
+
+
+def admission_of(played: World) -> Admission:
+    return played.registry._slots[KEY].admission
+
+
+def silent(limit: Limit, made: list[Caller], facts: dict[str, float], **more: object) -> World:
+    return world((limit,), made, facts, headers=False, hints=False, **more)
+
+
+@given(hidden, crowds, quick)
+def test_the_limit_and_the_pace_stay_in_their_bounds(limit: Limit, made: list[Caller], facts: dict[str, float]) -> None:
+    played = silent(limit, made, facts, settings=Settings(max_concurrency=50))
+
+    def watch(played: World) -> None:
+        admission = admission_of(played)
+        assert 1 <= admission.limit.slots <= 50
+        assert admission.in_flight <= 50
+        if admission.pacer.active:
+            assert SLOWEST <= admission.pacer.rate < 1e6
+
+    played.watch = lambda played: watch(played) if KEY in played.registry._slots else None
+    played.run()
+
+
+@given(hidden, crowds, quick)
+def test_everybody_is_served_whatever_became_of_the_capacity_meanwhile(
+    limit: Limit, made: list[Caller], facts: dict[str, float]
+) -> None:
+    played = silent(limit, made, facts)
+    played.run()
+    assert len(played.ended) == len(made)
+    assert {ended.ending for ended in played.ended.values()} == {Ending.ANSWERED}
+
+
+@given(st.integers(10, 50), st.floats(1.0, 3.0), st.floats(1.0, 30.0), quick)
+def test_capacity_that_collapsed_is_in_use_again_soon_after_it_came_back(
+    rate: int, at: float, lasts: float, facts: dict[str, float]
+) -> None:
+    limit = Limit(limit=rate, window=1.0, shares=((at, 0.0), (at + lasts, 1.0)))
+    count = int(rate * (at + 10))
+    played = silent(limit, [Caller(at=0.0) for _ in range(count)], facts)
+    played.run()
+    # What is left by the collapse takes ten seconds at the full rate.
+    assert played.makespan <= at + lasts + 10.0 + 0.6 * lasts + 6.0
+
+
+@given(
+    st.one_of(slots(5), st.integers(20, 60).map(lambda rate: Limit(limit=rate, window=1.0))), quick, st.integers(1, 3)
+)
+def test_a_client_that_asks_for_little_makes_nothing_grow(limit: Limit, facts: dict[str, float], at_once: int) -> None:
+    busy = [Caller(at=0.0) for _ in range(100)]
+    calm = [Caller(at=200.0 + number) for number in range(60) for _ in range(at_once)]
+    played = silent(limit, busy + calm, facts)
+    played.run(until=199.0)
+    admission = admission_of(played)
+    before = (admission.limit.slots, admission.pacer.rate, admission.goodput.useful)
+    played.run()
+    refused = any(not attempt.admitted for attempt in played.attempts if attempt.at > 199.0)
+    assume(not refused)
+    after = (admission.limit.slots, admission.pacer.rate, admission.goodput.useful)
+    assert all(now <= then for now, then in zip(after, before, strict=True))
+
+
+@given(slots(), crowds, quick)
+def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
+    limit: Limit, made: list[Caller], facts: dict[str, float]
+) -> None:
+    played = silent(limit, made, facts)
+    tried: list[float] = []
+    seen = 0
+
+    def watch(played: World) -> None:
+        nonlocal seen
+        for sending in played.sends[seen:]:
+            ceiling = admission_of(played).limit.ceiling
+            if sending.permit.in_flight > ceiling:
+                tried.append(sending.at)
+        seen = len(played.sends)
+
+    played.watch = watch
+    played.run()
+    assert all(later - earlier >= TRIAL_GRACE - 1e-9 for earlier, later in pairwise(tried))
+
+
+@given(st.integers(2, 40), crowds, quick)
+def test_a_server_with_so_many_slots_is_filled_and_seldom_overrun(
+    held: int, made: list[Caller], facts: dict[str, float]
+) -> None:
+    played = silent(Limit(kind="slots", limit=held), made, facts)
+    played.run()
+    refused = sum(not attempt.admitted for attempt in played.attempts)
+    assert played.peak == held
+    assert refused <= 12 + 600.0 * facts["network"] + played.makespan
