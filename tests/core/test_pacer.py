@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tidegate.core.gauge import Run
 from tidegate.core.pacer import (
     ANNOUNCED_SHARE,
     CLIMB_FROM,
@@ -15,7 +16,6 @@ from tidegate.core.pacer import (
     SURE,
     Pacer,
     Phase,
-    Run,
 )
 from tidegate.core.vocabulary import Cause
 
@@ -47,7 +47,7 @@ class Provider:
 
     def run(self, until: float) -> None:
         """Sends as fast as the pacer allows."""
-        while (opens := max(self.now, self.pacer.opens_at(self.now))) <= until and self.pacer.active:
+        while (opens := max(self.now, self.pacer.spacing.opens_at(self.now))) <= until and self.pacer.active:
             if self._due and self._due[0][0] <= opens:
                 self._tell()
                 continue
@@ -115,7 +115,7 @@ def test_before_any_refusal_it_paces_nothing() -> None:
 
 def test_two_refusals_and_what_was_let_in_between_them_give_the_rate(pacer: Pacer) -> None:
     held(pacer, 10.0)
-    assert pacer.measured == pytest.approx(10.0, rel=0.02)
+    assert pacer.gauge.rate == pytest.approx(10.0, rel=0.02)
     assert pacer.rate == pytest.approx(MARGIN * 10.0, rel=0.04)
 
 
@@ -147,7 +147,7 @@ def test_capacity_that_went_is_found_again_in_a_few_refusals_and_its_return_too(
     provider.rate, refused = 5.0, provider.refused
     provider.run(25.0)
     assert provider.refused - refused <= 8
-    assert 4.0 <= provider.pacer.measured <= 6.0
+    assert 4.0 <= provider.pacer.gauge.rate <= 6.0
     provider.rate, let_in = 20.0, provider.let_in
     provider.run(29.0)
     assert provider.let_in - let_in >= 55
@@ -166,20 +166,23 @@ def test_the_other_refusals_of_a_wave_change_no_rate(pacer: Pacer) -> None:
 def test_what_was_sent_before_it_began_is_no_part_of_any_count(pacer: Pacer) -> None:
     refuse(pacer, 0.005, -1, new_wave=False)
     held(pacer, 10.0)
-    assert pacer.measured == pytest.approx(10.0, rel=0.02)
+    assert pacer.gauge.rate == pytest.approx(10.0, rel=0.02)
 
 
-def test_after_the_first_refusal_one_attempt_goes_alone(pacer: Pacer) -> None:
-    opens = pacer.opens_at(TRIP)
+def test_after_the_first_refusal_one_attempt_goes_alone() -> None:
+    pacer = Pacer()
+    pacer.begin(Run(300, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    opens = pacer.spacing.opens_at(TRIP)
     assert opens > TRIP
     pacer.sent(opens)
-    assert pacer.opens_at(opens) > opens + 2 * TRIP
+    assert pacer.spacing.alone(opens + TRIP)
+    assert pacer.spacing.opens_at(opens) >= opens + 3 * TRIP
 
 
 def test_while_nothing_is_let_in_the_lone_attempts_come_ever_later(pacer: Pacer) -> None:
     now, waits = TRIP, []
     for _ in range(6):
-        opens = pacer.opens_at(now)
+        opens = pacer.spacing.opens_at(now)
         waits.append(opens - now)
         refuse(pacer, opens, *send(pacer, opens))
         now = opens + TRIP
@@ -192,10 +195,10 @@ def test_it_holds_for_a_while_and_then_rises(pacer: Pacer) -> None:
     pace = pacer.rate
     now = at + TRIP
     while now < at + PATIENCE_KNOWN:
-        now = pacer.opens_at(now)
+        now = pacer.spacing.opens_at(now)
         pacer.sent(now)
         assert pacer.rate == pace or now >= at + PATIENCE_KNOWN
-    pacer.sent(pacer.opens_at(now))
+    pacer.sent(pacer.spacing.opens_at(now))
     assert pacer.rate > pace
     assert pacer.phase is Phase.RISING
 
@@ -204,9 +207,9 @@ def test_a_refusal_where_the_pace_had_held_is_a_drop(pacer: Pacer) -> None:
     at = held(pacer)
     pace, now = pacer.rate, at + TRIP
     for _ in range(15):
-        now = pacer.opens_at(now)
+        now = pacer.spacing.opens_at(now)
         pacer.sent(now)
-    now = pacer.opens_at(now)
+    now = pacer.spacing.opens_at(now)
     refuse(pacer, now, *send(pacer, now))
     assert (pacer.phase, pacer.rate) == (Phase.SEEKING, pytest.approx(DROP * pace))
 
@@ -217,20 +220,20 @@ def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
     for hour in range(1, 5):
         now = at + 3600.0 * hour
         for _ in range(3):
-            pacer.sent(pacer.opens_at(now))
+            pacer.sent(pacer.spacing.opens_at(now))
         assert pacer.rate == pace
-        assert pacer.opens_at(now) > now
+        assert pacer.spacing.opens_at(now) > now
 
 
 def test_few_calls_between_two_refusals_are_an_estimate_and_no_measurement(pacer: Pacer) -> None:
-    now = pacer.opens_at(TRIP)
+    now = pacer.spacing.opens_at(TRIP)
     pacer.sent(now)
     for _ in range(SURE - 2):
-        now = pacer.opens_at(now)
+        now = pacer.spacing.opens_at(now)
         pacer.sent(now)
-    now = pacer.opens_at(now)
+    now = pacer.spacing.opens_at(now)
     refuse(pacer, now, *send(pacer, now))
-    assert pacer.measured == 0.0
+    assert pacer.gauge.rate == 0.0
     assert pacer.phase is Phase.SEEKING
 
 
@@ -257,7 +260,7 @@ def test_no_pace_is_ever_slower_than_one_call_a_minute() -> None:
     provider = Provider(0.0)
     provider.begin()
     for _ in range(50):
-        opens = provider.pacer.opens_at(provider.now)
+        opens = provider.pacer.spacing.opens_at(provider.now)
         assert opens - provider.now <= 60.0 + 1e-6
         provider.run(opens)
 
@@ -280,7 +283,7 @@ def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_t
     assert pacer.rate == pytest.approx(CLIMB_FROM * 10.0)
     now = 0.2 + TRIP
     while now < 3.0:
-        now = pacer.opens_at(now)
+        now = pacer.spacing.opens_at(now)
         (mark,) = send(pacer, now)
     before = pacer.rate
     assert before > 2.0 * CLIMB_FROM * 10.0

@@ -64,7 +64,7 @@ class Game:
             silent = self.now > self.probed_at
             half_open = self.admission.breaker.state is State.HALF_OPEN
             assert silent or not half_open, "a probe is alone"
-            assert not self.admission.pacer.alone(self.now), "what goes alone is not followed"
+            assert not self.admission.pacer.spacing.alone(self.now), "what goes alone is not followed"
             permit = self.admission.admit(cost, self.now, 0.0, self.out)
             self.flying.append(permit)
             if permit.probe:

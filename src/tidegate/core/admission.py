@@ -24,11 +24,12 @@ from typing import Protocol
 from tidegate.core import events
 from tidegate.core.breaker import CLOSED, Breaker, State
 from tidegate.core.estimate import Estimate
+from tidegate.core.gauge import Run
 from tidegate.core.goodput import Goodput
 from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.mirror import Mirror
-from tidegate.core.pacer import Pacer, Run
+from tidegate.core.pacer import Pacer
 from tidegate.core.pause import Pause
 from tidegate.core.quota import Charge, Quotas
 from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome, Usage
@@ -205,7 +206,7 @@ class Admission:
                 if opens == INFINITY:
                     return ready, gate
         if self.pacer.active:
-            paced = self.pacer.opens_at(now)
+            paced = self.pacer.spacing.opens_at(now)
             if paced > ready:
                 ready, gate = paced, "pace"
         if self.breaker.state is not CLOSED:
@@ -441,7 +442,7 @@ class Admission:
         before, pacer = self.limit.slots, self.pacer
         if self._capped(permit, outcome, now, new_wave):
             pacer.active = False
-            pacer.note(self._run(permit))
+            pacer.gauge.note(self._run(permit))
             self.lessons.limit.taken(Origin.REFUSALS, now)
             if new_wave and out is not None and self.limit.slots < before:
                 told = (outcome.cause, outcome.status)

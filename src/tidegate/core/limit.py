@@ -1,8 +1,8 @@
 """How many calls may be in flight at once: a swift first round, and the ceiling of a server with so many slots.
 
 Theory of operation. The limit begins at a few and opens slot by slot while all are taken and nothing is refused: twice
-as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, and more slowly from `SLOW_FROM` on; besides, each
-success adds one. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
+as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, and more slowly from `SLOW_FROM` on; each success
+adds one besides. So a first round is bounded, and costs no round trip of answers. It grows only while it is what holds
 calls back: an idle client proves nothing.
 
 A server with N slots refuses exactly what is sent with N in flight: where a refused attempt had more in flight than

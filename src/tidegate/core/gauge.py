@@ -1,0 +1,103 @@
+"""What a provider lets in, counted between refusals.
+
+Theory of operation. Refusals come back at once, so what was not refused was let in. A refusal says that the hidden
+quota was empty when the refused attempt was sent: between two such instants (the last one is the *zero*) the provider
+let in exactly what came back meanwhile, so `let in / seconds` is its rate, however large its bucket is. What it let in
+before the very first refusal is what the bucket held, but for what came back.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+BEST_FADES = 0.93
+"""What is left of the best rate at each measurement: it is forgotten over some ten of them."""
+
+DEEP = 3.0
+"""Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is let in for a while."""
+
+
+class Run(NamedTuple):
+    """Calls that were let in within `seconds` before a refusal, since the key was last idle.
+
+    `most` is the rate of the fastest announced quota of requests, in calls a second; infinity without any.
+    """
+
+    calls: int
+    seconds: float
+    most: float
+
+
+class Gauge:
+    """The counts of one key. Rates are in calls a second: `rate` was measured last (0: never), `best` of all lately.
+
+    `burst` is what the hidden bucket seems to hold, in calls; `price` is how many refusals the next measurement has
+    cost so far. `last` is what `rate` was taken from: calls and seconds.
+    """
+
+    __slots__ = (
+        "_first",
+        "_refused",
+        "_seen",
+        "_zero_at",
+        "_zero_count",
+        "best",
+        "burst",
+        "last",
+        "price",
+        "rate",
+        "sent",
+    )
+
+    def __init__(self) -> None:
+        self.rate = self.best = 0.0
+        self.burst = 1.0
+        self.last = (0, 0.0)
+        self.sent = self.price = self._refused = 0
+        self._zero_at, self._zero_count = 0.0, 0
+        self._seen = -1
+        self._first: Run | None = None
+
+    def note(self, run: Run) -> None:
+        """The first refusal of all came after `run`; repeating it does nothing."""
+        if self._first is None:
+            self._first = run
+
+    def begin(self, at: float) -> None:
+        """Counts from here on, where the hidden quota was empty."""
+        self._zero_at, self._zero_count = at, self.sent - self._refused
+        self._seen = self._zero_count
+        self.price = 0
+
+    def refused(self, mark: int) -> int:
+        """Counts a refusal of what was sent after `mark` others; returns how many of those were let in."""
+        self.price += 1
+        let_in = mark - self._refused
+        self._refused += 1
+        return let_in
+
+    def since_zero(self, let_in: int, sent_at: float) -> tuple[int, float]:
+        """Calls that were let in since the zero, and the seconds it took."""
+        return let_in - self._zero_count, sent_at - self._zero_at
+
+    def nothing_new(self, let_in: int) -> bool:
+        """Whether nothing was let in since the last refusal that was asked about."""
+        before, self._seen = self._seen, let_in
+        return let_in == before
+
+    def zero(self, let_in: int, sent_at: float) -> None:
+        """Counts from this refusal on."""
+        self._zero_at, self._zero_count = sent_at, let_in
+
+    def measured(self, count: int, seconds: float) -> None:
+        """Takes in a measurement: `count` calls came back in `seconds`."""
+        self.rate = count / seconds
+        self.best = max(self.rate, self.best * BEST_FADES)
+        self.last = (count, seconds)
+        self.price = 0
+        if self._first is not None:
+            self.burst = max(1.0, self._first.calls - self.rate * self._first.seconds)
+
+    def deep(self, pace: float) -> bool:
+        """Whether the bucket holds seconds of this pace."""
+        return self.burst > DEEP * pace
