@@ -70,6 +70,11 @@ class Period:
         self._default = default
         self._denied = False
         self.turned: Refill | None = None
+        self._low, self._high = 0.0, float("inf")
+        self._natural: float | None = None
+        self._reset: float | None = None
+        self._first: tuple[float, float] | None = None
+        self.brim: float | None = None
         self.forget()
 
     @property
@@ -100,9 +105,8 @@ class Period:
         if not self._low * (1.0 - EXACT) <= window <= self._high * (1.0 + EXACT):
             return so_far
         self._low, self._high = window * (1.0 - EXACT), window * (1.0 + EXACT)
-        natural = snap(self._low, self._high)
-        self._natural = natural
-        return natural or window
+        self._natural = snap(self._low, self._high)
+        return self._natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
         """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
@@ -111,11 +115,9 @@ class Period:
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
-        self._natural: float | None = None
-        self._reset: float | None = None
-        self._first: tuple[float, float] | None = None
+        self._natural = self._reset = self.brim = None
+        self._first = None
         self._same_instant = self._same_time = True
-        self.brim: float | None = None
         self._least, self._most = float("inf"), 0.0
         self._used = 0.0
         self._taken: list[tuple[float, float]] = []
