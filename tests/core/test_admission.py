@@ -368,6 +368,26 @@ def test_an_unread_stream_leaves_what_was_read_alone(admission: Admission) -> No
     assert admission.limit.slots == held_back
 
 
+def test_of_an_output_bound_that_was_held_the_unused_part_comes_back(admission: Admission) -> None:
+    settle(admission, admit(admission)[0], answer(bucket(1000.0, name="tokens", unit="tokens")))
+    permit = admit(admission, cost=Cost(tokens=300.0, held=200.0, weight=5.0))[0]
+    settle(admission, permit, Outcome(Kind.OK, usage=Usage(100, 10)))
+    assert admission.quotas.mirrors["tokens"].used == 100.0 + 5.0 * 10.0
+
+
+def test_without_a_word_of_what_it_produced_what_was_held_stays_charged(admission: Admission) -> None:
+    settle(admission, admit(admission)[0], answer(bucket(1000.0, name="tokens", unit="tokens")))
+    settle(admission, admit(admission, cost=Cost(tokens=300.0, held=200.0))[0], OK)
+    assert admission.quotas.mirrors["tokens"].used == 300.0
+
+
+def test_an_output_token_counts_what_the_provider_says(admission: Admission) -> None:
+    settle(admission, admit(admission)[0], answer(bucket(1000.0, name="out", unit="output_tokens")))
+    permit = admit(admission, cost=Cost(produced=100.0, weight=5.0))[0]
+    settle(admission, permit, Outcome(Kind.OK, usage=Usage(100, 10)))
+    assert admission.quotas.mirrors["out"].used == 50.0
+
+
 def answers_read(admission: Admission, count: int, now: float = NOW, cost: Cost | None = None) -> int:
     """How many of so many calls, each answered before the next, are to be read."""
     informing = 0

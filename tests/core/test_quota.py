@@ -5,6 +5,7 @@ import pytest
 from tests.core.values import bucket, fixed
 from tidegate.core.bucket import Bucket
 from tidegate.core.quota import Quotas
+from tidegate.core.rolling import Rolling
 from tidegate.core.vocabulary import Cost, Reading
 from tidegate.core.window import Window
 
@@ -180,3 +181,23 @@ def test_levels_that_came_back_are_ample_with_the_next_reading() -> None:
     assert not quotas.ample
     quotas.observe((bucket(1000.0, 900.0),), 2, 36.0, 36.0, [])
     assert quotas.ample
+
+
+def test_a_quota_that_nothing_tells_the_return_of_is_supposed_to_be_of_a_window() -> None:
+    quotas = Quotas()
+    quotas.observe([bucket(100.0, 99.0, window=None)], 1, 0.0, 0.0, [])
+    assert isinstance(quotas.mirrors["requests"], Window)
+
+
+def test_a_quota_that_turns_out_to_come_back_otherwise_keeps_its_charges() -> None:
+    quotas = Quotas()
+    for step in range(1, 7):
+        reading = bucket(300.0, 280.0 - 40.0 * step, reset_after=6.0, window=None)
+        quotas.observe([reading], step, 0.5 * step, 0.5 * step, [])
+        if step == 2:
+            charges = quotas.debit(Cost(requests=7.0), 100, 1.1)
+    mirror = quotas.mirrors["requests"]
+    assert isinstance(mirror, Rolling)
+    before = mirror.level(3.2)
+    quotas.refund(charges)
+    assert mirror.level(3.2) == before + 7.0

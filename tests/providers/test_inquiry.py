@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.vocabulary import Cost, Inquiry
+from tidegate.core.vocabulary import Cost, Inquiry, Usage
 from tidegate.providers import (
     ANTHROPIC,
     AZURE,
@@ -22,6 +22,7 @@ from tidegate.providers import (
     OPENAI,
     REPLICATE,
     VERTEX,
+    charged,
     credential_of,
     estimate,
     payer,
@@ -312,3 +313,19 @@ def test_without_a_bound_azure_is_charged_the_mean():
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
 def test_unusable_learned_numbers_count_as_unlearned(bad):
     assert estimate(COMPATIBLE, INQUIRY, bad, bad) == estimate(COMPATIBLE, INQUIRY, 4.0, 0.0)
+
+
+def test_input_read_from_a_cache_is_free_where_the_provider_says_so():
+    usage = Usage(1000, 20, 900)
+    assert charged(ANTHROPIC, usage) == Usage(100, 20)
+    assert charged(OPENAI, usage) == usage
+
+
+def test_what_is_held_is_the_bound_where_it_is_given_back():
+    assert estimate(BEDROCK, Inquiry("m", 400, 50), 4.0, 20.0).held == 50.0
+    assert estimate(AZURE, Inquiry("m", 400, 50), 4.0, 20.0).held == 0.0
+
+
+def test_what_every_request_has_is_added_and_never_makes_less_than_a_token():
+    assert estimate(OPENAI, Inquiry("m", 400), 4.0, 20.0, 50.0).tokens == 150.0
+    assert estimate(OPENAI, Inquiry("m", 400), 4.0, 20.0, -2000.0).tokens == 1.0

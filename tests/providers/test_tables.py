@@ -58,6 +58,7 @@ def test_every_table_and_row_names_a_source_that_says_where_or_when(table):
         (lambda: replace(OPENAI, headers=(*OPENAI.headers, replace(OPENAI.headers[0], name="again"))), "headers"),
         (lambda: replace(OPENAI.charging, source=""), "source"),
         (lambda: replace(OPENAI.charging, burndown=(("m", 0.0),)), "burndown"),
+        (lambda: replace(OPENAI.charging, gives_back=True), "gives_back"),
         (lambda: replace(OPENAI.charging, burndown=(("", 5.0),)), "burndown"),
         (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), ceiling=0.0), "ceiling"),
         (lambda: ErrorRow("x", Kind.DAILY_LIMIT, Cause.DAY, "s", window_at_least=-1.0), "window_at_least"),

@@ -248,7 +248,10 @@ class Bucket:
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
         else:
             self._worth.confirmed(
-                confirmed, estimated, min(self._brim, refilled) - confirmed - level, min(self.limit, reading.quantum)
+                confirmed,
+                estimated,
+                min(self._brim, refilled) - confirmed - level,
+                max(0.0, min(self.limit, reading.quantum)),
             )
             entries = self.ledger.entries
             unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)

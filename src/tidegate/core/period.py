@@ -20,6 +20,9 @@ used, resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for 
 FRACTION = 0.05
 """Of one request: the window must be known so well that the fraction of a level is."""
 
+NEARLY = 1e-6
+"""Relative slack, as in `derive`."""
+
 EXACT = 0.002
 """Share by which a window may be off that a refusal's two times tell, each cut to a millisecond."""
 
@@ -67,6 +70,11 @@ class Period:
         self._default = default
         self._denied = False
         self.turned: Refill | None = None
+        self._low, self._high = 0.0, float("inf")
+        self._natural: float | None = None
+        self._reset: float | None = None
+        self._first: tuple[float, float] | None = None
+        self.brim: float | None = None
         self.forget()
 
     @property
@@ -97,9 +105,8 @@ class Period:
         if not self._low * (1.0 - EXACT) <= window <= self._high * (1.0 + EXACT):
             return so_far
         self._low, self._high = window * (1.0 - EXACT), window * (1.0 + EXACT)
-        natural = snap(self._low, self._high)
-        self._natural = natural
-        return natural or window
+        self._natural = snap(self._low, self._high)
+        return self._natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
         """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
@@ -108,11 +115,9 @@ class Period:
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
-        self._natural: float | None = None
-        self._reset: float | None = None
-        self._first: tuple[float, float] | None = None
+        self._natural = self._reset = self.brim = None
+        self._first = None
         self._same_instant = self._same_time = True
-        self.brim: float | None = None
         self._least, self._most = float("inf"), 0.0
         self._used = 0.0
         self._taken: list[tuple[float, float]] = []
@@ -124,6 +129,8 @@ class Period:
             return usable_window(declared, so_far)
         if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
             return usable_window(declared, so_far)
+        if self._natural == so_far and self._agrees(so_far, limit, limit - remaining, reset, reading):
+            return so_far
         early = reading.resolution if reading.resolution >= COARSE else 0.0
         seen = window_interval(limit, remaining, max(0.0, reset - early), reading.resolution + early, reading.quantum)
         if seen is None or seen[0] <= 0.0:
@@ -135,6 +142,16 @@ class Period:
         self._reset = reset if not early else None
         self._compare(sent_at, limit - remaining, reset, reading.resolution)
         return usable_window(self._infer(seen, limit, remaining, reset, early, so_far), so_far)
+
+    def _agrees(self, window: float, limit: float, used: float, reset: float, reading: Reading) -> bool:
+        # The bounds of `window_interval`, for the many answers that tell nothing new.
+        if self.brim is not None or self.turned is not None or used <= 0.0:
+            return False
+        quantum, back = reading.quantum, reset * limit
+        most = used + quantum if quantum > 1 else used
+        self._reset = reset
+        least = (used - quantum) * window
+        return back <= window * most * (1.0 + NEARLY) and least <= (back + reading.resolution * limit) * (1.0 + NEARLY)
 
     def _infer(
         self, seen: tuple[float, float], limit: float, remaining: float, reset: float, early: float, so_far: float

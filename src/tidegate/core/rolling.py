@@ -20,16 +20,15 @@ from tidegate.core.vocabulary import Reading, Refill
 RETURN_GUARD = 0.02
 """Seconds waited past the return of a unit, so that a request does not arrive just before it."""
 
-SPREAD = 0.003
+SPREAD = 0.004
 SPREAD_MOST = 0.4
 """Seconds by which each of those sent at once arrives after the one before (openai 3.52 over new connections: 3 ms),
 and how late the last one may be."""
 
 LATE_MOST = 0.1
-GAP_BOUNDS = (0.002, 0.02)
-LATE_PARTS = 128.0
+GAP_BOUNDS = (0.004, 0.02)
 """A refusal that asks to wait no longer than the first time, in seconds, came too early for a return; the next ones
-follow with gaps of about what it waits, in so many parts at most."""
+follow with gaps of about what it waits."""
 
 OVERTAKEN = 0.1
 """Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
@@ -54,7 +53,11 @@ class Rolling:
     __slots__ = (
         "_anchor_order",
         "_arrived_at",
+        "_back_at",
         "_corrected",
+        "_gap",
+        "_late_from",
+        "_late_until",
         "_others",
         "_theirs",
         "_views",
@@ -88,6 +91,8 @@ class Rolling:
         self._others = deque(Debit(amount, 0, at) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
         self._corrected = 0.0
+        self._gap = self._back_at = 0.0
+        self._late_from, self._late_until = float("inf"), float("-inf")
         self._arrived_at = float("-inf")
         self._views: deque[View] = deque()
 
@@ -152,28 +157,25 @@ class Rolling:
 
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused."""
+        if self._late_from <= debit.charged_at <= self._late_until and debit.amount > 0.0:
+            self._back_at += self._gap
+            self._correct(debit.amount, self._back_at)
         self.ledger.amend(debit, 0.0)
         self.reserved = max(0.0, self.reserved - reserve)
 
     def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: others took it, and it comes back when the refusal says."""
-        wait = retry_after or 0.0
-        late = self.level(now)
-        for each in reversed(self.ledger.entries):
-            if each.charged_at < sent_at:
-                break
-            late += each.amount
+        wait, room = retry_after or 0.0, max(0.0, self.level(now))
         if wait >= LATE_MOST:
-            self._correct(max(0.0, self.level(now)), now - self.window + wait)
+            self._correct(room, now - self.window + wait)
             return
-        # What was to be back was taken later than it was sent, over connections made one after another: so it comes.
+        # What was to be back was taken later than it was sent, over connections made one after another: so it comes,
+        # first for this one and then for those of its wave that will be refused too.
         low, high = GAP_BOUNDS
-        gap, part = min(high, max(low, 2.0 * wait)), max(1.0, late / LATE_PARTS)
-        back = now - self.window + wait
-        while late > 0.0:
-            self._correct(min(part, late), back)
-            late -= part
-            back += gap
+        self._gap = min(high, max(low, 2.0 * wait))
+        self._late_from, self._late_until = sent_at, now
+        self._back_at = now - self.window + wait
+        self._correct(room, self._back_at)
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Compares the copy with the answer to the request numbered `order`, sent at `sent_at`."""
