@@ -6,7 +6,7 @@ import time
 from collections import deque
 
 from bench.common import MICRO
-from tidegate.core.admission import Permit
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Key, Kind, Outcome, Reading
 from tidegate.line import Waiter
 from tidegate.registries import RateLimitRegistry

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.core.admission import Permit
 from tidegate.core.exchange import Ended, Ending, Resume, Send, Sent
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Kind
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tidegate.core.admission import Permit as Permit
+    from tidegate.core.permit import Permit as Permit
     from tidegate.core.vocabulary import Cost as Cost
     from tidegate.core.vocabulary import Key as Key
     from tidegate.default import registry as registry
@@ -42,7 +42,7 @@ _HOMES = {
     "Key": "tidegate.core.vocabulary",
     "NotAdmitted": "tidegate.errors",
     "NotReady": "tidegate.registries",
-    "Permit": "tidegate.core.admission",
+    "Permit": "tidegate.core.permit",
     "PermitMisuse": "tidegate.errors",
     "RateLimitRegistry": "tidegate.registries",
     "Settings": "tidegate.settings",

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
-from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
 from tidegate.core.exchange import Ended, Ending, Policy, Sent
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
 from tidegate.line import UNPRICED

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any, Protocol
 
-from tidegate.core.admission import Permit
 from tidegate.core.estimate import Estimate
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost
 
 NEVER = float("inf")

@@ -14,7 +14,8 @@ from itertools import islice
 
 from tidegate import forking, opening
 from tidegate.core import events, learned
-from tidegate.core.admission import Admission, Permit
+from tidegate.core.admission import Admission
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.learned import Seeds

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from tidegate.core.admission import Permit
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.learned import export
+from tidegate.core.permit import Permit
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.drive import adrive, drive

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tidegate.core.admission import Admission, Out, Permit
+from tidegate.core.admission import Admission, Out
 from tidegate.core.estimate import Estimate
+from tidegate.core.permit import Permit
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost
 from tidegate.line import NEVER, UNPRICED, Line, Price, Waiter

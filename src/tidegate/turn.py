@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.core import events
-from tidegate.core.admission import Permit
 from tidegate.core.exchange import Begun, Flow, Policy, Sent, exchange
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import OK, Key, Kind, Outcome
 from tidegate.line import Waiter, Waker
 from tidegate.queues import ABANDONED

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission import ABSURD_HINT, Admission, Permit
+from tidegate.core.admission import ABSURD_HINT, Admission
 from tidegate.core.breaker import SILENCE_LEAST, State
+from tidegate.core.permit import Permit
 from tidegate.core.quota import READ_CALLS, READ_SECONDS
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings

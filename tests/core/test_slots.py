@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY, OK, Standing
-from tidegate.core.admission import Admission, Permit
+from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Inquiry, Usage
 from tidegate.line import NEVER, Waiter
 from tidegate.settings import Settings

@@ -6,8 +6,9 @@ import pytest
 
 from tests.core.values import ABANDONED, KEY, OK, OUTAGE, answer, bucket, fixed, refusal
 from tidegate.core import events
-from tidegate.core.admission import Admission, Permit
+from tidegate.core.admission import Admission
 from tidegate.core.lesson import Origin
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
 
 Out = list[events.Event]

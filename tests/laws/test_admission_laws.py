@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission import Admission, Permit
+from tidegate.core.admission import Admission
 from tidegate.core.breaker import State
 from tidegate.core.events import ConcurrencyDecreased, Event
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Outcome
 from tidegate.settings import Settings
 

@@ -11,7 +11,7 @@ import pytest
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tests.test_layers import imports, modules
-from tidegate.core.admission import Permit
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost
 from tidegate.telemetry import uninstrument
 

@@ -6,7 +6,7 @@ import gc
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tests.telemetry.scene import Providers, Scene
-from tidegate.core.admission import Permit
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
 from tidegate.telemetry.signals import ATTEMPT_BOUNDS, WAIT_BOUNDS
 

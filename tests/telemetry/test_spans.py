@@ -7,7 +7,7 @@ from opentelemetry.trace import use_span
 
 from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tests.telemetry.scene import Scene
-from tidegate.core.admission import Permit
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
 
 REFUSED = refusal(2.0)._replace(status=429)

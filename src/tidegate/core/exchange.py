@@ -20,8 +20,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core import events
-from tidegate.core.admission import Permit
 from tidegate.core.backoff import full_jitter
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import CAPACITY, TERMINAL, Cause, Key, Kind, Outcome
 
 

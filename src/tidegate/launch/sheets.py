@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidegate.core.admission import Counts
+from tidegate.core.permit import Counts
 from tidegate.core.quota import Quotas
 from tidegate.core.snapshot import outlook
 from tidegate.launch import rows

@@ -18,8 +18,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from tidegate import providers
-from tidegate.core.admission import Permit
 from tidegate.core.exchange import Sent
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive
 from tidegate.nesting import Cell

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate import providers
-from tidegate.core.admission import Permit
+from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
 from tidegate.transports.govern import GovernedCall
 

@@ -1,0 +1,87 @@
+"""What an admitted call holds, and what is counted of those that held it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from tidegate.core.quota import Charge
+from tidegate.core.vocabulary import Cost, Key
+
+if TYPE_CHECKING:
+    from tidegate.core.admission import Admission
+
+
+class Permit:
+    """Proof of admission for one attempt; settled exactly once, by whoever holds it.
+
+    `informs` says whether a success's headers are to be read: all, unless ample quota is known to be left; then now and
+    then. A refusal's are read always.
+    """
+
+    __slots__ = (
+        "admission",
+        "answered",
+        "charges",
+        "cost",
+        "epoch",
+        "generation",
+        "in_flight",
+        "informs",
+        "learned",
+        "mark",
+        "order",
+        "place",
+        "probe",
+        "sent_at",
+        "settled",
+    )
+
+    def __init__(self, admission: Admission, cost: Cost, order: int, sent_at: float, probe: bool) -> None:
+        self.admission = admission
+        self.cost = cost
+        self.order = order
+        self.epoch = admission.epoch
+        self.generation = admission.generation
+        self.in_flight = len(admission.flying) + 1
+        self.mark = admission.pacer.mark
+        self.sent_at = sent_at
+        self.probe = probe
+        self.place = 0
+        self.settled = False
+        self.answered = False
+        self.learned = False
+        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
+        self.informs = admission.quotas.asks
+
+    @property
+    def key(self) -> Key:
+        """Whose quota it counts against."""
+        return self.admission.key
+
+
+class Counts:
+    """What happened on one key since it was made; latencies of the last hundred answered attempts, in seconds.
+
+    `resent` attempts were of calls that had been sent before, `absorbed` of those after a refusal, which the caller so
+    never saw. Calls that were `given_up` for want of capacity include those that were never sent, `unsent`.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "absorbed",
+        "answered",
+        "attempts",
+        "failed",
+        "given_up",
+        "ignored",
+        "latencies",
+        "refused",
+        "resent",
+        "unsent",
+    )
+
+    def __init__(self) -> None:
+        self.attempts = self.answered = self.refused = self.failed = 0
+        self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
+        self.latencies: deque[float] = deque(maxlen=100)
