@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ from matplotlib import pyplot  # after the backend is chosen
 BINS = 60
 """Bars of the rate's histogram."""
 
-OURS, ORACLE, REFUSED, LIMIT = "#1b6ca8", "#9aa5b1", "#c8102e", "#e08e0b"
+GATES_HEIGHT = 0.12
+"""Height of the strip of gates, beside a panel's."""
+
+OURS, ORACLE, REFUSED, LIMIT, PACE = "#1b6ca8", "#9aa5b1", "#c8102e", "#e08e0b", "#2a9d6f"
 QUOTAS = ("#1b6ca8", "#2a9d6f", "#8a5a9e", "#b5651d")
 GATES = {
     "quota": "#1b6ca8",
@@ -51,36 +54,43 @@ STYLE = {
 
 def draw(trace: Trace, path: Path) -> None:
     """Writes the figure; its format is that of the path's ending."""
+    panels: list[Callable[[Any, Trace], None]] = [_rate, _concurrency, _gates]
+    if trace.true or trace.mirrored:
+        panels.insert(2, _levels)
+    heights = [GATES_HEIGHT if panel is _gates else 1.0 for panel in panels]
     with matplotlib.rc_context(STYLE):
-        figure, axes = pyplot.subplots(
-            4, 1, figsize=(7.2, 5.6), sharex=True, height_ratios=(1.0, 1.0, 1.0, 0.12), layout="constrained"
-        )
-        end = 1.03 * max(trace.oracle.makespan, trace.times[-1] if trace.times else trace.makespan)
-        _rate(axes[0], trace, end)
-        _concurrency(axes[1], trace)
-        _levels(axes[2], trace)
-        _gates(axes[3], trace)
-        for axis in axes:
+        size = (7.2, 1.1 + 1.5 * sum(heights))
+        figure, axes = pyplot.subplots(len(panels), 1, figsize=size, sharex=True, height_ratios=heights)
+        figure.set_layout_engine("constrained")
+        for panel, axis in zip(panels, axes, strict=True):
+            panel(axis, trace)
             axis.axvline(trace.oracle.makespan, color=ORACLE, linewidth=0.9, linestyle=(0, (1, 2)))
-        axes[0].set_xlim(0.0, end)
-        axes[3].set_xlabel("seconds (the dotted line: where the oracle is done)")
-        ratio = trace.makespan / trace.oracle.makespan
-        share = len(trace.refused) / trace.row.count
-        figure.suptitle(
-            f"{trace.row.name}: {ratio:.3f} of the oracle's time, {share:.3f} refusals a call",
-            x=0.01, ha="left", fontsize=9.5, color="#1f2933",
-        )  # fmt: skip
+        axes[0].set_xlim(0.0, _end(trace))
+        axes[-1].set_xlabel("seconds (the dotted line: where the oracle is done)")
+        figure.suptitle(_title(trace), x=0.01, ha="left", fontsize=9.5, color="#1f2933")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
         pyplot.close(figure)
 
 
-def _rate(axis: Any, trace: Trace, end: float) -> None:
+def _end(trace: Trace) -> float:
+    return 1.03 * max(trace.oracle.makespan, trace.times[-1] if trace.times else trace.makespan)
+
+
+def _title(trace: Trace) -> str:
+    ratio, share = trace.makespan / trace.oracle.makespan, len(trace.refused) / trace.row.count
+    return f"{trace.row.name}: {ratio:.3f} of the oracle's time, {share:.3f} refusals a call"
+
+
+def _rate(axis: Any, trace: Trace) -> None:
+    end = _end(trace)
     width = end / BINS
     edges = [width * place for place in range(BINS + 1)]
     axis.stairs(_per_second(trace.oracle.admitted_at, edges), edges, color=ORACLE, label="oracle", linewidth=1.0)
     ours = [at for at in trace.admitted if at <= end]
     axis.stairs(_per_second(ours, edges), edges, color=OURS, label="admitted")
+    if not all(map(math.isnan, trace.pace)):
+        axis.plot(trace.times, trace.pace, color=PACE, linewidth=1.0, label="pace")
     for instants, label, color in ((trace.refused, "429", REFUSED), (trace.met_outage, "met the outage", "#7a0c1e")):
         if instants:
             axis.plot(instants, [0.0] * len(instants), "|", color=color, markersize=7, label=label, clip_on=False)
@@ -122,8 +132,7 @@ def _levels(axis: Any, trace: Trace) -> None:
     axis.set_ylabel("left of a limit")
     axis.set_ylim(max(-0.5, min([0.0, *lowest])) - 0.03, 1.1)
     axis.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
-    if drawn or trace.mirrored:
-        _legend(axis)
+    _legend(axis)
 
 
 def _filled(line: list[float], trace: Trace) -> list[float]:

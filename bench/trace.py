@@ -22,9 +22,10 @@ LONGEST = 4.0
 class Trace:
     """One run in the course of time.
 
-    Each list has a figure for every instant of `times` (seconds). `mirrored` is the level of each quota as the
-    controller believes it, `true` the level of each limiter as the provider counts it, both as shares of their limit
-    (NaN where there is none). `admitted`, `refused` and `met_outage` are instants at the provider.
+    Each list has a figure for every instant of `times` (seconds). `pace` is the pacer's, in calls a second, NaN where
+    it is idle. `mirrored` is the level of each quota as the controller believes it, `true` the level of each limiter
+    as the provider counts it, both as shares of their limit (NaN where there is none). `admitted`, `refused` and
+    `met_outage` are instants at the provider.
     """
 
     row: Row
@@ -33,6 +34,7 @@ class Trace:
     limit: list[float] = field(default_factory=list)
     in_flight: list[float] = field(default_factory=list)
     waiting: list[float] = field(default_factory=list)
+    pace: list[float] = field(default_factory=list)
     gates: list[str] = field(default_factory=list)
     mirrored: dict[str, list[float]] = field(default_factory=dict)
     true: dict[str, list[float]] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Trace:
         now = laboratory.now
         for key in laboratory.registry.snapshot().keys.values():
             self._controller(key, len(self.times))
+            self.pace.append(_pace(laboratory))
             self.times.append(now)
         if self.times:
             for level in laboratory.accounts.levels("key"):
@@ -59,6 +62,11 @@ class Trace:
         self.gates.append(key.gate if key.waiting else "")
         for quota in key.quotas:
             _put(self.mirrored, quota.name, quota.level / quota.limit if quota.limit else math.nan, before)
+
+
+def _pace(laboratory: Laboratory) -> float:
+    pacer = laboratory.sends[-1].permit.admission.pacer
+    return pacer.rate if pacer.active else math.nan
 
 
 def _put(series: dict[str, list[float]], name: str, value: float, before: int) -> None:

@@ -109,7 +109,7 @@ def test_a_lost_call_is_counted_under_the_class_of_its_exception() -> None:
 
 
 def test_the_trial_call_is_not_counted_and_takes_nothing_from_the_limit() -> None:
-    run = play(replace(THREE, count=3), plain(retries=0), 0, python=Path(sys.executable), deadline=30.0)
+    run = play(replace(THREE, count=3, callers=1), plain(retries=0), 0, python=Path(sys.executable), deadline=30.0)
     assert (run.answered, run.requests, run.displaced) == (3, 3, 0.0)
 
 

@@ -9,18 +9,19 @@ from bench.common import markdown, table
 from bench.peers.catalogue import NAMES, PEERS, Peer
 from bench.peers.runs import Middle, Run
 from bench.peers.verdict import Verdict, verdict
+from bench.scenarios import NAMES as ROWS
 
 HEADER = ("", "ratio", "429s/call", "lost", "requests/answer", "displaced", "CPU ms/call", "")
 
 
 def middles(runs: Iterable[Run]) -> dict[str, list[Middle]]:
-    """By row, each peer in the order of the catalogue."""
+    """By row, in the order of the laboratory's table, each peer in the order of the catalogue."""
     by_row: dict[str, dict[str, list[Run]]] = {}
     for run in runs:
         by_row.setdefault(run.row, {}).setdefault(run.peer, []).append(run)
     return {
         row: [Middle.of(peer, by_peer[peer]) for peer in sorted(by_peer, key=NAMES.index)]
-        for row, by_peer in by_row.items()
+        for row, by_peer in sorted(by_row.items(), key=lambda each: ROWS.index(each[0]))
     }
 
 
@@ -44,10 +45,14 @@ def cells(middle: Middle, told: str) -> list[str]:
         f"{middle.refused_share:.4f}",
         f"{middle.lost}" + (f" ({middle.unfinished} open)" if middle.unfinished else ""),
         f"{middle.requests_per_answer:.3f}",
-        "-" if math.isnan(middle.displaced) else f"{middle.displaced:.1f}",
-        f"{middle.cpu_per_call * 1e3:.1f}",
+        _figure(middle.displaced),
+        _figure(middle.cpu_per_call * 1e3),
         told,
     ]
+
+
+def _figure(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1f}"
 
 
 def rows(peers: Sequence[Middle], judged: Verdict) -> list[list[str]]:

@@ -109,7 +109,7 @@ def test_a_trace_has_a_figure_for_every_instant() -> None:
     count = len(trace.times)
     assert count > 100
     assert trace.times == sorted(trace.times)
-    assert all(len(line) == count for line in (trace.limit, trace.in_flight, trace.waiting, trace.gates))
+    assert all(len(line) == count for line in (trace.limit, trace.in_flight, trace.waiting, trace.pace, trace.gates))
     assert {name: len(line) for name, line in {**trace.true, **trace.mirrored}.items()} == {"requests": count}
     assert len(trace.admitted) == SMALL.count
     assert max(trace.in_flight) <= SMALL.callers
@@ -117,7 +117,7 @@ def test_a_trace_has_a_figure_for_every_instant() -> None:
 
 
 def test_without_limits_the_plain_sdk_is_as_quick_as_the_governed_one_whose_callers_pass_at_once() -> None:
-    row = replace(SMALL, scenario=replace(SMALL.scenario, limiters=(), dialect="none"), callers=10, against_plain=True)
+    row = replace(SMALL, scenario=replace(SMALL.scenario, limiters=(), dialect="none"), callers=4, against_plain=True)
     run = virtual.run(row, 0)
     assert run.bare == virtual.bare(row, 0)
     assert run.ratio == pytest.approx(1.0, abs=0.001)

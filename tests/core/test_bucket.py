@@ -185,7 +185,9 @@ def test_what_others_take_of_the_refill_they_are_taken_to_go_on_taking() -> None
     mirror = Bucket(reading(600.0), 0.0)
     for order in range(1, 101):
         observe(mirror, reading(600.0, 300.0), order, order / 10.0)
-    assert mirror.level(11.0) == pytest.approx(300.0 + 10.0 - 9.0, abs=0.1), "of ten a second nine"
+    assert mirror.level(11.0) == pytest.approx(300.0 + 10.0 - 9.0, abs=0.1), (
+        "of ten a second nine, as far as is believed"
+    )
     assert mirror.level(20.0) == pytest.approx(300.0 + 100.0 - 2 * 9.0, abs=0.1), "for two seconds without an answer"
     assert mirror.ready_at(301.0, 0.0, 10.0) > mirror.ready_at(300.5, 0.0, 10.0) > 10.4
 

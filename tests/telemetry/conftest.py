@@ -12,7 +12,7 @@ def providers() -> Providers:
 
 @pytest.fixture
 def scene() -> Scene:
-    return Scene()
+    return Scene(start_concurrency=20)
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ def test_a_key_that_the_registry_forgot_is_shown_no_more() -> None:
     for scope in ("first", "second", "third"):
         scene.registry.settle(permit_of(scene, KEY._replace(scope=scope)), OK)
     shown = scene.providers.points("tidegate.concurrency.limit", "tidegate.key.scope")
-    assert shown == {("second",): 20, ("third",): 20}
+    assert shown == {("second",): 4, ("third",): 4}
 
 
 def test_a_slot_that_a_strangers_step_gave_is_no_example_for_the_strangers_span(narrow: Scene) -> None:

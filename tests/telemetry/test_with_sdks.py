@@ -131,8 +131,10 @@ def test_the_slots_of_streams_are_measured_to_their_end(
 
 
 def test_no_credential_no_prompt_and_no_answer_is_told(
-    told: tidegate.RateLimitRegistry, providers: Providers, tracer: Tracer, provider: Simulator
+    providers: Providers, tracer: Tracer, provider: Simulator
 ) -> None:
+    told = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=20))
+    providers.instrument(told)
     answers = []
 
     async def ask(client: Any, number: int) -> None:

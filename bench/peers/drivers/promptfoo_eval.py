@@ -7,6 +7,7 @@ starting Node and writing results do not count.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import signal
@@ -55,8 +56,8 @@ def appears(path: Path, process: subprocess.Popen[bytes], seconds: float) -> boo
 
 
 def outcome_of(folder: Path, work: Work) -> Outcome:
-    """What the hooks have written down."""
-    outcome = Outcome(wall_s=work.deadline)
+    """What the hooks have written down; the CPU time of a run that was stopped is not known."""
+    outcome = Outcome(wall_s=work.deadline, cpu_s=math.nan)
     outcomes = folder / "outcomes"
     for line in outcomes.read_text().splitlines() if outcomes.exists() else ():
         error = json.loads(line)

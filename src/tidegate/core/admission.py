@@ -456,9 +456,9 @@ class Admission:
             pacer.begin(self._run(permit), permit.sent_at, now, outcome.cause, self.pause.grace)
 
     def _capped(self, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
-        """Whether the concurrency limit takes the refusal. Who can name a time, or a slope, has no want of slots."""
+        """Whether the concurrency limit takes the refusal. Who names a time, or a slope, has no want of slots."""
         cause, limit, grace = outcome.cause, self.limit, self.pause.grace
-        if cause is Cause.SLOPE or outcome.retry_after:
+        if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
             return False
         admitted = max((each.in_flight for each in self.flying.values() if each.order < permit.order), default=0)
         if self.pacer.active and cause is not Cause.CONCURRENCY:
