@@ -244,7 +244,7 @@ class Bucket:
         confirmed += self.ledger.dropped
         refilled = self._anchor_level + self.rate * since
         if self.unit == "requests":
-            if since > 0.0 and not first:
+            if since > 0.0 and not first and self.period.brim is None:
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
         else:
             self._worth.confirmed(
@@ -274,7 +274,9 @@ class Bucket:
         if debit is None:
             return
         if level >= self._anchor_remaining and debit.live and debit.order <= self._anchor_order:
-            self._ceiling -= self.ledger.amend(debit, 0.0)
+            known = self.ledger.amend(debit, 0.0)
+            if self.period.brim is None:  # else the ceiling counts what the little that it holds can bear
+                self._ceiling -= known
             return
         if self.unit != "requests":
             return
