@@ -26,8 +26,8 @@ MEMORY = 64
 DOUBT = 1.5
 """Standard errors by which two levels must differ beyond what is asked."""
 
-HEADROOM = 1.1
-"""Room above the knee, so that it is never idle; an answer takes a tenth longer there."""
+HEADROOM = 1.0
+"""Share of the measured knee that is given: what is measured between two levels is rather above it than under."""
 
 RELIEF = 0.5
 """Share of the expected relief that a cut has to bring: back to what an answer takes below the knee."""
