@@ -736,6 +736,7 @@ def test_a_session_is_wrapped_without_a_warning_in_development_mode() -> None:
         import asyncio, aiohttp, tidegate
         from tidegate.transports.marks import MARK
         async def main():
+            asyncio.get_running_loop().slow_callback_duration = 60
             async with aiohttp.ClientSession() as session:
                 assert tidegate.wrap(session) is session
                 print(hasattr(session, MARK))
