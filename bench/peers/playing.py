@@ -73,7 +73,7 @@ def _run(facts: dict[str, Any], outcome: dict[str, Any], truth: Truth) -> Run:
         losses=outcome["lost"],
         requests=total.received,
         refused=total.refusals - total.refused.get("outage", 0),
-        displaced=displacement(truth),
+        displaced=displacement(map(int, truth.order)),
         failure=failure,
     )
 
