@@ -52,7 +52,7 @@ def test_all_slots_there_can_be_taken_means_until_an_attempt_ends() -> None:
 
 
 def test_the_last_gate_to_open_is_named(mirrored: Admission) -> None:
-    assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 10.1, "quota requests")
+    assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 10.25, "quota requests")
     mirrored.pause.close(NOW, 30.0, False, 0.0, True)
     assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 30.0, "pause")
     for _ in range(5):

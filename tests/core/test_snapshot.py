@@ -36,7 +36,7 @@ def test_it_tells_the_closed_gate_and_for_how_long(admission: Admission) -> None
 
 def test_it_tells_when_the_call_at_the_head_may_go(admission: Admission) -> None:
     settle(admission, answer(bucket(60.0, 10.0)), 0.0)
-    assert key_snapshot(admission, 1, Cost(requests=20.0), Cost(requests=20.0), 0.0).ready_in == pytest.approx(10.1)
+    assert key_snapshot(admission, 1, Cost(requests=20.0), Cost(requests=20.0), 0.0).ready_in == pytest.approx(10.25)
 
 
 def test_it_tells_what_each_quota_holds(admission: Admission) -> None:

@@ -25,8 +25,8 @@ from tidegate.core.worth import SCALE_STEP, Worth
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
-MARGIN_SECONDS = 0.1
-"""Kept in hand so that jitter between two sends does not overdraw: half a request, or what comes back in a tenth of a
+MARGIN_SECONDS = 0.25
+"""Kept in hand so that jitter between two sends does not overdraw: half a request, or what comes back in a quarter of a
 second where that is less; 0.2 % of a token limit."""
 
 LONG_WINDOW = 3600.0
@@ -38,7 +38,7 @@ SPILT_MOST = 0.25
 each, and what comes back meanwhile, a quarter of a request at most, is lost."""
 
 UNSURE_MOST = 1.0
-UNSURE_SECONDS = 0.25
+UNSURE_SECONDS = 0.5
 """Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
 answer took longer than the quickest, but within the second time. A client that is slow to send (busy loops, new
 connections) is seen by that."""
