@@ -21,7 +21,7 @@ from tests.cli.running import PYTHON, RUN, environ
 from tests.cli.test_run_calls import ASK
 from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
 
-COLUMNS, ROWS = 120, 12
+COLUMNS, ROWS = 150, 12
 PATIENCE = 60.0
 """Seconds after which a screen that does not come fails the test."""
 
