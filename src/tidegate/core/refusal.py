@@ -12,16 +12,22 @@ A time that the provider names closes the pause in any case.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from tidegate.core import events
 from tidegate.core.answer import answered
 from tidegate.core.gates import Gates, Out
 from tidegate.core.lesson import Origin
+from tidegate.core.mirror import Mirror
 from tidegate.core.pacer import Pacer
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
 """Causes that say we send too much. Somebody else's capacity and a model that is not ready say nothing about us."""
+
+NEARLY_EMPTY = 0.05
+"""Share of a limit under which a copy may be wrong about the last units: what is in flight is not yet known."""
 
 ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
@@ -54,6 +60,25 @@ def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: fl
         out.append(events.RateLimitHit(gates.key, now, *facts))
 
 
+def lacking(mirrors: Mapping[str, Mirror], cost: Cost, readings: Iterable[Reading], now: float) -> str:
+    """The quota that a refusal's own readings show too low for `cost`; without any, a mirror nearly as low."""
+    told = False
+    for reading in readings:
+        if reading.remaining is not None and reading.name in mirrors:
+            told = True
+            if reading.remaining < cost.amount(reading.unit) + cost.reserve(reading.unit):
+                return reading.name
+    if told:
+        return ""
+    tightest, least = "", NEARLY_EMPTY
+    for mirror in mirrors.values():
+        amount = cost.amount(mirror.unit) + cost.reserve(mirror.unit)
+        share = (mirror.level(now) - amount) / mirror.limit
+        if amount > 0.0 and share < least:
+            tightest, least = mirror.name, share
+    return tightest
+
+
 def _credible(gates: Gates, hint: float | None) -> float | None:
     if hint is not None and not 0.0 <= hint < ABSURD_HINT:
         gates.counts.ignored += 1
@@ -70,7 +95,7 @@ def _explanation(gates: Gates, permit: Permit, outcome: Outcome, hint: float | N
     if ready <= now:
         # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
         # nearly empty; else the limit that refused is another one.
-        name = quotas.lacking(permit.cost, outcome.readings, now) or _portion(gates, permit, hint, now)
+        name = lacking(quotas.mirrors, permit.cost, outcome.readings, now) or _portion(gates, permit, hint, now)
     if not name or name in quotas.unproven:
         return ""
     if new_wave:
