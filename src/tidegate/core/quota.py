@@ -231,9 +231,9 @@ class Quotas:
             return ""
         if self._portion is not None:
             return self._portion.mirror.name if self._portion.explains(now) else ""
+        let_in = [sent_at - each for each in sent_before]
         for mirror in self.mirrors.values():
             if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
-                let_in = [sent_at - each for each in sent_before]
                 told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
                 if told is not None:
                     window = Window(told, now, self.default_window, supposed=True)
@@ -257,11 +257,13 @@ class Quotas:
 
     def _check_portion(self, portion: Portion, now: float) -> None:
         # Where it was none, the whole quota of that limit is not taken for divided again.
-        limit = self._mirrors[portion.parent].limit
-        if portion.fails(limit, now):
-            self._portion = None
-            self._whole[portion.parent] = limit
-            self._drop(portion.mirror.name)
+        parent = self._mirrors.get(portion.parent)
+        if parent is not None and not portion.fails(parent.limit, now):
+            return
+        self._portion = None
+        if parent is not None:
+            self._whole[portion.parent] = parent.limit
+        self._drop(portion.mirror.name)
 
     def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, sent_at: float, now: float) -> Mirror:
         turned = turned_into(refill, mirror, reading, sent_at, now, self.default_window)
