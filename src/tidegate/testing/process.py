@@ -16,6 +16,7 @@ from typing import Any
 
 import tidegate.errors
 from tidegate.errors import ConfigurationError
+from tidegate.testing.addresses import Addresses
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.text import plain
 from tidegate.testing.truth import Truth
@@ -24,40 +25,18 @@ CLOSE_SECONDS = 5.0
 """How long a stopped process may take to go before it is killed."""
 
 
-class SimulatorProcess:
+class SimulatorProcess(Addresses):
     """A simulated provider as a child process, with the surface of `Simulator`; `answers` take the place of a callable.
 
     The child ends with `close`, with the context, and when this process dies in whatever way: it watches a pipe.
     """
 
     def __init__(self, scenario: Scenario | None = None, *, port: int = 0) -> None:
+        super().__init__()
         self._scenario = Scenario() if scenario is None else scenario
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
-        self._url = ""
         self._last: Truth | None = None
-
-    @property
-    def url(self) -> str:
-        """The base URL, without a slash at its end: Anthropic's and Azure's base."""
-        if not self._url:
-            raise RuntimeError("the simulator is not running: use it as a context, or start it")
-        return self._url
-
-    @property
-    def openai_url(self) -> str:
-        """The base URL of OpenAI clients."""
-        return self.url + "/v1"
-
-    @property
-    def bedrock_url(self) -> str:
-        """The `endpoint_url` of boto3's bedrock-runtime, and the base URL of the SDKs' own Bedrock clients."""
-        return self.url
-
-    @property
-    def gemini_url(self) -> str:
-        """The base URL of google-genai clients, for Gemini and Vertex AI alike: they add version and path."""
-        return self.url
 
     @property
     def pid(self) -> int | None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from tidegate.errors import ConfigurationError
+from tidegate.testing.addresses import Addresses
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.server import AnswerText, Provider
 from tidegate.testing.truth import Truth
@@ -48,7 +49,7 @@ async def _serve(
         await server.wait_closed()
 
 
-class Simulator:
+class Simulator(Addresses):
     """A simulated provider on a free port of this machine, in a daemon thread with its own event loop.
 
     Use it as `with` or `async with` (it works under asyncio, trio and without either), or `start` and `close` it.
@@ -63,35 +64,13 @@ class Simulator:
         host: str = "127.0.0.1",
         port: int = 0,
     ) -> None:
+        super().__init__()
         self._provider = Provider(Scenario() if scenario is None else scenario, answer=answer)
         self._host = check_loopback(host)
         self._port = port
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped: asyncio.Event | None = None
-        self._url = ""
-
-    @property
-    def url(self) -> str:
-        """The base URL, without a slash at its end: Anthropic's and Azure's base."""
-        if not self._url:
-            raise RuntimeError("the simulator is not running: use it as a context, or start it")
-        return self._url
-
-    @property
-    def openai_url(self) -> str:
-        """The base URL of OpenAI clients."""
-        return self.url + "/v1"
-
-    @property
-    def bedrock_url(self) -> str:
-        """The `endpoint_url` of boto3's bedrock-runtime, and the base URL of the SDKs' own Bedrock clients."""
-        return self.url
-
-    @property
-    def gemini_url(self) -> str:
-        """The base URL of google-genai clients, for Gemini and Vertex AI alike: they add version and path."""
-        return self.url
 
     @property
     def scenario(self) -> Scenario:
