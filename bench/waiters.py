@@ -231,7 +231,7 @@ def keys(counts: list[int]) -> dict[int, dict[str, float]]:
     """Total megabytes, keys kept, and microseconds a key, after so many distinct keys were used once."""
     registry = RateLimitRegistry()
     found: dict[int, dict[str, float]] = {}
-    used, spent = 0, 0.0
+    used = 0
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
