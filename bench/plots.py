@@ -13,6 +13,7 @@ from bench.trace import Trace, per_second
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # after the backend is chosen
+from matplotlib.patches import Rectangle
 
 BINS = 60
 """Bars of the rate's histogram."""
@@ -30,7 +31,7 @@ GATES = {
     "breaker": "#c8102e",
 }
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "tidegate",
     "svg.fonttype": "none",
     "font.size": 8.5,
@@ -124,7 +125,7 @@ def _gates(axis: Any, trace: Trace) -> None:
     axis.grid(False)
     axis.set_ylabel("gate", rotation=0, ha="right", va="center")
     names = list(dict.fromkeys(gate for gate, _, _ in bound))
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=GATES.get(gate, "#55606d"), alpha=0.75) for gate in names]
+    handles = [Rectangle((0, 0), 1, 1, color=GATES.get(gate, "#55606d"), alpha=0.75) for gate in names]
     if handles:
         axis.legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.6), borderaxespad=0.2)
 
