@@ -23,7 +23,7 @@ class Charged(Protocol):
 
 
 class Anybody:
-    """Nobody known: the charge stays in doubt until an answer confirms it, unless it was `answered`."""
+    """Whoever it is: unless it was `answered`, the charge stays in doubt until an answer confirms it."""
 
     __slots__ = ("answered",)
 
