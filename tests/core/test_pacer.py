@@ -127,8 +127,43 @@ def test_whatever_the_size_of_the_bucket_its_rate_is_found_and_held(rate: float,
     provider.run(60.0 + 100.0 / rate)
     began, let_in, refused = provider.now, provider.let_in, provider.refused
     provider.run(began + 60.0)
-    assert provider.let_in - let_in >= 0.9 * 60.0 * rate
+    assert provider.let_in - let_in >= 0.88 * 60.0 * rate
     assert provider.refused - refused <= 0.02 * 60.0 * rate + 1
+
+
+def test_while_the_rate_is_sought_the_pace_does_not_run_far_ahead_of_what_was_let_in() -> None:
+    provider = Provider(30.0, size=180.0)
+    provider.begin(200, 0.9)
+    fastest = 0.0
+    while provider.pacer.phase is Phase.SEEKING and provider.now < 20.0:
+        fastest = provider.pacer.rate
+        provider.run(provider.now + 0.05)
+    assert provider.pacer.phase is Phase.HOLDING
+    assert fastest <= 4.0 * 30.0
+    assert provider.pacer.gauge.rate == pytest.approx(30.0, rel=0.05)
+
+
+def test_where_a_lone_attempt_is_refused_too_the_count_begins_there(pacer: Pacer) -> None:
+    alone = pacer.spacing.opens_at(TRIP)
+    refuse(pacer, alone, *send(pacer, alone))
+    again = pacer.spacing.opens_at(alone + TRIP)
+    for number in range(20):
+        pacer.sent(again + 0.1 * number)
+    refuse(pacer, again + 2.0, *send(pacer, again + 2.0))
+    assert pacer.gauge.rate == pytest.approx(20.0 / (again + 2.0 - alone), rel=0.01)
+
+
+@pytest.mark.parametrize(("wave", "seconds"), [(0, 2.5), (2, 7.5)])
+def test_what_the_first_wave_cost_is_paid_by_the_calls_before_the_next_rise(wave: int, seconds: float) -> None:
+    pacer = Pacer()
+    pacer.begin(Run(80, 0.5, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    for _ in range(wave):
+        refuse(pacer, 0.001, -1, new_wave=False)
+    now = began = held(pacer, 60.0)
+    while pacer.phase is Phase.HOLDING:
+        now = pacer.spacing.opens_at(now)
+        pacer.sent(now)
+    assert now - began == pytest.approx(seconds, rel=0.05)
 
 
 def test_a_bucket_that_saves_nothing_is_used_nearly_as_well() -> None:

@@ -286,10 +286,7 @@ class Admission:
 
     def _open(self, mirror: Mirror, now: float) -> None:
         if mirror.unit == "requests":
-            before = self.limit.slots
             self.limit.announced(mirror.level(now))
-            if self.limit.slots > before:
-                self.lessons.limit.taken(Origin.HEADERS, now)
 
     def _prove(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """What this answer says of the quotas that only an earlier run knew: a good one that was read says all."""

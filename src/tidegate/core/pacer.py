@@ -35,15 +35,18 @@ BURST_MOST = 3600.0
 """Calls a second that are tried at least (C-17: growing to 60 s); those of an earlier run that are believed at most,
 and the seconds of them that a bucket may hold."""
 
-FIRST_WAIT_MOST = 0.5
+FIRST_WAIT_MOST = 0.75
 FIRST_WAITS = 4.0
-"""The first refusal holds everybody back for as long as the run before it took, half a second at most: what comes back
+"""The first refusal holds everybody back for as long as the run before it took, at most so long: what comes back
 meanwhile is kept by any bucket that the run came from. The first pace spreads the run over four times that more."""
 
 SEEK_STEP = 1.5
 SEEK_CALLS = 3
 SEEK_BACK = 0.5
-"""While the rate is not known the pace grows by half when so many calls were let in; a refusal halves it at most."""
+SEEK_LEAD = 2.0
+"""While the rate is not known the pace grows by half when so many calls were let in; a refusal halves it at most. It
+runs ahead of what was let in so far by no more than this (as a rise: `RISE_MOST`), or only after `PATIENCE_SECONDS`:
+the faster it is when it is refused, the more calls are under way, and are refused or charged later."""
 
 STEP = 1.25
 STEP_MOST = 2.0
@@ -55,12 +58,19 @@ under the best rate it begins with that. Beyond twice the best a step has to hol
 
 PATIENCE_SECONDS = 1.0
 PATIENCE_KNOWN = 2.0
-PATIENCE_CALLS = 110.0
+PATIENCE_CALLS = 150.0
+PATIENCE_SHALLOW = 110.0
 PRECISE = 60
 TOP = 0.85
 SAME = 0.15
 """Seconds of holding while the rate is under `TOP` of the best, and where it has changed by more than `SAME`. Else so
-many calls pay for each refusal of a rise (one in 110 is 0.009), less where fewer than `PRECISE` were measured."""
+many calls pay for each refusal since the last measurement (one in 150 is 0.007), less where fewer than `PRECISE` were
+measured. A bucket that keeps nothing loses what is held too low: there fewer pay for a rise."""
+
+CERTAIN = 100
+KEPT_SHARE = 0.5
+"""A first measurement of so many calls is precise enough to be held as long. Nothing is held for longer than it takes
+until what is left unused is this share of the bucket: the next rise spends it, beyond that it would run over."""
 
 ANNOUNCED_SHARE = 0.985
 ANNOUNCED_NEAR = 0.5
@@ -76,16 +86,17 @@ DOUBTS = 2
 than `TRUE_SHARE` of the pace was no drop but a measurement too high; a few calls are doubted so many times."""
 
 SMALL = 2.5
+SMALL_SECONDS = 0.5
 SURPLUS = (0.97, 1.015)
-"""A bucket of less than so many calls keeps nothing. Where a rise finds no more than what was held, none was kept
-either: then the pace that it began with is held, on trial."""
+"""A bucket of less than so many calls, or seconds of its rate, keeps next to nothing. Where a rise finds no more than
+what was held, none was kept either. Then the pace that it began with is held, on trial."""
 
 AFTERMATH_FADES = 0.7
 AFTERMATH_MOST = 1.0
-AFTERMATH_FIRST = 0.2
-AFTERMATH_SHARE = 0.03
-"""After a rise has drained the bucket, calls under way may still be charged (output tokens). Nothing goes for as long
-as that lasted the last time, a second at most; at first for this share of what the bucket holds."""
+AFTERMATH_FIRST = 0.3
+AFTERMATH_SHARE = 0.045
+"""After the bucket has been drained, calls under way may still be charged (output tokens). Nothing goes for as long
+as that lasted the last time, a second at most; at first for this share of what the bucket holds: half an answer."""
 
 WAIT_GROWTH = 1.6
 WAIT_CALLS = 2.0
@@ -131,6 +142,7 @@ class Pacer:
         "_held",
         "_highest",
         "_kept",
+        "_lead_until",
         "_measured_at",
         "_most",
         "_next",
@@ -154,6 +166,7 @@ class Pacer:
         self._factor, self._climb = STEP, CLIMB_SECONDS
         self._next, self._next_count = 0.0, 0
         self._patience = PATIENCE_SECONDS
+        self._lead_until = 0.0
         self._measured_at = self._aftermath = 0.0
         # The pace before trouble began: 0 where there was none, negative where it is not to come back.
         self._former = 0.0
@@ -193,7 +206,7 @@ class Pacer:
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
         self.spacing.went_on()
-        wait = min(FIRST_WAIT_MOST, max(grace, run.seconds))
+        wait = min(OUTAGE_SECONDS if cause is Cause.OVERLOAD else FIRST_WAIT_MOST, max(grace, run.seconds))
         if cause is Cause.SLOPE:
             wait = CLIMB_WAIT
             self.phase = Phase.CLIMBING
@@ -211,6 +224,8 @@ class Pacer:
         self.spacing.grace = grace
         self.spacing.emptied(now)
         if mark < 0:
+            # It was sent before the first was known. What one wave costs is what the next one may.
+            self.gauge.price += 1
             return
         let_in = self.gauge.refused(mark)
         if not new_wave:
@@ -220,8 +235,10 @@ class Pacer:
             self._too_steep(count, now)
         else:
             self._learn(let_in, count, seconds, cause, now)
-        if count >= SURE:
+        if not 0 < count < SURE:
+            # Where nothing came back it is still empty.
             self.gauge.zero(let_in, sent_at)
+        if count >= SURE:
             self.spacing.went_on()
 
     def export(self, now: float) -> dict[str, float]:
@@ -299,37 +316,47 @@ class Pacer:
         self.phase = Phase.SEEKING
         self.spacing.rate = max(SLOWEST, rate)
         self._base = 0.0
-        self._factor = SEEK_STEP
+        self._lead_until = now + PATIENCE_SECONDS
         self._after(0.0, SEEK_CALLS, now)
 
     def _measure(self, count: int, seconds: float, now: float) -> None:
-        gauge, held, rose = self.gauge, self._held, self.phase is Phase.RISING
+        gauge, held = self.gauge, self._held
+        rose, sought = self.phase is Phase.RISING, self.phase is Phase.SEEKING
         before, price = gauge.rate, gauge.price
         gauge.measured(count, seconds)
         rate = gauge.rate
         self._patience = self._patience_for(before, count, price)
         # Half a call for what may have been left at either instant.
         sure = min(ANNOUNCED_SHARE * self._most, MARGIN * (count - 0.5) / seconds)
-        lost = gauge.burst < SMALL or SURPLUS[0] * held < rate < SURPLUS[1] * held
+        lost = self._shallow or SURPLUS[0] * held < rate < SURPLUS[1] * held
         if rose and lost and self._base > held and not (self._kept or gauge.deep(self.rate)):
             self._hold(min(self._base, STEP * held), now)
             self._promoted_from = max(sure, held)
         else:
             self._hold(sure, now)
-        if rose:
+        if rose or sought:
             self.spacing.hold_off(max(self._aftermath, min(AFTERMATH_FIRST, AFTERMATH_SHARE * gauge.burst / self.rate)))
             self._aftermath *= AFTERMATH_FADES
         self._measured_at = now
 
+    @property
+    def _shallow(self) -> bool:
+        """Whether the bucket keeps next to nothing."""
+        return self.gauge.burst < max(SMALL, SMALL_SECONDS * self.gauge.rate)
+
     def _patience_for(self, before: float, count: int, price: int) -> float:
         """Seconds to hold the rate that was measured from `count` calls at the price of so many refusals."""
-        rate = self.gauge.rate
-        if rate < TOP * self.gauge.best:
+        rate, best = self.gauge.rate, self.gauge.best
+        if rate < TOP * best:
             patience = PATIENCE_SECONDS
-        elif abs(rate - before) > SAME * before:
+        elif abs(rate - before) > SAME * before and (before or count < CERTAIN):
             patience = PATIENCE_KNOWN
         else:
-            patience = max(PATIENCE_KNOWN, price * PATIENCE_CALLS * min(1.0, count / PRECISE) / rate)
+            if self._shallow:
+                paid, kept = PATIENCE_SHALLOW, INFINITY
+            else:
+                paid, kept = price * PATIENCE_CALLS, KEPT_SHARE * self.gauge.burst / ((1.0 - MARGIN) * rate)
+            patience = max(PATIENCE_KNOWN, min(kept, paid * min(1.0, count / PRECISE) / rate))
         return max(patience, ANNOUNCED_PATIENCE) if rate > TOP * self._most else patience
 
     def _hold(self, rate: float, now: float) -> None:
@@ -349,8 +376,11 @@ class Pacer:
             self._climb = max(CLIMB_SECONDS, self._climb * CLIMB_SOONER)
             self._after(self._climb, 0, now)
         elif self.phase is Phase.SEEKING:
-            self.spacing.rate *= self._factor
             self._after(STEP_SECONDS, SEEK_CALLS, now)
+            if now < self._lead_until and self.rate * SEEK_STEP > SEEK_LEAD * self.gauge.pace(now):
+                return
+            self.spacing.rate *= SEEK_STEP
+            self._lead_until = now + PATIENCE_SECONDS
             if self.rate >= ANNOUNCED_SHARE * self._most:
                 self._patience = ANNOUNCED_PATIENCE
                 self._hold(ANNOUNCED_SHARE * self._most, now)
