@@ -36,8 +36,9 @@ BURST_MOST = 3600.0
 and the seconds of them that a bucket may hold."""
 
 FIRST_WAIT_MOST = 0.75
+FIRST_WAIT_SHARE = 0.8
 FIRST_WAITS = 4.0
-"""The first refusal holds everybody back for as long as the run before it took, at most so long: what comes back
+"""The first refusal holds everybody back for this share of the run before it, at most so many seconds: what comes back
 meanwhile is kept by any bucket that the run came from. The first pace spreads the run over four times that more."""
 
 SEEK_STEP = 1.5
@@ -67,7 +68,7 @@ SAME = 0.15
 many calls pay for each refusal since the last measurement (one in 150 is 0.007), less where fewer than `PRECISE` were
 measured. A bucket that keeps nothing loses what is held too low: there fewer pay for a rise."""
 
-CERTAIN = 100
+CERTAIN = 80
 KEPT_SHARE = 0.5
 """A first measurement of so many calls is precise enough to be held as long. Nothing is held for longer than it takes
 until what is left unused is this share of the bucket: the next rise spends it, beyond that it would run over."""
@@ -206,7 +207,7 @@ class Pacer:
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
         self.spacing.went_on()
-        wait = min(OUTAGE_SECONDS if cause is Cause.OVERLOAD else FIRST_WAIT_MOST, max(grace, run.seconds))
+        wait = min(OUTAGE_SECONDS if cause is Cause.OVERLOAD else FIRST_WAIT_MOST, max(grace, FIRST_WAIT_SHARE * run.seconds))
         if cause is Cause.SLOPE:
             wait = CLIMB_WAIT
             self.phase = Phase.CLIMBING
