@@ -133,7 +133,7 @@ def test_while_the_rate_is_sought_the_pace_does_not_run_far_ahead_of_what_was_le
         fastest = provider.pacer.rate
         provider.run(provider.now + 0.05)
     assert provider.pacer.phase is Phase.HOLDING
-    assert fastest <= 4.0 * 30.0
+    assert fastest <= 3.0 * 30.0
     assert provider.pacer.gauge.rate == pytest.approx(30.0, rel=0.05)
 
 
