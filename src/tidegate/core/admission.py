@@ -199,7 +199,8 @@ class Admission:
             self._observe(permit, outcome, now, out)
         if self.quotas.unproven:
             self._prove(permit, outcome, now, out)
-        self._answered(permit, now, out)
+        if permit.probe or self.breaker.failures:
+            self._answered(permit, now, out)
         permit.probe = False
         permit.learned = True
 

@@ -10,6 +10,7 @@ from math import inf
 from pydantic_core import from_json
 
 from tidegate.core.vocabulary import Cost, Inquiry, Usage
+from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Provider
 
 _MAX_BODY = 1 << 25
@@ -96,12 +97,17 @@ _EDGE = 4096
 
 
 def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
+    """As `read_body`, of a request to `path`."""
+    return read_body(provider, provider.endpoint(path), body)
+
+
+def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: bytes | None) -> Inquiry:
     """The model, input length, output bound and streaming wish of a request. Never raises, whatever the body is.
 
     A model named by the path (Azure's deployment) wins over the body's. `input_chars` is the length of the text that
-    will be counted as input; a picture, sound or file counts `provider.image_chars`. `max_output_tokens` is times `n`.
+    will be counted as input; a picture, sound or file counts `provider.image_chars`. `max_output_tokens` is times `n`. `place` is
+    what `Provider.endpoint` says of the path.
     """
-    place = provider.endpoint(path)
     model, streams = (place[1], place[0].streams) if place is not None else ("", False)
     if not body:
         return Inquiry(model, 0, None, streams)
@@ -190,10 +196,8 @@ def estimate(
         weight = charging.weight(inquiry.model)
         mean *= weight
         most = max(most, mean)
-    amounts = (0.0, given, given + most, given + mean, mean)
-    tokens, input_tokens, output_tokens, produced = charging.places
-    held = most if charging.gives_back else 0.0
-    return Cost(1.0, amounts[tokens], amounts[input_tokens], amounts[output_tokens], amounts[produced], weight, held)
+    tokens, input_tokens, output_tokens, produced = charging.choose((0.0, given, given + most, given + mean, mean))
+    return Cost(1.0, tokens, input_tokens, output_tokens, produced, weight, most if charging.gives_back else 0.0)
 
 
 def charged(provider: Provider, usage: Usage) -> Usage:
@@ -237,11 +241,16 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
     """
     total = 0
     for node in left:
-        if isinstance(node, str):
+        if type(node) is str:
             size = len(node)
             opaque = size > _DATA_URL and node[:5] == "data:" and ";base64," in node[:128]
             total += opaque_chars if opaque else size
-        elif isinstance(node, dict):
+        elif type(node) is dict:
+            if len(node) == 2 and not names:
+                role, text = node.get("role"), node.get("content")
+                if type(text) is str and type(role) is str and text[:5] != "data:":
+                    total += len(role) + len(text)  # what most messages are
+                    continue
             if "type" in node or "images" in node:
                 what = node.get("type")
                 if isinstance(what, str) and what in _OPAQUE:
@@ -257,7 +266,7 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
             left.extend(node.values())
             if names:
                 total += sum(map(len, node))
-        elif isinstance(node, list):
+        elif type(node) is list:
             if node and type(node[0]) is int:
                 total += _TOKEN_CHARS * len(node)
             else:

@@ -67,7 +67,7 @@ class GovernedCall(Turn, ABC):
         # A client that was wrapped is governed whatever answers it. In a process that merely has tidegate installed,
         # the tests of the SDKs, and of those who use them, must see what their mocks say.
         self.mocks = mark.any_host
-        inquiry = providers.read_inquiry(provider, route.path, sending.body)
+        inquiry = providers.read_body(provider, route.place, sending.body)
         if sending.model and not inquiry.model:
             inquiry = inquiry._replace(model=sending.model)
         self.provider = provider

@@ -23,7 +23,7 @@ from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import Mark, marked, provider_of
-from tidegate.transports.streams import StreamWatch
+from tidegate.transports.streams import KEPT, MOST_CHUNKS, StreamWatch
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
@@ -255,9 +255,12 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
 
     class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
         def __iter__(self) -> Iterator[bytes]:
+            keep, kept, trim = self._watch.keeping()
             try:
                 for chunk in self._stream:
-                    self._watch.saw(chunk)
+                    keep(chunk)
+                    if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+                        trim()
                     yield chunk
             except Exception as error:
                 self._watch.finish(error)
@@ -271,9 +274,12 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
 
     class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
+            keep, kept, trim = self._watch.keeping()
             try:
                 async for chunk in self._stream:
-                    self._watch.saw(chunk)
+                    keep(chunk)
+                    if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+                        trim()
                     yield chunk
             except Exception as error:
                 self._watch.finish(error)

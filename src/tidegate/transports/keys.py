@@ -15,7 +15,7 @@ from tidegate.registries import RateLimitRegistry
 class Route:
     """Where requests go, without the query, and which provider's table holds there; equal ones need not be the same."""
 
-    __slots__ = ("facts", "host", "names", "path", "port", "provider", "scheme")
+    __slots__ = ("facts", "host", "names", "path", "place", "port", "provider", "scheme")
 
     def __init__(self, provider: providers.Provider, scheme: str, host: str, port: int | None, path: str) -> None:
         self.provider = provider
@@ -23,6 +23,7 @@ class Route:
         self.host = host
         self.port = port
         self.path = path
+        self.place = provider.endpoint(path)
         self.names = _credential_names(provider)
         self.facts = (provider.name, scheme, host, port, path)
 
