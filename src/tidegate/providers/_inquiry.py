@@ -67,6 +67,8 @@ _READ = {
 }
 """What is read of a request's fields; whatever else it says is left alone."""
 
+_KNOWN = _READ.keys()
+
 _OPAQUE = frozenset(
     {
         "image_url",
@@ -105,8 +107,8 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
     """The model, input length, output bound and streaming wish of a request. Never raises, whatever the body is.
 
     A model named by the path (Azure's deployment) wins over the body's. `input_chars` is the length of the text that
-    will be counted as input; a picture, sound or file counts `provider.image_chars`. `max_output_tokens` is times `n`. `place` is
-    what `Provider.endpoint` says of the path.
+    will be counted as input; a picture, sound or file counts `provider.image_chars`. `max_output_tokens` is times `n`.
+    `place` is what `Provider.endpoint` says of the path.
     """
     model, streams = (place[1], place[0].streams) if place is not None else ("", False)
     if not body:
@@ -120,19 +122,18 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
         model = _model(request.get("model"))
     texts: list[object] = []
     schemas: list[object] = []
-    bounded = False
-    for key, value in request.items():
-        what = _READ.get(key)
+    bound = None
+    for key in request.keys() & _KNOWN:
+        what = _READ[key]
         if what is _TEXT:
-            texts.append(value)
+            texts.append(request[key])
         elif what is _SCHEMA:
-            schemas.append(value)
-        elif what is _BOUND:
-            bounded = True
+            schemas.append(request[key])
+        elif bound is None:
+            bound = _bound(request)
     chars = _chars(texts, provider.image_chars, 0)
     if schemas:
         chars += _chars(schemas, provider.image_chars, 1)
-    bound = _bound(request) if bounded else None
     return Inquiry(model, chars, bound, request.get("stream", streams) is True)
 
 
@@ -182,14 +183,15 @@ def estimate(
     `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, whatever its length) are learned per key;
     unusable ones of the first two count as 4 and 0.
     """
-    ratio = chars_per_token if 0.0 < chars_per_token < inf else float(_TOKEN_CHARS)
+    _, chars, bound, _ = inquiry
     mean = mean_output if 0.0 < mean_output < inf else 0.0
-    given = inquiry.input_chars / ratio
+    given = chars / (chars_per_token if 0.0 < chars_per_token < inf else _TOKEN_CHARS)
     if fixed_tokens:
         given = max(min(1.0, given), given + fixed_tokens)
-    bound = inquiry.max_output_tokens
-    most = mean if bound is None else float(bound)
-    mean = min(mean, most)
+    most = mean
+    if bound is not None:
+        most = float(bound)
+        mean = min(mean, most)
     charging = provider.charging
     weight = 1.0
     if charging.burndown:
@@ -241,11 +243,7 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
     """
     total = 0
     for node in left:
-        if type(node) is str:
-            size = len(node)
-            opaque = size > _DATA_URL and node[:5] == "data:" and ";base64," in node[:128]
-            total += opaque_chars if opaque else size
-        elif type(node) is dict:
+        if type(node) is dict:
             if len(node) == 2 and not names:
                 role, text = node.get("role"), node.get("content")
                 if type(text) is str and type(role) is str and text[:5] != "data:":
@@ -266,6 +264,10 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
             left.extend(node.values())
             if names:
                 total += sum(map(len, node))
+        elif type(node) is str:
+            size = len(node)
+            opaque = size > _DATA_URL and node[:5] == "data:" and ";base64," in node[:128]
+            total += opaque_chars if opaque else size
         elif type(node) is list:
             if node and type(node[0]) is int:
                 total += _TOKEN_CHARS * len(node)

@@ -7,8 +7,9 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
@@ -48,10 +49,11 @@ class HttpxCall(GovernedCall):
         with Cell():
             return self._send(permit)
 
-    async def asend(self, permit: Permit) -> Sent:
+    def asend(self, permit: Permit) -> Awaitable[Sent]:
         """One attempt, marked as such where something else that is governed may lie below."""
-        if self.direct:
-            return await self._asend(permit)
+        return self._asend(permit) if self.direct else self._within(permit)
+
+    async def _within(self, permit: Permit) -> Sent:
         with Cell():
             return await self._asend(permit)
 
@@ -163,7 +165,7 @@ class Stack:
             else:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
             query = url.query if route.provider.query_credential else b""
-            call = HttpxCall(mark, Sending(route, request.headers.raw, body, replayable, model, query))
+            call = HttpxCall(mark, Sending(route, _headers(request.headers), body, replayable, model, query))
             call.direct = _direct(client, self.networks)
         except Exception:
             unreadable()
@@ -202,6 +204,16 @@ def _found(mark: Mark, url: Any) -> Route | None:
     host, path = url.host, url.path
     provider = provider_of(mark, host, path)
     return Route(provider, url.scheme, host, url.port, path) if provider is not None else None
+
+
+def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:
+    # `raw` makes a list in Python at each call: most of what it costs to find the credential.
+    known = getattr(headers, "_list", None)
+    return map(_LOWER_AND_VALUE, known) if known is not None else headers.raw
+
+
+_LOWER_AND_VALUE = itemgetter(1, 2)
+"""Of what httpx 0.28 and httpx2 2.16 keep of a header: its name as it was sent and in lower case, its value."""
 
 
 def _direct(client: Any, networks: tuple[type, ...]) -> bool:

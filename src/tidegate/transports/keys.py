@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qs
@@ -31,11 +32,12 @@ class Route:
 class Sending(NamedTuple):
     """A request as its HTTP stack sees it, before it is queued.
 
-    `headers` are its raw pairs, in any case; `body` is None where it cannot be read twice. `query` is the raw one.
+    `headers` are its raw pairs, in any case, read once; `body` is None where it cannot be read twice. `query` is the
+    raw one.
     """
 
     route: Route
-    headers: list[tuple[bytes, bytes]]
+    headers: Iterable[tuple[bytes, bytes]]
     body: bytes | None
     replayable: bool
     model: str = ""
@@ -46,9 +48,12 @@ def key_of(registry: RateLimitRegistry, sending: Sending, inquiry: Inquiry) -> K
     """Whose quota the request counts against; keys are interned, so that a client's next request finds its own."""
     route = sending.route
     provider, names = route.provider, route.names
-    secrets = tuple([pair for pair in sending.headers if pair[0] in names])
-    if not secrets:
-        secrets = tuple([(name.lower(), value) for name, value in sending.headers if name.lower() in names])
+    headers = dict(sending.headers)
+    found: Iterable[bytes] = names.intersection(headers)
+    if not found:
+        headers = {name.lower(): value for name, value in headers.items()}
+        found = names.intersection(headers)
+    secrets = tuple([(name, headers[name]) for name in sorted(found)])
     if sending.query and provider.query_credential:
         secrets += _asked(provider, sending.query)
     if provider.credential_part is not None:
