@@ -8,7 +8,7 @@ import platform
 import random
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in ruled)
 
 
-def conclude(name: str, figures: dict[str, Any], checks: Sequence[Check], *, brief: bool = False) -> int:
+def conclude(name: str, figures: Mapping[str, object], checks: Sequence[Check], *, brief: bool = False) -> int:
     """Writes `results/<name>.json`, prints what was accepted and what was missed; returns the exit code.
 
     With `brief` only what was missed is printed.

@@ -14,7 +14,9 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import httpx2
 import openai
@@ -43,7 +45,7 @@ class Empty(httpx2.AsyncClient):
         """As `Stack.asend`."""
         return _drive(wrapped, args, kwargs)
 
-    send = patched(httpx2.AsyncClient.send)  # type: ignore[assignment]
+    send = patched(httpx2.AsyncClient.send)
 
 
 async def _drive(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -81,16 +83,13 @@ async def steps(governed: openai.AsyncOpenAI) -> dict[str, list[list[float]]]:
     def beginning(self: Turn) -> Permit | None:
         for each in range(AGAIN):
             permit = timed("admit", each, lambda: begin(self))
-            timed("settle", each, lambda permit=permit: self.registry.settle(permit, good(200)))
+            timed("settle", each, partial(self.registry.settle, permit, good(200)))
         return begin(self)
 
     call = chat(governed)
     await sequential(call)(200)
-    httpx.Stack._call, Turn.begin = reading, beginning  # type: ignore[method-assign]
-    try:
+    with patch.object(httpx.Stack, "_call", reading), patch.object(Turn, "begin", beginning):
         await sequential(call)(COUNTED)
-    finally:
-        httpx.Stack._call, Turn.begin = read, begin  # type: ignore[method-assign]
     return found
 
 

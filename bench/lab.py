@@ -13,8 +13,9 @@ from pathlib import Path
 
 from bench import overhttp, virtual
 from bench.common import RESULTS, conclude, markdown, table
+from bench.families import FAMILIES
 from bench.measures import COLUMNS, Run, checks, figures, medians
-from bench.scenarios import FAMILIES, NAMES, ROWS, Row
+from bench.scenarios import NAMES, ROWS, Row
 from bench.varying import varied
 
 Runner = Callable[[Row, int], Run]

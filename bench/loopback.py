@@ -74,8 +74,9 @@ def streamed(client: openai.AsyncOpenAI) -> Call:
     """The same as a stream, read to its end."""
 
     async def call() -> object:
-        messages = [{"role": "user", "content": PROMPT}]
-        stream = await client.chat.completions.create(model="m", messages=messages, stream=True)  # type: ignore[call-overload]
+        stream = await client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": PROMPT}], stream=True
+        )
         return [chunk async for chunk in stream]
 
     return call

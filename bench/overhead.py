@@ -199,7 +199,7 @@ def main() -> int:
     rows = [[f"{waiting:,} waiting", str(spread(figures))] for waiting, figures in by_depth.items()]
     table("CPU us an admission from the line", ("", "median [quartiles]"), rows)
     checks = judged(pairs, by_row, by_depth, wall)
-    figures = {name: each.figures() for name, each in pairs.items()}
+    figures: dict[str, object] = {name: each.figures() for name, each in pairs.items()}
     figures |= {"registry_per_second": by_row, "us_an_admission": by_depth, "wall_times_plain": wall}
     return conclude("overhead", figures, checks)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from bench.trace import Trace
+from bench.trace import Trace, per_second
 
 matplotlib.use("svg")
 from matplotlib import pyplot  # after the backend is chosen
@@ -65,30 +64,18 @@ def draw(trace: Trace, path: Path) -> None:
         for panel, axis in zip(panels, axes, strict=True):
             panel(axis, trace)
             axis.axvline(trace.oracle.makespan, color=ORACLE, linewidth=0.9, linestyle=(0, (1, 2)))
-        axes[0].set_xlim(0.0, _end(trace))
+        axes[0].set_xlim(0.0, trace.end)
         axes[-1].set_xlabel("seconds (the dotted line: where the oracle is done)")
-        figure.suptitle(_title(trace), x=0.01, ha="left", fontsize=9.5, color="#1f2933")
+        figure.suptitle(trace.title, x=0.01, ha="left", fontsize=9.5, color="#1f2933")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
         pyplot.close(figure)
 
 
-def _end(trace: Trace) -> float:
-    return 1.03 * max(trace.oracle.makespan, trace.times[-1] if trace.times else trace.makespan)
-
-
-def _title(trace: Trace) -> str:
-    ratio, share = trace.makespan / trace.oracle.makespan, len(trace.refused) / trace.row.count
-    return f"{trace.row.name}: {ratio:.3f} of the oracle's time, {share:.3f} refusals a call"
-
-
 def _rate(axis: Any, trace: Trace) -> None:
-    end = _end(trace)
-    width = end / BINS
-    edges = [width * place for place in range(BINS + 1)]
-    axis.stairs(_per_second(trace.oracle.admitted_at, edges), edges, color=ORACLE, label="oracle", linewidth=1.0)
-    ours = [at for at in trace.admitted if at <= end]
-    axis.stairs(_per_second(ours, edges), edges, color=OURS, label="admitted")
+    edges = [trace.end / BINS * place for place in range(BINS + 1)]
+    axis.stairs(per_second(trace.oracle.admitted_at, edges), edges, color=ORACLE, label="oracle", linewidth=1.0)
+    axis.stairs(per_second(trace.admitted, edges), edges, color=OURS, label="admitted")
     if not all(map(math.isnan, trace.pace)):
         axis.plot(trace.times, trace.pace, color=PACE, linewidth=1.0, label="pace")
     for instants, label, color in ((trace.refused, "429", REFUSED), (trace.met_outage, "met the outage", "#7a0c1e")):
@@ -97,16 +84,6 @@ def _rate(axis: Any, trace: Trace) -> None:
     axis.set_ylabel("calls a second")
     axis.set_ylim(bottom=0.0)
     _legend(axis)
-
-
-def _per_second(instants: Iterable[float], edges: Sequence[float]) -> list[float]:
-    width = edges[1] - edges[0]
-    counts = [0] * (len(edges) - 1)
-    for at in instants:
-        place = int(at / width)
-        if place < len(counts):
-            counts[place] += 1
-    return [count / width for count in counts]
 
 
 def _concurrency(axis: Any, trace: Trace) -> None:
@@ -140,21 +117,16 @@ def _filled(line: list[float], trace: Trace) -> list[float]:
 
 
 def _gates(axis: Any, trace: Trace) -> None:
-    seen: dict[str, None] = {}
-    for gate, samples in groupby(
-        zip(trace.times, trace.gates, strict=True), key=lambda pair: pair[1].partition(" ")[0]
-    ):
-        instants = [at for at, _ in samples]
-        if gate:
-            step = trace.times[1] - trace.times[0] if len(trace.times) > 1 else 0.0
-            axis.axvspan(instants[0], instants[-1] + step, color=GATES.get(gate, "#55606d"), alpha=0.75, linewidth=0)
-            seen[gate] = None
+    bound = trace.bound()
+    for gate, start, end in bound:
+        axis.axvspan(start, end, color=GATES.get(gate, "#55606d"), alpha=0.75, linewidth=0)
     axis.set_yticks([])
     axis.grid(False)
     axis.set_ylabel("gate", rotation=0, ha="right", va="center")
-    handles = [pyplot.Rectangle((0, 0), 1, 1, color=GATES.get(gate, "#55606d"), alpha=0.75) for gate in seen]
+    names = list(dict.fromkeys(gate for gate, _, _ in bound))
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=GATES.get(gate, "#55606d"), alpha=0.75) for gate in names]
     if handles:
-        axis.legend(handles, list(seen), loc="upper left", bbox_to_anchor=(1.0, 1.6), borderaxespad=0.2)
+        axis.legend(handles, names, loc="upper left", bbox_to_anchor=(1.0, 1.6), borderaxespad=0.2)
 
 
 def _legend(axis: Any) -> None:

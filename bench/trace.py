@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from bench.scenarios import Row
 from bench.virtual import Laboratory
@@ -43,6 +45,27 @@ class Trace:
     met_outage: tuple[float, ...] = ()
     makespan: float = 0.0
 
+    @property
+    def end(self) -> float:
+        """The last second that a figure shows."""
+        return 1.03 * max(self.oracle.makespan, self.times[-1] if self.times else self.makespan)
+
+    @property
+    def title(self) -> str:
+        """What came of it, in a line."""
+        ratio, share = self.makespan / self.oracle.makespan, len(self.refused) / self.row.count
+        return f"{self.row.name}: {ratio:.3f} of the oracle's time, {share:.3f} refusals a call"
+
+    def bound(self) -> list[tuple[str, float, float]]:
+        """Which gate held the line back from when to when, in seconds; not which of its quotas."""
+        step = self.times[1] - self.times[0] if len(self.times) > 1 else 0.0
+        found = []
+        for gate, samples in groupby(zip(self.times, self.gates, strict=True), lambda pair: pair[1].partition(" ")[0]):
+            instants = [at for at, _ in samples]
+            if gate:
+                found.append((gate, instants[0], instants[-1] + step))
+        return found
+
     def sample(self, laboratory: Laboratory) -> None:
         """Adds an instant."""
         now = laboratory.now
@@ -62,6 +85,17 @@ class Trace:
         self.gates.append(key.gate if key.waiting else "")
         for quota in key.quotas:
             _put(self.mirrored, quota.name, quota.level / quota.limit if quota.limit else math.nan, before)
+
+
+def per_second(instants: Iterable[float], edges: Sequence[float]) -> list[float]:
+    """How many a second there were between each two of the edges, which are evenly apart and begin with 0."""
+    width = edges[1] - edges[0]
+    counts = [0] * (len(edges) - 1)
+    for at in instants:
+        place = int(at / width)
+        if place < len(counts):
+            counts[place] += 1
+    return [count / width for count in counts]
 
 
 def _pace(laboratory: Laboratory) -> float:

@@ -19,7 +19,7 @@ from bench.network import SETUP, TRAVEL, Network
 from bench.scenarios import MODELS, Row
 from bench.world import VirtualCall, World
 from tidegate import providers
-from tidegate.core.exchange import Policy, Sent
+from tidegate.core.dialogue import Policy, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
 from tidegate.providers import Provider

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.common import MICRO, Check, conclude, table
-from tidegate.core.exchange import Ended, Policy, Sent
+from tidegate.core.dialogue import Ended, Policy, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
 from tidegate.drive import adrive

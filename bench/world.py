@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.core.exchange import Ended, Ending, Resume, Send, Sent
+from tidegate.core.dialogue import Ended, Ending, Resume, Send, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Kind
 from tidegate.registries import RateLimitRegistry

@@ -14,6 +14,7 @@ import pytest
 
 import bench.peers.__main__ as program
 from bench.environments import Environment, normal
+from bench.families import SILENT
 from bench.peers import catalogue
 from bench.peers.catalogue import HERE, NAMES, OURS, PEERS, PINS, Peer
 from bench.peers.drivers.work import Work
@@ -22,7 +23,7 @@ from bench.peers.playing import play
 from bench.peers.report import cells, page
 from bench.peers.runs import Middle, Run, keep, kept
 from bench.peers.verdict import standing, verdict
-from bench.scenarios import SILENT, Row, row_named
+from bench.scenarios import Row, row_named
 from tidegate.testing import Limit, Scenario
 
 DRIVERS = HERE / "drivers"

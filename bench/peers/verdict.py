@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from bench.families import UNLIMITED
 from bench.peers.catalogue import OURS, PEERS
 from bench.peers.runs import Middle
-from bench.scenarios import UNLIMITED, row_named
+from bench.scenarios import row_named
 
 LEVEL = 0.02
 """Shares of the makespan within which two are level: what the last latencies and the machine move it by."""

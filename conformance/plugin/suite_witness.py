@@ -16,6 +16,7 @@ import json
 import os
 import socket
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -35,12 +36,12 @@ def install() -> None:
 
     put, begin = Patches.put, govern.GovernedCall.__init__
 
-    def counted(patches: Patches, target: Any, method: str, wrapper: Wrapper) -> Any:
+    def counted(self: Patches, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
         def seen(*call: Any) -> Any:
             counts["seen"] += 1
             return wrapper(*call)
 
-        return put(patches, target, method, seen)
+        return put(self, target, method, seen)
 
     def begun(self: Any, *args: Any, **kwargs: Any) -> None:
         counts["governed"] += 1

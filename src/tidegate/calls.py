@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
+from tidegate.core.dialogue import Ended, Ending, Policy, Sent
 from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Ended, Ending, Policy, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from tidegate.core.exchange import Ended, Flow, Resume, Send, Sent
+from tidegate.core.dialogue import Ended, Flow, Resume, Send, Sent
 from tidegate.core.permit import Permit
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX

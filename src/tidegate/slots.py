@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tidegate.core.admission import Admission, Out
+from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
+from tidegate.core.gates import Out
 from tidegate.core.permit import Permit
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost

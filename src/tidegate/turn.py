@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.core import events
-from tidegate.core.exchange import Begun, Flow, Policy, Sent, exchange
+from tidegate.core.dialogue import Begun, Flow, Policy, Sent
+from tidegate.core.exchange import exchange
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import OK, Key, Kind, Outcome
 from tidegate.line import Waiter, Waker
@@ -17,7 +18,7 @@ class Turn(Waiter):
     """One call at a key, from its coming to its end; `tidegate.drive` runs it.
 
     Most calls pass at once and are answered: `begin` and `concluded` are all they need. Any other goes on, or begins,
-    as an exchange, in which the turn itself stands in the line (`tidegate.core.exchange.Seat`). `window` is the
+    as an exchange, in which the turn itself stands in the line (`tidegate.core.dialogue.Seat`). `window` is the
     provider's usual window in seconds; calls of equal `priority` are first come, first served.
     """
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bench.scenarios import HEADERS, LATENCY, Row
+from bench.families import HEADERS
+from bench.scenarios import LATENCY, Row
 from tidegate.testing import Distribution, Fault, Limit, Scenario
 
 QUICK = Scenario(dialect="openai", limiters=(Limit(limit=20, window=1.0),), latency=LATENCY)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bench import common, lab, overhttp
+from bench.families import KNEE, OUTAGE
 from bench.measures import behind, checks, displacement
-from bench.scenarios import KNEE, OUTAGE
 from tests.bench.rows import REJECTING, SMALL, STREAMED
 from tidegate.testing import Counts, Schedule, Truth
 

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
+from bench.families import FAMILIES
 from bench.lab import DOCS, SHOWN
-from bench.scenarios import FAMILIES, NAMES, ROWS, row_named
+from bench.scenarios import NAMES, ROWS, row_named
 from bench.varying import varied
 from tidegate.testing import Scenario
 

@@ -9,7 +9,6 @@ import pytest
 from bench import virtual
 from bench.measures import Run
 from bench.scenarios import row_named
-from bench.trace import record
 from bench.virtual import Laboratory
 from tests.bench.rows import REJECTING, SMALL, STREAMED
 from tidegate.settings import Settings
@@ -91,29 +90,6 @@ def test_prompts_are_as_long_as_the_tokens_of_the_provider_say() -> None:
     laboratory.run()
     (key,) = laboratory.registry.snapshot().keys.values()
     assert key.chars_per_token == pytest.approx(2.0, rel=0.1)
-
-
-@pytest.mark.parametrize("name", ["silent-changing", "outage", "fixed-windows"])
-def test_watching_changes_nothing(name: str) -> None:
-    row = row_named(name)
-    row = replace(row, count=row.count // 3)
-    laboratory = Laboratory(row, 0)
-    laboratory.run()
-    trace = record(row, 0)
-    assert trace.admitted == laboratory.accounts.truth().admitted_at
-    assert trace.makespan == laboratory.makespan
-
-
-def test_a_trace_has_a_figure_for_every_instant() -> None:
-    trace = record(SMALL, 0)
-    count = len(trace.times)
-    assert count > 100
-    assert trace.times == sorted(trace.times)
-    assert all(len(line) == count for line in (trace.limit, trace.in_flight, trace.waiting, trace.pace, trace.gates))
-    assert {name: len(line) for name, line in {**trace.true, **trace.mirrored}.items()} == {"requests": count}
-    assert len(trace.admitted) == SMALL.count
-    assert max(trace.in_flight) <= SMALL.callers
-    assert any(gate.startswith("quota") for gate in trace.gates)
 
 
 def test_without_limits_the_plain_sdk_is_as_quick_as_the_governed_one_whose_callers_pass_at_once() -> None:

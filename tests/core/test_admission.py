@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission import ABSURD_HINT, Admission
+from tidegate.core.admission import Admission
 from tidegate.core.breaker import SILENCE_LEAST, State
+from tidegate.core.patience import READ_CALLS, READ_SECONDS
 from tidegate.core.permit import Permit
-from tidegate.core.quota import READ_CALLS, READ_SECONDS
+from tidegate.core.refusal import ABSURD_HINT
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
 

@@ -61,6 +61,22 @@ def test_a_limit_that_changes_has_no_known_portion() -> None:
     assert quotas.ready_at(Cost(), 2.0) == (2.0, "")
 
 
+def test_of_two_quotas_of_requests_the_one_that_is_divided_is_found() -> None:
+    quotas = Quotas()
+    day = Reading("day", "requests", "continuous", 50_000.0, 40_000.0, None, 86_400.0)
+    quotas.observe([day, bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
+    assert quotas.portion(1.0, iter([0.9] * 10), 0.5, 1.01) == "requests-1s"
+
+
+def test_a_portion_goes_with_the_quota_that_it_was_one_of() -> None:
+    quotas = Quotas()
+    quotas.seed(bucket(600.0, 580.0), "continuous", 0.0)
+    assert quotas.portion(1.0, [0.9] * 10, 0.5, 1.01) == "requests-1s"
+    quotas.prove({"tokens"}, forget=True)
+    quotas.observe([], 12, 2.0, 2.0, [])
+    assert not quotas.mirrors
+
+
 def test_what_refuses_on_is_no_portion() -> None:
     portion = Portion(Window(Reading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0), 0.0), "requests", 600.0)
     for _ in range(STRIKES):

@@ -5,6 +5,7 @@ import pytest
 from tests.core.values import bucket, fixed
 from tidegate.core.bucket import Bucket
 from tidegate.core.quota import Quotas
+from tidegate.core.refusal import lacking
 from tidegate.core.rolling import Rolling
 from tidegate.core.vocabulary import Cost, Reading
 from tidegate.core.window import Window
@@ -76,22 +77,22 @@ def test_the_scarcest_share_is_of_the_quotas_that_nothing_paces(quotas: Quotas) 
 
 
 def test_a_refusal_is_explained_by_the_quota_that_its_own_readings_show_too_low(quotas: Quotas) -> None:
-    assert quotas.lacking(Cost(tokens=500.0), (bucket(60.0, 3.0), tokens(400.0)), 0.0) == "tokens"
-    assert quotas.lacking(Cost(tokens=100.0, produced=350.0), (tokens(400.0),), 0.0) == "tokens"
+    assert lacking(quotas.mirrors, Cost(tokens=500.0), (bucket(60.0, 3.0), tokens(400.0)), 0.0) == "tokens"
+    assert lacking(quotas.mirrors, Cost(tokens=100.0, produced=350.0), (tokens(400.0),), 0.0) == "tokens"
 
 
 def test_readings_that_show_room_explain_nothing_however_low_the_copy_is(quotas: Quotas) -> None:
     quotas.mirrors["requests"].debit(9.0, 0.0, 2, 0.0)
-    assert quotas.lacking(Cost(), (), 0.0) == "requests"
-    assert quotas.lacking(Cost(), (tokens(400.0),), 0.0) == ""
+    assert lacking(quotas.mirrors, Cost(), (), 0.0) == "requests"
+    assert lacking(quotas.mirrors, Cost(), (tokens(400.0),), 0.0) == ""
 
 
 def test_without_readings_the_nearest_quota_with_under_a_twentieth_left_explains() -> None:
     quotas = Quotas()
     quotas.observe((bucket(60.0, 3.0), tokens(2000.0)), 1, 0.0, 0.0, [])
-    assert quotas.lacking(Cost(tokens=10.0), (), 0.0) == "requests"
-    assert quotas.lacking(Cost(tokens=10.0), (bucket(name="unheard of"),), 0.0) == "requests"
-    assert quotas.lacking(Cost(requests=0.0, tokens=10.0), (), 0.0) == ""
+    assert lacking(quotas.mirrors, Cost(tokens=10.0), (), 0.0) == "requests"
+    assert lacking(quotas.mirrors, Cost(tokens=10.0), (bucket(name="unheard of"),), 0.0) == "requests"
+    assert lacking(quotas.mirrors, Cost(requests=0.0, tokens=10.0), (), 0.0) == ""
 
 
 @pytest.mark.parametrize(

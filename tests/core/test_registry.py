@@ -8,7 +8,7 @@ import pytest
 
 from tests.core.values import ABANDONED, KEY, OK, Standing, answer, bucket, refusal
 from tidegate.core import events
-from tidegate.core.exchange import Ended, Ending, Policy, Resume, Wait
+from tidegate.core.dialogue import Ended, Ending, Policy, Resume, Wait
 from tidegate.core.vocabulary import Cost, Key, Reading
 from tidegate.errors import PermitMisuse
 from tidegate.line import Waiter

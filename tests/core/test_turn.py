@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
+from tidegate.core.dialogue import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
 from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost
 from tidegate.line import Waker

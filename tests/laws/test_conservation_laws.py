@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.core.values import bucket, fixed
 from tidegate.core.bucket import Bucket
 from tidegate.core.mirror import Mirror
-from tidegate.core.quota import Charge, Quotas
+from tidegate.core.quota import Quotas
 from tidegate.core.rolling import Rolling
+from tidegate.core.tab import Charge
 from tidegate.core.vocabulary import Cost
 from tidegate.core.window import Window
 

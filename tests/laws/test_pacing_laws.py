@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import Caller, buckets, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.core.admission import Admission
-from tidegate.core.exchange import Ending
+from tidegate.core.dialogue import Ending
 from tidegate.core.limit import TRIAL_GRACE
 from tidegate.core.pacer import SLOWEST
 from tidegate.settings import Settings

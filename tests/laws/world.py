@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from bench import world
 from bench.world import VirtualCall
+from tidegate.core.dialogue import Policy, Sent
 from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Policy, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
 from tidegate.settings import Settings

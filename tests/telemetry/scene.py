@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.core.values import KEY
+from tidegate.core.dialogue import Flow, Policy, Resume, Sent
 from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Flow, Policy, Resume, Sent
 from tidegate.core.vocabulary import Cost, Key, Outcome
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings

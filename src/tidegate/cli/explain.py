@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate import providers
-from tidegate.core.admission import ABSURD_HINT
+from tidegate.core.refusal import ABSURD_HINT
 from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome
 from tidegate.settings import Settings
 from tidegate.transports.keys import Route, base_url

@@ -18,34 +18,17 @@ What it does not do: no clock, no randomness, no decision about anything but thi
 from __future__ import annotations
 
 from tidegate.core.derive import DEFAULT_WINDOW, usable_window
-from tidegate.core.ledger import INFINITY, Debit, Ledger
+from tidegate.core.ledger import Debit
+from tidegate.core.margin import Margin
+from tidegate.core.mirror import Mirror
 from tidegate.core.period import Period
 from tidegate.core.vocabulary import Reading, Refill
 from tidegate.core.worth import SCALE_STEP, Worth
-
-MARGIN_REQUESTS = 0.5
-MARGIN_SHARE = 0.002
-MARGIN_SECONDS = 0.25
-"""Kept in hand so that jitter between two sends does not overdraw: half a request, or what comes back in a quarter of a
-second where that is less; 0.2 % of a token limit."""
-
-LONG_WINDOW = 3600.0
-"""Seconds; the refusal of a longer one is final for its call (a day's), so nothing is spared there."""
 
 BRIM_SECONDS = 0.005
 SPILT_MOST = 0.25
 """A bucket that holds hardly more than one request cannot keep anything in hand: it is left full for so long before
 each, and what comes back meanwhile, a quarter of a request at most, is lost."""
-
-UNSURE_MOST = 1.0
-UNSURE_SECONDS = 0.5
-"""Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
-answer took longer than the quickest, but within the second time. A client that is slow to send (busy loops, new
-connections) is seen by that."""
-
-SLACK_SHARE = 0.005
-SLACK_MOST = 0.05
-"""Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit; halved in each window."""
 
 REORDER_FIRST = 0.2
 REORDER_BOUNDS = (0.01, 0.5)
@@ -77,13 +60,12 @@ SCALE_REORDER = 0.05
 """Seconds; nothing is learned of the worth of estimates while requests overtake each other by more."""
 
 
-class Bucket:
+class Bucket(Mirror):
     """The mirror of one continuously refilled quota of one key; `rate` is in units that come back per second."""
 
     __slots__ = (
         "_anchor_at",
         "_anchor_level",
-        "_anchor_order",
         "_anchor_remaining",
         "_brim",
         "_ceiling",
@@ -91,51 +73,32 @@ class Bucket:
         "_drag",
         "_drag_seen",
         "_held",
-        "_quickest",
+        "_margin",
         "_reorder",
-        "_slack",
         "_spilt",
-        "_unsure",
         "_worth",
-        "ledger",
-        "limit",
-        "name",
         "period",
         "rate",
-        "reserved",
-        "room",
-        "scale",
-        "since",
-        "stood",
-        "unit",
-        "used",
         "window",
     )
 
+    window: float
+
     def __init__(self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW) -> None:
-        self.name = reading.name
-        self.unit = reading.unit
-        self.limit = min(MOST, max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0))
+        super().__init__(reading, now)
+        self.limit = min(MOST, self.limit)
         self.window = usable_window(reading.window, default_window)
         self.rate = self.limit / self.window
-        self.scale = 1.0
-        self.room = 0.0
-        self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self.period = Period(self.window)
         self._brim, self._spilt = self.limit, 0.0
-        self._anchor_order = -1
         self._anchor_at = now
         self._anchor_level = self.limit
         self._ceiling = self.limit
         self._ceiling_at = now
-        self.ledger = Ledger()
-        self.reserved = 0.0
         self._anchor_remaining = self.limit
         self._worth = Worth(self.limit, now)
-        self._slack = 0.0
+        self._margin = Margin(self.unit == "requests")
         self._reorder = REORDER_FIRST
-        self._quickest = INFINITY
-        self._unsure = 0.0
         self._held = 0.0
         self._drag = self._drag_seen = 0.0
 
@@ -143,16 +106,6 @@ class Bucket:
     def turned(self) -> Refill | None:
         """How the quota comes back, where that turned out not to be continuously."""
         return self.period.turned
-
-    @property
-    def declared(self) -> float | None:
-        """Its window."""
-        return self.window
-
-    @property
-    def paces(self) -> bool:
-        """True: the instant of the next free unit is known."""
-        return True
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
@@ -162,15 +115,15 @@ class Bucket:
         ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
         return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
 
-    def comes_back_at(self, now: float) -> float | None:
-        """None: it comes back bit by bit, never all at once."""
-        return None
-
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit; what is above the limit fits alone, in a full bucket."""
         if amount + reserve <= 0.0:
             return now
-        need = min(amount * self.scale + reserve + self._margin(), self._brim)
+        noise = 0.0
+        if self.unit != "requests" and not self._held:  # what is charged as it is produced is no estimate
+            noise = self._worth.noise(self.ledger.total, self.limit)
+        margin = self._margin.kept(self.limit, self.rate, self.window, noise)
+        need = min(amount * self.scale + reserve + margin, self._brim)
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
@@ -219,8 +172,7 @@ class Bucket:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
             return  # nothing was known yet
-        step = 1.0 if self.unit == "requests" else self.limit * SLACK_SHARE
-        self._slack = min(self._slack + step, self.limit * SLACK_MOST)
+        self._margin.refused(self.limit)
 
     def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
@@ -257,12 +209,8 @@ class Bucket:
             unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
             self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
             self.scale = self._worth.scale
-        self._slack *= 0.5 ** (max(0.0, sent_at - self._anchor_at) / self.window)
+        self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
-        if self.unit == "requests":
-            self._quickest = min(self._quickest, now - sent_at)
-            longest = UNSURE_SECONDS if self.window <= LONG_WINDOW else INFINITY
-            self._unsure = min(UNSURE_MOST, self.rate * min(longest, now - sent_at - self._quickest))
         self._anchor_remaining = level
         self._advance(now)
         seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
@@ -313,17 +261,6 @@ class Bucket:
         taken = max(-self.rate, min(self.rate, taken))
         self._drag_seen += min(DRAG_NOISE, since / (since + DRAG_MEMORY)) * (taken - self._drag_seen)
         self._drag = min(DRAG_MOST * self.rate, max(0.0, self._drag_seen - DRAG_NOISE * self.rate))
-
-    def _margin(self) -> float:
-        if self.unit != "requests":
-            base = self.limit * MARGIN_SHARE
-            if not self._held:  # what is charged as it is produced is no estimate
-                base += self._worth.noise(self.ledger.total, self.limit)
-        elif self.window <= LONG_WINDOW:
-            base = min(MARGIN_REQUESTS, MARGIN_SECONDS * self.rate)
-        else:
-            base = MARGIN_REQUESTS
-        return base + self._slack + self._unsure
 
     def _advance(self, now: float) -> None:
         if now > self._ceiling_at:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from tidegate.core.quota import Charge
+from tidegate.core.tab import Charge
 from tidegate.core.vocabulary import Cost, Key
 
 if TYPE_CHECKING:

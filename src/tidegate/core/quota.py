@@ -3,53 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Protocol
 
-from tidegate.core.bucket import Bucket
 from tidegate.core.derive import DEFAULT_WINDOW
-from tidegate.core.ledger import Debit
+from tidegate.core.kinds import measurable, mirror_of, turned_into
 from tidegate.core.lesson import Origin, QuotaLesson
 from tidegate.core.mirror import Mirror
+from tidegate.core.patience import Patience
 from tidegate.core.portion import Portion, portion_of
-from tidegate.core.rolling import Rolling
+from tidegate.core.tab import LONGEST_TAB, UNANSWERED, Charge, Charged, Tabbed, drawn_together
 from tidegate.core.vocabulary import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
 
-NEARLY_EMPTY = 0.05
-"""Share of a limit under which a copy may be wrong about the last units: what is in flight is not yet known."""
-
 AMPLE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
-
-LONGEST_TAB = 128
-"""Charges that wait to be booked at the most, however long no reading comes: a reading books most of them in one."""
-
-READ_CALLS = 64
-READ_SHARE = 1 / 16
-READ_SECONDS = 1.0
-"""While all is ample, an answer is read after so many calls, such a share of the room used, or so long: what comes
-first. To read one takes as long as everything else that is done for five calls."""
-
-Charge = tuple[Mirror, Debit, float]
-"""A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
-
-
-class Charged(Protocol):
-    """Whose charge it is; `answered` says that the provider has taken it in."""
-
-    @property
-    def answered(self) -> bool: ...
-
-
-class Unanswered:
-    """Nobody known: the charge stays in doubt until an answer confirms it."""
-
-    answered = False
-
-
-UNANSWERED = Unanswered()
-Tabbed = tuple[list[Charge], Cost, int, float, Charged]
-"""Charges to be booked: where they go, their cost, the order and the instant of their sending, and whose they are."""
 
 
 class Quotas:
@@ -68,7 +34,6 @@ class Quotas:
         "_mirrors",
         "_patience",
         "_portion",
-        "_read_at",
         "_tab",
         "_whole",
         "ample",
@@ -82,7 +47,7 @@ class Quotas:
         self.default_window = default_window
         self.ample = False
         self.asks = True
-        self._patience, self._read_at = 0, 0.0
+        self._patience = Patience()
         self._mirrors: dict[str, Mirror] = {}
         self._charged: list[tuple[Mirror, int, bool]] = []
         self.lessons: dict[str, QuotaLesson] = {}
@@ -129,7 +94,7 @@ class Quotas:
 
         `said` is how headers said that it comes back.
         """
-        if reading.name in self._mirrors or not _measurable(reading):
+        if reading.name in self._mirrors or not measurable(reading):
             return
         mirror = self._make(reading, now)
         mirror.observe(reading, 0, now, now, None)
@@ -174,10 +139,11 @@ class Quotas:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
             self._book()
-        self._patience -= 1
-        self.asks = self._patience <= 0 or now >= self._read_at
+        patience = self._patience
+        patience.calls -= 1
+        self.asks = patience.calls <= 0 or now >= patience.until
         if self.asks:
-            self._be_patient(cost, now)
+            patience.renew(self._charged, cost, now)
         return charges
 
     def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
@@ -238,7 +204,7 @@ class Quotas:
                 self._drop(reading.name)
             mirror = self._mirrors.get(reading.name)
             if mirror is None:
-                if not _measurable(reading):
+                if not measurable(reading):
                     continue
                 mirror = self._make(reading, now)
                 made.append(mirror)
@@ -265,9 +231,9 @@ class Quotas:
             return ""
         if self._portion is not None:
             return self._portion.mirror.name if self._portion.explains(now) else ""
+        let_in = [sent_at - each for each in sent_before]
         for mirror in self.mirrors.values():
             if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
-                let_in = [sent_at - each for each in sent_before]
                 told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
                 if told is not None:
                     window = Window(told, now, self.default_window, supposed=True)
@@ -277,33 +243,8 @@ class Quotas:
                     return told.name
         return ""
 
-    def lacking(self, cost: Cost, readings: Iterable[Reading], now: float) -> str:
-        """The quota that a refusal's own readings show too low for `cost`; without any, a mirror nearly as low."""
-        told = False
-        for reading in readings:
-            if reading.remaining is not None and reading.name in self.mirrors:
-                told = True
-                if reading.remaining < cost.amount(reading.unit) + cost.reserve(reading.unit):
-                    return reading.name
-        if told:
-            return ""
-        tightest, least = "", NEARLY_EMPTY
-        for mirror in self.mirrors.values():
-            amount = cost.amount(mirror.unit) + cost.reserve(mirror.unit)
-            share = (mirror.level(now) - amount) / mirror.limit
-            if amount > 0.0 and share < least:
-                tightest, least = mirror.name, share
-        return tightest
-
     def _make(self, reading: Reading, now: float) -> Mirror:
-        mirror: Mirror
-        if reading.refill == "fixed":
-            mirror = Window(reading, now, self.default_window)
-        elif reading.window is None and reading.reset_after is None:
-            # Nothing tells how it comes back. A window promises least, and shows soon whether it is one.
-            mirror = Window(reading, now, self.default_window, supposed=True)
-        else:
-            mirror = Bucket(reading, now, self.default_window)
+        mirror = mirror_of(reading, now, self.default_window)
         self._add(mirror)
         return mirror
 
@@ -316,26 +257,16 @@ class Quotas:
 
     def _check_portion(self, portion: Portion, now: float) -> None:
         # Where it was none, the whole quota of that limit is not taken for divided again.
-        limit = self._mirrors[portion.parent].limit
-        if portion.fails(limit, now):
-            self._portion = None
-            self._whole[portion.parent] = limit
-            del self._mirrors[portion.mirror.name]
-            self._charged = [each for each in self._charged if each[0] is not portion.mirror]
+        parent = self._mirrors.get(portion.parent)
+        if parent is not None and not portion.fails(parent.limit, now):
+            return
+        self._portion = None
+        if parent is not None:
+            self._whole[portion.parent] = parent.limit
+        self._drop(portion.mirror.name)
 
     def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, sent_at: float, now: float) -> Mirror:
-        """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
-        turned: Mirror
-        if refill == "fixed":
-            turned = Window(reading, now, self.default_window)
-        elif refill == "rolling" and isinstance(mirror, Bucket):
-            turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken_before(sent_at))
-        else:
-            turned = Bucket(reading, now, self.default_window)
-        turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
-        if isinstance(turned, Rolling):
-            turned.spread()
-        turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
+        turned = turned_into(refill, mirror, reading, sent_at, now, self.default_window)
         self._mirrors[mirror.name] = turned
         self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
         return turned
@@ -343,18 +274,8 @@ class Quotas:
     def _book(self, confirmed: int = 0) -> None:
         """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
         tab, self._tab = self._tab, []
-        sums, latest = [0.0] * len(PLACES), None
-        for entry in tab if confirmed else ():
-            _, cost, order, _, call = entry
-            if call.answered and order < confirmed and not cost.produced:
-                # The reading drops these charges as soon as they are made: for that, one stands for them all.
-                sums = [total + amount for total, amount in zip(sums, cost, strict=False)]
-                latest = entry
-        if latest is not None:
-            self._charge([], Cost(*sums), latest[2], latest[3], True)
-        for charges, cost, order, now, call in tab:
-            if not (call.answered and order < confirmed and not cost.produced):
-                self._charge(charges, cost, order, now, call.answered)
+        for charges, cost, order, now, call in drawn_together(tab, confirmed):
+            self._charge(charges, cost, order, now, call.answered)
 
     def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
         for mirror, place, reserves in self._charged:
@@ -372,24 +293,7 @@ class Quotas:
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
             self.ample = self.ample and mirror.room > 0.0
 
-    def _be_patient(self, cost: Cost, now: float) -> None:
-        """Says after how many calls like this one, and when, an answer is read again."""
-        calls: float = READ_CALLS
-        for mirror, place, reserves in self._charged:
-            charged = cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
-            if charged > 0.0:
-                calls = min(calls, READ_SHARE * mirror.room / charged)
-        self._patience, self._read_at = int(calls), now + READ_SECONDS
-
     def _spend(self, mirror: Mirror, amount: float) -> None:
         mirror.room -= amount
         if mirror.room < 0.0:
             self.ample = False
-
-
-def _measurable(reading: Reading) -> bool:
-    # A limit without its level (prose) is nothing to stand on; a level without its limit says nothing of the refill,
-    # and "0 remaining" of no limit is how some gateways write "unlimited".
-    if reading.remaining is None:
-        return False
-    return reading.limit is not None or (reading.refill == "fixed" and reading.remaining > 0)

@@ -14,8 +14,9 @@ from heapq import merge
 from operator import attrgetter
 from typing import NamedTuple
 
-from tidegate.core.ledger import Debit, Ledger
-from tidegate.core.vocabulary import Reading, Refill
+from tidegate.core.ledger import Debit
+from tidegate.core.mirror import OVERTAKEN, Mirror
+from tidegate.core.vocabulary import Reading
 
 RETURN_GUARD = 0.02
 """Seconds waited past the return of a unit, so that a request does not arrive just before it."""
@@ -29,9 +30,6 @@ LATE_MOST = 0.1
 GAP_BOUNDS = (0.004, 0.02)
 """A refusal that asks to wait no longer than the first time, in seconds, came too early for a return; the next ones
 follow with gaps of about what it waits."""
-
-OVERTAKEN = 0.1
-"""Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
 
 ROUNDING = 0.5
 """Units by which a reading must differ from the charges before it means anything."""
@@ -47,11 +45,10 @@ class View(NamedTuple):
     corrected: float
 
 
-class Rolling:
+class Rolling(Mirror):
     """The mirror of one rolling-window quota of one key; `window` is in seconds."""
 
     __slots__ = (
-        "_anchor_order",
         "_arrived_at",
         "_back_at",
         "_corrected",
@@ -61,33 +58,15 @@ class Rolling:
         "_others",
         "_theirs",
         "_views",
-        "ledger",
-        "limit",
-        "name",
-        "reserved",
-        "room",
-        "scale",
-        "since",
-        "stood",
-        "unit",
-        "used",
         "window",
     )
 
-    turned: Refill | None = None
+    window: float
 
     def __init__(self, reading: Reading, now: float, window: float, taken: Iterable[tuple[float, float]] = ()) -> None:
         """`taken` says what was taken when, before this copy was made: (instant, units), oldest first."""
-        self.name = reading.name
-        self.unit = reading.unit
-        self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
+        super().__init__(reading, now)
         self.window = window
-        self.scale = 1.0
-        self.room = 0.0
-        self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
-        self.ledger = Ledger()
-        self.reserved = 0.0
-        self._anchor_order = -1
         self._others = deque(Debit(amount, 0, at) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
         self._corrected = 0.0
@@ -96,24 +75,10 @@ class Rolling:
         self._arrived_at = float("-inf")
         self._views: deque[View] = deque()
 
-    @property
-    def declared(self) -> float | None:
-        """Its window."""
-        return self.window
-
-    @property
-    def paces(self) -> bool:
-        """True: the instant of the next free unit is known."""
-        return True
-
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
         self._expire(now - self.window)
         return self.limit - self.ledger.total - self._theirs - self.reserved
-
-    def comes_back_at(self, now: float) -> float | None:
-        """None: it comes back bit by bit, never all at once."""
-        return None
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """The earliest instant at which both fit; what is above the limit fits alone."""
@@ -145,15 +110,6 @@ class Rolling:
         # Of a burst over new connections each arrives a little after the one before.
         self._arrived_at = max(sent_at, min(self._arrived_at + SPREAD, sent_at + SPREAD_MOST))
         return self._arrived_at
-
-    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`.
-
-        It is below zero where a part of the charge comes back.
-        """
-        self.reserved = max(0.0, self.reserved - reserve)
-        if produced:
-            self.ledger.add(Debit(produced, order, now))
 
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused."""

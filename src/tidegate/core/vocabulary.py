@@ -55,6 +55,9 @@ class Cause(StrEnum):
 CAPACITY = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED})
 """Kinds that cost no attempt: the call waits and goes on (promise 3)."""
 
+REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED})
+"""Kinds that the provider did not charge for."""
+
 TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
 """Kinds that another attempt cannot mend within this call."""
 

@@ -17,7 +17,9 @@ from collections import deque
 
 from tidegate.core.boundaries import Boundaries
 from tidegate.core.derive import DEFAULT_WINDOW, MONTH, usable_window
-from tidegate.core.ledger import Debit, Ledger
+from tidegate.core.ledger import Debit
+from tidegate.core.mirror import OVERTAKEN, Mirror
+from tidegate.core.steps import Steps
 from tidegate.core.vocabulary import Reading, Refill
 
 PROBE_FIRST = 1.0
@@ -33,60 +35,19 @@ STEP_FIRST = 0.25
 STEP_BOUNDS = (0.02, 2.0)
 """Seconds in which a refusal would have come back: three refusal round trips, as in `pause`."""
 
-CAREFUL = (1.0 / 256.0, 1.0 / 8.0)
-"""Shares of the limit, one request at least, that the first and the last careful steps send."""
-
 WIDE = 0.2
 """Share of a period: where a boundary is less sure than that, trying tells more than waiting."""
-
-OVERTAKEN = 0.1
-"""Seconds within which requests may overtake each other on their way: what they find then says nothing of time."""
 
 BACK = 0.5
 LITTLE = 0.25
 """Shares of the limit: so much more than expected is left where a boundary was passed, and so little where none was."""
 
 
-class Steps:
-    """Sending carefully from `began` on: a few of `limit` units, then up to twice as many in each step of `seconds`.
-
-    It is `trying` what is known to be empty, or spending what is supposed to be back.
-    """
-
-    __slots__ = ("_at", "_left", "_most", "_size", "began", "seconds", "trying")
-
-    def __init__(self, limit: float, seconds: float, began: float, trying: bool) -> None:
-        self.trying = trying
-        low, high = CAREFUL
-        self._size = self._left = max(1.0, low * limit)
-        self._most = max(1.0, high * limit)
-        self._at = self.began = began
-        self.seconds = seconds
-
-    def left(self, now: float) -> float:
-        """Units that may go out at `now`."""
-        if self._left > 0.0:
-            return self._left
-        return min(self._most, 2.0 * self._size) if now >= self._at + self.seconds else 0.0
-
-    def ready_at(self, now: float) -> float:
-        """When the next may go out."""
-        return now if self._left > 0.0 else max(now, self._at + self.seconds)
-
-    def charge(self, amount: float, now: float) -> None:
-        """So many go out."""
-        if self._left <= 0.0:
-            self._size = self._left = min(self._most, 2.0 * self._size)
-        self._left -= amount
-        self._at = now
-
-
-class Window:
+class Window(Mirror):
     """The mirror of one fixed-window quota of one key."""
 
     __slots__ = (
         "_anchor_at",
-        "_anchor_order",
         "_began_at",
         "_boundaries",
         "_careful",
@@ -100,38 +61,22 @@ class Window:
         "_step",
         "_supposed",
         "_tells",
-        "ledger",
-        "limit",
-        "name",
-        "reserved",
-        "room",
-        "scale",
-        "since",
-        "stood",
         "turned",
-        "unit",
-        "used",
     )
+
+    turned: Refill | None
 
     def __init__(
         self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW, supposed: bool = False
     ) -> None:
-        self.name = reading.name
-        self.unit = reading.unit
-        self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
-        self.scale = 1.0
-        self.room = 0.0
-        self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
-        self.turned: Refill | None = None
+        super().__init__(reading, now)
+        self.turned = None
         self._boundaries = Boundaries(usable_window(reading.window, default_window), reading.window is not None)
         self._supposed = supposed
         self._tells = False
         self._remaining = self._ceiling = self.limit
-        self._anchor_order = -1
         self._anchor_at = now
         self._began_at = float("-inf")
-        self.ledger = Ledger()
-        self.reserved = 0.0
         self._late: deque[Debit] = deque()
         self._lately = 0.0
         self._exhausted = False
@@ -206,15 +151,6 @@ class Window:
         self._charge(debit)
         self.reserved += reserve
         return debit
-
-    def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
-        """Turns a reservation into a charge of what was `produced`.
-
-        It is below zero where a part of the charge comes back.
-        """
-        self.reserved = max(0.0, self.reserved - reserve)
-        if produced:
-            self._charge(Debit(produced, order, now))
 
     def refund(self, debit: Debit, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused."""

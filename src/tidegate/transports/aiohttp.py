@@ -18,7 +18,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from tidegate import providers
-from tidegate.core.exchange import Sent
+from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive

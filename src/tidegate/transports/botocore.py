@@ -24,7 +24,7 @@ from urllib.parse import SplitResult, urlsplit
 import wrapt
 
 from tidegate import providers
-from tidegate.core.exchange import Sent
+from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive

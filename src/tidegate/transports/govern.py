@@ -14,8 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
+from tidegate.core.dialogue import Ended, Ending
 from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Ended, Ending
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
 from tidegate.transports.keys import Sending, key_of

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Any, NamedTuple
 
 from tidegate import providers
-from tidegate.core.exchange import Policy
+from tidegate.core.dialogue import Policy
 from tidegate.nesting import passes
 from tidegate.registries import RateLimitRegistry
 from tidegate.transports.carrying import carried

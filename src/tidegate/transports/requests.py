@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from tidegate.core.exchange import Sent
+from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive

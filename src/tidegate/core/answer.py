@@ -1,0 +1,109 @@
+"""What an answer teaches: its headers the quotas, its coming the limits, its failing the breaker.
+
+Signals that prove nothing (cancelled, unauthorised, impossible) teach nothing but that the provider answers. A refusal
+for want of capacity has a room of its own, `refusal`.
+"""
+
+from __future__ import annotations
+
+from tidegate.core import events
+from tidegate.core.gates import Gates, Out
+from tidegate.core.lesson import Origin
+from tidegate.core.mirror import Mirror
+from tidegate.core.permit import Permit
+from tidegate.core.vocabulary import OK, REFUSED, Cause, Outcome
+
+
+def read(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+    """Takes in what the headers said of the quotas."""
+    made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
+    for mirror in made:
+        if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
+            # What was refused for want of this quota has seen all that was let in before it.
+            _adopt(gates, mirror, permit, now)
+        _tell_of(gates, mirror, now, out)
+    if scarcest is None:
+        gates.limit.scarce(1.0)
+        return
+    share, name = scarcest
+    if out is not None and share < 0.1 and gates.limit.scarcity >= 1.0:
+        out.append(events.RateLimitWarning(gates.key, now, share, name))
+    gates.limit.scarce(share)
+
+
+def prove(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+    """What it says of the quotas that only an earlier run knew: a good answer that was read says all."""
+    named = {reading.name for reading in outcome.readings if reading.remaining is not None}
+    for mirror in gates.quotas.prove(named, outcome.kind is OK and permit.informs):
+        _open(gates, mirror, now)
+        _tell_of(gates, mirror, now, out)
+
+
+def succeeded(gates: Gates, permit: Permit, saturation: int, now: float, out: Out) -> None:
+    """A call came through while `saturation` were under way."""
+    permit.answered = True
+    for _, debit, _ in permit.charges:
+        debit.answered = True
+    gates.counts.latencies.append(now - permit.sent_at)
+    gates.counts.answered += 1
+    if permit.probe or gates.breaker.failures:
+        answered(gates, permit, now, out)
+    if gates.goodput.answered(permit.in_flight, permit.sent_at, now):
+        _bound(gates, now, out)
+    if permit.epoch == gates.epoch:
+        if gates.pause.refusals or gates.pause.alone:
+            gates.pause.answered()
+        if gates.limit.succeeded(saturation):
+            gates.lessons.limit.taken(Origin.ANSWERS, now)
+            if out is not None:
+                out.append(events.ConcurrencyIncreased(gates.key, now, gates.limit.slots))
+
+
+def answered(gates: Gates, permit: Permit, now: float, out: Out) -> None:
+    """The provider answers, whatever it says: that is no outage."""
+    if gates.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
+        out.append(events.BreakerClosed(gates.key, now))
+
+
+def failed(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+    """The provider, or the way to it, broke down. `draw` is uniform in [0, 1)."""
+    gates.counts.failed += 1
+    if outcome.cause is not Cause.OUTAGE and not permit.probe:
+        return
+    gates.lessons.breaker.taken(Origin.FAILURES, now)
+    if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
+        out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
+
+
+def _adopt(gates: Gates, mirror: Mirror, permit: Permit, now: float) -> None:
+    # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
+    # connections of a first round are made at once, so any of it may have been overtaken.
+    for flying in gates.flying.values():
+        amount = flying.cost.amount(mirror.unit) if flying is not permit else 0.0
+        reserve = flying.cost.reserve(mirror.unit)
+        if amount or reserve:
+            order = max(flying.order, permit.order + 1)
+            flying.charges.append(gates.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
+    _open(gates, mirror, now)
+
+
+def _tell_of(gates: Gates, mirror: Mirror, now: float, out: Out) -> None:
+    if out is not None:
+        out.append(events.RateLimitLearned(gates.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
+
+
+def _open(gates: Gates, mirror: Mirror, now: float) -> None:
+    if mirror.unit == "requests":
+        before = gates.limit.slots
+        gates.limit.announced(mirror.level(now))
+        if gates.limit.slots > before:
+            gates.lessons.limit.taken(Origin.HEADERS, now)
+
+
+def _bound(gates: Gates, now: float, out: Out) -> None:
+    before = gates.limit.slots
+    gates.limit.bound(gates.goodput.useful)
+    gates.lessons.limit.taken(Origin.ANSWERS, now)
+    if out is not None and gates.limit.slots != before:
+        changed = events.ConcurrencyDecreased if gates.limit.slots < before else events.ConcurrencyIncreased
+        out.append(changed(gates.key, now, gates.limit.slots))

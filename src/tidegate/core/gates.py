@@ -1,0 +1,153 @@
+"""The five gates of one key: the state that decides whether the next call may go.
+
+Theory of operation. A call may go when all five are open, and `ready_at` is their maximum:
+
+- the quota mirrors (`quota`), one a reported quota, exact wherever headers exist;
+- the pacer (`pacer`), for a rate that refuses without having been announced;
+- the concurrency limit (`limit`);
+- the pause (`pause`) that an explicit retry-after moves for everybody;
+- the breaker (`breaker`) that an outage opens.
+
+They know nothing of each other. `admission` lets calls through them; what moves them is in `answer` and `refusal`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tidegate.core import events
+from tidegate.core.breaker import CLOSED, Breaker
+from tidegate.core.estimate import Estimate
+from tidegate.core.gauge import Run
+from tidegate.core.goodput import Goodput
+from tidegate.core.lesson import Lessons
+from tidegate.core.limit import ConcurrencyLimit
+from tidegate.core.pacer import Pacer
+from tidegate.core.pause import Pause
+from tidegate.core.permit import Counts, Permit
+from tidegate.core.quota import Quotas
+from tidegate.core.vocabulary import Cost, Key
+
+ANNOUNCED_WINDOW = 60.0
+"""Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""
+
+INFINITY = float("inf")
+
+Out = list[events.Event] | None
+"""Where events are appended, or None where nobody listens."""
+
+
+class Tuning(Protocol):
+    """The settings that the gates read; `tidegate.Settings` has them all, with units and precedents."""
+
+    @property
+    def start_concurrency(self) -> int: ...
+    @property
+    def max_concurrency(self) -> int: ...
+    @property
+    def concurrency_cut(self) -> float: ...
+    @property
+    def pause_base(self) -> float: ...
+    @property
+    def max_pause(self) -> float: ...
+    @property
+    def breaker_threshold(self) -> int: ...
+    @property
+    def breaker_cooldown(self) -> float: ...
+    @property
+    def max_breaker_cooldown(self) -> float: ...
+
+
+class Gates:
+    """The gates of one key, what is under way behind them, and what was counted and learnt there.
+
+    `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was told of, and
+    that nothing has gone out since.
+    """
+
+    __slots__ = (
+        "_attempts_before",
+        "_began",
+        "_refused_before",
+        "breaker",
+        "counts",
+        "epoch",
+        "estimate",
+        "flying",
+        "generation",
+        "goodput",
+        "key",
+        "lessons",
+        "limit",
+        "order",
+        "pacer",
+        "pause",
+        "quotas",
+        "resumes",
+        "used_at",
+    )
+
+    def __init__(self, key: Key, tuning: Tuning, default_window: float, now: float) -> None:
+        self.key = key
+        self.limit = ConcurrencyLimit(tuning.start_concurrency, tuning.max_concurrency, tuning.concurrency_cut)
+        self.goodput = Goodput()
+        self.pacer = Pacer()
+        self.pause = Pause(tuning.pause_base, tuning.max_pause)
+        self.breaker = Breaker(tuning.breaker_threshold, tuning.breaker_cooldown, tuning.max_breaker_cooldown)
+        self.quotas = Quotas(default_window)
+        self.estimate = Estimate()
+        self.counts = Counts()
+        self.lessons = Lessons()
+        self.flying: dict[int, Permit] = {}
+        self.order = 0
+        self.epoch = 0
+        self.generation = 0
+        self.used_at = self._began = now
+        self.resumes = False
+        self._attempts_before = self._refused_before = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts under way."""
+        return len(self.flying)
+
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends)."""
+        ready, gate = now, ""
+        if len(self.flying) >= self.limit.slots:
+            opens = self.limit.opens_at(now)
+            if opens > now:
+                ready, gate = opens, "concurrency"
+                if opens == INFINITY:
+                    return ready, gate
+        if self.pacer.active:
+            paced = self.pacer.spacing.opens_at(now)
+            if paced > ready:
+                ready, gate = paced, "pace"
+        if self.breaker.state is not CLOSED:
+            breaker = self.breaker.opens_at(now)
+            if breaker > ready:
+                ready, gate = breaker, "breaker"
+        paused = self.pause.opens_at(now)
+        if paused > ready:
+            ready, gate = paused, "pause"
+        quota, name = self.quotas.ready_at(cost, now)
+        if quota > ready:
+            if self.quotas.unproven and not self.flying:
+                # What an earlier run knew holds nobody back for long: one goes and asks.
+                quota, name = self.quotas.probed_at(cost, now)
+                if quota <= ready:
+                    return ready, gate
+            ready, gate = quota, f"quota {name}"
+        return ready, gate
+
+    def run(self, permit: Permit) -> Run:
+        """What was let in before `permit` was sent, since the key was last idle."""
+        counts = self.counts
+        count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
+        rates = [
+            mirror.limit / mirror.window
+            for mirror in self.quotas.mirrors.values()
+            if mirror.unit == "requests" and mirror.window <= ANNOUNCED_WINDOW
+        ]
+        return Run(max(1, count), permit.sent_at - self._began, max(rates, default=INFINITY))
