@@ -73,7 +73,7 @@ class Queues:
             slots = self._slots_of(key, window, now)
             waiter.belong(slots)
             woken = slots.stand(waiter, now, out)
-            permit, waiter.permit = waiter.permit, None
+            permit = slots.take(waiter)
         if woken or out or self._dropped:
             self._act(woken, out)
         return permit
@@ -89,14 +89,19 @@ class Queues:
         """The permit of a waiting call, where it has one by now."""
         out = self._out()
         with self._lock:
-            slots = waiter.slots
-            woken = []
-            if waiter.permit is None and slots is not None:
-                woken = [each for each in slots.pump(self.clock(), out) if each is not waiter]
-            permit, waiter.permit = waiter.permit, None
-            if permit is not None:
-                # It goes out now; the permit was given when somebody else settled.
-                permit.sent_at = self.clock()
+            slots: Slots | None = waiter.slots
+            woken: list[Waiter] = []
+            permit = None
+            if slots is not None:
+                now = self.clock()
+                if waiter.permit is None:
+                    woken = [each for each in slots.pump(now, out) if each is not waiter]
+                permit = slots.take(waiter)
+                if permit is not None:
+                    # It goes out now; the permit was given when somebody else settled.
+                    permit.sent_at = now
+                    if not slots.admission.untaken and slots.gate == "concurrency":
+                        woken += slots.pump(now, out)
         self._act(woken, out)
         return permit
 
@@ -239,7 +244,7 @@ class Queues:
             return []
         with self._lock:
             now = self.clock()
-            permit, waiter.permit = waiter.permit, None
+            permit = slots.take(waiter)
             if permit is not None:
                 if not permit.settled and permit.generation == slots.admission.generation:
                     slots.admission.withdraw(permit, now, out)

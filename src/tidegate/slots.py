@@ -78,10 +78,18 @@ class Slots:
             if ready <= now:
                 waiter.place = waiter.place or self.line.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
+                self.admission.untaken += 1
                 return []
         waiter.alarm()
         self.line.join(waiter)
         return [woken for woken in self.pump(now, out) if woken is not waiter]
+
+    def take(self, waiter: Waiter) -> Permit | None:
+        """The permit that was given to a call while it stood, where there is one."""
+        permit, waiter.permit = waiter.permit, None
+        if permit is not None and self.admission.untaken:
+            self.admission.untaken -= 1
+        return permit
 
     def rejoin(self, waiter: Waiter, now: float) -> None:
         """Puts a refused call back to its old place; the caller pumps."""
@@ -115,6 +123,7 @@ class Slots:
                 continue
             # In this order: whoever leaves without the lock looks at `standing` first, then at `permit`.
             head.permit = self.admission.admit(head.cost, now, now - head.joined_at, out)
+            self.admission.untaken += 1
             self.line.leave(head)
             head.until = None
             self._holder = None if self._holder is head else self._holder

@@ -3,19 +3,24 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket
-from tidegate.core.portion import STRIKES, Portion, portion_of
+from tidegate.core.portion import STRIKES, LetIn, Portion, portion_of
 from tidegate.core.quota import Quotas
 from tidegate.core.vocabulary import Cost, Reading
 from tidegate.core.window import Window
 
 
+def lately(under_way: list[float]) -> LetIn:
+    """Calls under way that were sent so many seconds before the refused one; the key has been at work for a minute."""
+    return LetIn(under_way, 500, 60.0)
+
+
 def test_a_minutes_quota_may_be_let_in_by_the_second() -> None:
-    told = portion_of("requests", 600.0, 60.0, [0.1] * 10, 0.6)
+    told = portion_of("requests", 600.0, 60.0, lately([0.1] * 10), 0.6)
     assert told == Reading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0)
 
 
 def test_a_longer_wait_speaks_of_ten_seconds() -> None:
-    told = portion_of("requests", 600.0, 60.0, [3.0] * 100, 6.0)
+    told = portion_of("requests", 600.0, 60.0, lately([3.0] * 100), 6.0)
     assert told is not None
     assert (told.limit, told.window) == (100.0, 10.0)
 
@@ -24,11 +29,18 @@ def test_a_longer_wait_speaks_of_ten_seconds() -> None:
     ("let_in", "wait"), [([0.1] * 2, 0.6), ([0.1] * 120, 0.6), ([5.0] * 10, 0.6), ([0.1] * 10, 30.0)]
 )
 def test_too_few_or_too_many_let_in_or_too_long_a_wait_speak_of_no_portion(let_in: list[float], wait: float) -> None:
-    assert portion_of("requests", 600.0, 60.0, let_in, wait) is None
+    assert portion_of("requests", 600.0, 60.0, lately(let_in), wait) is None
+
+
+@pytest.mark.parametrize(("calls", "speaks"), [(8, False), (9, True), (10, True), (11, True), (12, False)])
+def test_where_all_that_was_let_in_is_known_it_must_be_the_whole_of_the_portion(calls: int, speaks: bool) -> None:
+    """Many of few: another limit refuses a first round that happens to be a part of the portion."""
+    told = portion_of("requests", 600.0, 60.0, LetIn([0.1] * 4, calls, 0.9), 0.6)
+    assert (told is not None) is speaks
 
 
 def test_where_the_window_is_known_roughly_what_was_let_in_fits() -> None:
-    told = portion_of("requests", 300.0, 6.1, [0.1] * 50, 0.6)
+    told = portion_of("requests", 300.0, 6.1, lately([0.1] * 50), 0.6)
     assert told is not None
     assert told.limit == 50.0
 
@@ -37,7 +49,7 @@ def divided() -> Quotas:
     """600 a minute of which the tenth of one second was refused."""
     quotas = Quotas()
     quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
-    assert quotas.portion(1.0, [0.9] * 10, 0.5, 1.01) == "requests-1s"
+    assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
     quotas.overdrawn("requests-1s", 11, 1.0, 1.01, 0.5)
     return quotas
 
@@ -51,7 +63,7 @@ def test_the_portion_holds_calls_until_its_boundary() -> None:
 def test_a_refusal_that_names_no_time_speaks_of_no_portion() -> None:
     quotas = Quotas()
     quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
-    assert quotas.portion(1.0, [0.9] * 10, None, 1.01) == ""
+    assert quotas.portion(lately([0.9] * 10), None, 1.01) == ""
 
 
 def test_a_limit_that_changes_has_no_known_portion() -> None:
@@ -65,13 +77,13 @@ def test_of_two_quotas_of_requests_the_one_that_is_divided_is_found() -> None:
     quotas = Quotas()
     day = Reading("day", "requests", "continuous", 50_000.0, 40_000.0, None, 86_400.0)
     quotas.observe([day, bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
-    assert quotas.portion(1.0, iter([0.9] * 10), 0.5, 1.01) == "requests-1s"
+    assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
 
 
 def test_a_portion_goes_with_the_quota_that_it_was_one_of() -> None:
     quotas = Quotas()
     quotas.seed(bucket(600.0, 580.0), "continuous", 0.0)
-    assert quotas.portion(1.0, [0.9] * 10, 0.5, 1.01) == "requests-1s"
+    assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
     quotas.prove({"tokens"}, forget=True)
     quotas.observe([], 12, 2.0, 2.0, [])
     assert not quotas.mirrors

@@ -31,6 +31,15 @@ def test_a_mirror_comes_into_being_with_the_first_reading_that_names_it() -> Non
     assert again == []
 
 
+def test_a_first_reading_counts_from_when_it_came_and_the_next_ones_from_their_sending() -> None:
+    """When the requests of a first round really left, a program that is just starting cannot tell."""
+    quotas = Quotas()
+    quotas.observe((bucket(60.0, 10.0),), 1, 0.0, 20.0, [])
+    assert quotas.mirrors["requests"].level(20.0) == 10.0
+    quotas.observe((bucket(60.0, 10.0),), 2, 19.0, 21.0, [])
+    assert quotas.mirrors["requests"].level(21.0) == 12.0
+
+
 def test_a_mirror_of_unknown_window_has_the_providers_usual_one() -> None:
     quotas = Quotas(default_window=10.0)
     quotas.observe((bucket(window=None),), 1, 0.0, 0.0, [])

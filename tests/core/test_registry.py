@@ -62,6 +62,35 @@ def test_a_permit_is_settled_once(registry: RateLimitRegistry) -> None:
         registry.settle(permit, OK)
 
 
+def test_a_round_does_not_open_by_silence_while_whom_it_let_in_has_not_run(clock: VirtualClock) -> None:
+    """A loop that is busy starting calls reads no refusals: that none came means nothing."""
+    registry = RateLimitRegistry(Settings(start_concurrency=2), clock=clock, draw=lambda: 0.5)
+    held = [registry.try_admit(KEY) for _ in range(2)]
+    waiting = [stand(registry, Bell()) for _ in range(3)]
+    clock.advance(10.0)
+    assert [stand(registry, Bell()) for _ in range(50)]
+    assert in_flight(registry) == 3, "one slot has opened, and its call has not run"
+    permit = registry.look(waiting[0])
+    assert permit is not None
+    clock.advance(1.0)
+    assert registry.look(waiting[1]) is not None
+    assert in_flight(registry) == 4
+    for each in (*held, permit):
+        registry.settle(each, OK)
+
+
+def test_a_call_that_leaves_with_what_it_was_given_holds_up_nobody(clock: VirtualClock) -> None:
+    registry = RateLimitRegistry(Settings(start_concurrency=2), clock=clock, draw=lambda: 0.5)
+    assert all(registry.try_admit(KEY) for _ in range(2))
+    first, second = (stand(registry, Bell()) for _ in range(2))
+    clock.advance(1.0)
+    stand(registry, Bell())
+    assert first.permit is not None
+    registry.leave(first)
+    clock.advance(1.0)
+    assert registry.look(second) is not None
+
+
 def test_asking_never_queues(registry: RateLimitRegistry) -> None:
     permit = registry.try_admit(KEY)
     answer = registry.try_admit(KEY)

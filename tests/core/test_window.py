@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import fixed
+from tidegate.core.vocabulary import Reading
 from tidegate.core.window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_LAST, STEP_FIRST, Window
 
 
@@ -196,6 +197,29 @@ def test_what_is_only_supposed_to_be_a_window_is_tried_carefully_after_its_bound
     observe(mirror, 2, 2.6, remaining=9.0, window=None)
     spend(mirror, 9, 2.7, first=3)
     assert mirror.turned is None
+
+
+def spent_by(mirror: Window, until: float, now: float) -> float:
+    """Spends one by one, as soon as each may go; returns how many by `until`."""
+    count = 0
+    while (now := mirror.ready_at(1.0, 0.0, now)) < until:
+        mirror.debit(1.0, 0.0, 1000 + count, now)
+        count += 1
+    return count
+
+
+def test_care_lets_the_whole_limit_out_within_a_window_however_late_refusals_come() -> None:
+    """A refusal that took a second to come back once left one request a second for ever."""
+    mirror = Window(Reading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True)
+    mirror.overdrawn(0.0, 1.2, 0.5)
+    assert spent_by(mirror, 2.72, 1.72) >= 50
+
+
+def test_what_lets_its_whole_limit_out_unrefused_is_a_window() -> None:
+    mirror = Window(Reading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True)
+    mirror.overdrawn(0.0, 0.02, 0.5)
+    spent_by(mirror, 1.52, 0.02)
+    assert spent_by(mirror, 1.56, 1.52) == 50, "no care is left"
 
 
 def test_where_little_is_back_after_a_boundary_the_quota_refills_continuously() -> None:

@@ -109,6 +109,7 @@ class Admission(Gates):
     def forked(self) -> None:
         """Forgets what is in flight: after a fork it belongs to the parent."""
         self.generation += 1
+        self.untaken = 0
         for permit in self.flying.values():
             self.quotas.settle(permit.charges, 0.0, 0.0, self.order, permit.sent_at)
         for mirror in self.quotas.mirrors.values():

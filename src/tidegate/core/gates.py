@@ -62,7 +62,8 @@ class Gates:
     """The gates of one key, what is under way behind them, and what was counted and learnt there.
 
     `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was told of, and
-    that nothing has gone out since.
+    that nothing has gone out since. `untaken` permits were given to calls that have not run since then: as long as
+    there are any, that nothing is refused proves nothing.
     """
 
     __slots__ = (
@@ -84,6 +85,7 @@ class Gates:
         "pause",
         "quotas",
         "resumes",
+        "untaken",
         "used_at",
     )
 
@@ -102,6 +104,7 @@ class Gates:
         self.order = 0
         self.epoch = 0
         self.generation = 0
+        self.untaken = 0
         self.used_at = self._began = now
         self.resumes = False
         self._attempts_before = self._refused_before = 0
@@ -115,7 +118,7 @@ class Gates:
         """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends)."""
         ready, gate = now, ""
         if len(self.flying) >= self.limit.slots:
-            opens = self.limit.opens_at(now)
+            opens = self.limit.opens_at(now) if not self.untaken else INFINITY
             if opens > now:
                 ready, gate = opens, "concurrency"
                 if opens == INFINITY:

@@ -7,6 +7,8 @@ requests let in lately make up such a portion, and that the refusal names a time
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tidegate.core.vocabulary import Reading
 from tidegate.core.window import Window
 
@@ -14,8 +16,10 @@ SHORTER = (1.0, 10.0)
 """Windows in seconds over which a longer quota is enforced (PROVIDERS.md section 2: Azure's are of 1 s or 10 s)."""
 
 SEEN = 0.25
+WHOLE = 0.9
 MORE = 1.1
-"""Shares of a portion that must have been let in lately (the rest may have been answered meanwhile), and may have."""
+"""Shares of a portion that must have been let in lately: where only what is still under way is known (the rest may have
+been answered meanwhile), and where all of it is; and that may have been."""
 
 STRIKES = 3
 STRIKES_WINDOWS = 5.0
@@ -47,16 +51,27 @@ class Portion:
         self._strikes += 1
 
 
-def portion_of(name: str, limit: float, window: float, let_in: list[float], wait: float) -> Reading | None:
+class LetIn(NamedTuple):
+    """What was let in before a refused request: seconds before it, of those under way; how many in all since the first
+    of them, in so many seconds.
+    """
+
+    under_way: list[float]
+    calls: int
+    seconds: float
+
+
+def portion_of(name: str, limit: float, window: float, let_in: LetIn, wait: float) -> Reading | None:
     """The shorter quota that a refusal speaks of, told as a reading of it, or None where it speaks of none.
 
-    `name`, `limit` and `window` (seconds) are the announced quota's, `let_in` says how many seconds before the refused
-    request those were sent that the provider let in, `wait` is how many seconds the refusal asks to wait.
+    `name`, `limit` and `window` (seconds) are the announced quota's, `wait` is how many seconds the refusal asks for.
     """
     for shorter in SHORTER:
         portion = float(round(limit * shorter / window))
-        lately = sum(ago <= shorter for ago in let_in)
-        if 2.0 * shorter <= window and wait <= shorter and SEEN * portion <= lately <= int(MORE * portion):
+        known = let_in.seconds <= shorter
+        lately = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
+        least = portion * (WHOLE if known else SEEN)
+        if 2.0 * shorter <= window and wait <= shorter and least <= lately <= int(MORE * portion):
             # The window may be known roughly only: what was let in fits in.
             whole = max(1.0, portion, float(lately))
             return Reading(f"{name}-{shorter:g}s", "requests", "fixed", whole, 0.0, None, shorter)

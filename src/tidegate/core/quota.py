@@ -9,7 +9,7 @@ from tidegate.core.kinds import measurable, mirror_of, turned_into
 from tidegate.core.lesson import Origin, QuotaLesson
 from tidegate.core.mirror import Mirror
 from tidegate.core.patience import Patience
-from tidegate.core.portion import Portion, portion_of
+from tidegate.core.portion import LetIn, Portion, portion_of
 from tidegate.core.tab import LONGEST_TAB, UNANSWERED, Charge, Charged, Tabbed, drawn_together
 from tidegate.core.vocabulary import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
 from tidegate.core.window import Window
@@ -202,15 +202,18 @@ class Quotas:
         for reading in readings:
             if self.unproven and self._outdated(reading):
                 self._drop(reading.name)
-            mirror = self._mirrors.get(reading.name)
+            mirror, counted_at = self._mirrors.get(reading.name), sent_at
             if mirror is None:
                 if not measurable(reading):
                     continue
                 mirror = self._make(reading, now)
                 made.append(mirror)
+                if reading.refill == "continuous":
+                    # A first round is made while a program starts: when its requests really left, nobody knows.
+                    counted_at = now
             self.lessons[reading.name].heard(reading, now)
             mine = next((debit for charged, debit, _ in charges if charged.ledger is mirror.ledger), None)
-            mirror.observe(reading, order, sent_at, now, mine)
+            mirror.observe(reading, order, counted_at, now, mine)
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
@@ -222,16 +225,19 @@ class Quotas:
         self._find_room(now)
         return made, scarcest
 
-    def portion(self, sent_at: float, sent_before: Iterable[float], hint: float | None, now: float) -> str:
-        """The shorter quota that a refusal speaks of though every announced one shows room; '' where it speaks of none.
+    @property
+    def divided(self) -> bool:
+        """Whether a portion is known."""
+        return self._portion is not None
 
-        `sent_before` are the instants at which those were sent that are under way since before the refused request.
-        """
+    def explained_by_portion(self, now: float) -> str:
+        """The portion that explains a refusal at `now`; '' where none is known that does."""
+        return self._portion.mirror.name if self._portion is not None and self._portion.explains(now) else ""
+
+    def portion(self, let_in: LetIn, hint: float | None, now: float) -> str:
+        """The shorter quota that a refusal speaks of though every announced one shows room; '' where there is none."""
         if not hint:
             return ""
-        if self._portion is not None:
-            return self._portion.mirror.name if self._portion.explains(now) else ""
-        let_in = [sent_at - each for each in sent_before]
         for mirror in self.mirrors.values():
             if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
                 told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)

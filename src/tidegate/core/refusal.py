@@ -21,6 +21,7 @@ from tidegate.core.lesson import Origin
 from tidegate.core.mirror import Mirror
 from tidegate.core.pacer import Pacer
 from tidegate.core.permit import Permit
+from tidegate.core.portion import LetIn
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
@@ -95,7 +96,8 @@ def _explanation(gates: Gates, permit: Permit, outcome: Outcome, hint: float | N
     if ready <= now:
         # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
         # nearly empty; else the limit that refused is another one.
-        name = lacking(quotas.mirrors, permit.cost, outcome.readings, now) or _portion(gates, permit, hint, now)
+        name = lacking(quotas.mirrors, permit.cost, outcome.readings, now)
+        name = name or _portion(gates, permit, hint, now, new_wave)
     if not name or name in quotas.unproven:
         return ""
     if new_wave:
@@ -103,9 +105,19 @@ def _explanation(gates: Gates, permit: Permit, outcome: Outcome, hint: float | N
     return name
 
 
-def _portion(gates: Gates, permit: Permit, hint: float | None, now: float) -> str:
-    sent_before = (each.sent_at for each in gates.flying.values() if each.order < permit.order)
-    return gates.quotas.portion(permit.sent_at, sent_before, hint, now)
+def _portion(gates: Gates, permit: Permit, hint: float | None, now: float, new_wave: bool) -> str:
+    quotas = gates.quotas
+    if quotas.divided or not new_wave:
+        # The later refusals of a wave come in any order, and what was let in before them is anything.
+        return quotas.explained_by_portion(now) if hint else ""
+    under_way = [permit.sent_at - each.sent_at for each in gates.flying.values() if each.order < permit.order]
+    run = gates.run(permit)
+    calls = run.calls - (len(gates.flying) - len(under_way))
+    name = quotas.portion(LetIn(under_way, calls, run.seconds), hint, now)
+    if name:
+        # Whatever pace was taken for the limit was this.
+        gates.pacer = Pacer()
+    return name
 
 
 def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:

@@ -33,7 +33,12 @@ BOUNDARY_GUARD = 0.02
 STEP_ROUND_TRIPS = 3.0
 STEP_FIRST = 0.25
 STEP_BOUNDS = (0.02, 2.0)
-"""Seconds in which a refusal would have come back: three refusal round trips, as in `pause`."""
+STEP_WINDOWS = 1.0 / 24.0
+"""Seconds in which a refusal would have come back: three refusal round trips, as in `pause`; and at most such a part of
+a window that the whole limit, which takes twelve steps, is out in half of it."""
+
+PROVEN = 0.9
+"""Share of the limit that goes out within one window, unrefused, where what was supposed to be one is one."""
 
 WIDE = 0.2
 """Share of a period: where a boundary is less sure than that, trying tells more than waiting."""
@@ -171,7 +176,7 @@ class Window(Mirror):
         if self._supposed and self._anchor_at < self._began_at <= sent_at and self.ledger.total < LITTLE * self.limit:
             self.turned = "continuous"
         low, high = STEP_BOUNDS
-        self._step = min(high, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
+        self._step = min(high, STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
         self._probe_at = now + self._probe_delay
         self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
@@ -244,6 +249,8 @@ class Window(Mirror):
         if passed is None:
             return
         low, high = passed
+        if self._supposed and not self._exhausted and self._began_at > float("-inf"):
+            self._supposed = self.ledger.total < PROVEN * self.limit
         self.ledger.drop_before(low)
         self._remaining = self.limit
         self._ceiling = self.limit - self.ledger.total
