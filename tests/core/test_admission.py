@@ -215,9 +215,15 @@ def test_what_is_refused_of_it_is_given_back(admission: Admission) -> None:
     assert level(admission) == 27.0
 
 
-def test_the_first_header_lifts_the_limit_to_what_stands_ready(admission: Admission) -> None:
+def test_after_the_first_header_as_many_slots_as_stand_ready_open_fast_but_not_at_once(admission: Admission) -> None:
     settle(admission, admit(admission)[0], answer(bucket(600.0, 500.0)))
-    assert admission.limit.slots == 500
+    assert admission.limit.slots < 50
+    now, flying = 0.0, admission.limit.slots
+    admission.limit.filled(flying, now)
+    while (now := admission.limit.opens_at(now)) < 0.6:
+        flying += 1
+        admission.limit.filled(flying, now)
+    assert admission.limit.slots >= 500
 
 
 def test_a_scarce_quota_that_nothing_paces_holds_slots_back(admission: Admission) -> None:

@@ -34,6 +34,14 @@ def test_calls_and_seconds_are_counted_from_the_zero(gauge: Gauge) -> None:
     assert gauge.since_zero(gauge.refused(sent(gauge, 7)), 13.0) == (6, 1.0)
 
 
+def test_the_pace_is_what_was_let_in_since_the_zero_as_far_as_it_is_known(gauge: Gauge) -> None:
+    assert gauge.pace(10.0) == 0.0
+    gauge.sent += 6
+    assert gauge.pace(12.0) == 3.0
+    gauge.refused(gauge.sent)
+    assert gauge.pace(12.0) == 2.5
+
+
 def test_it_can_begin_anew_in_the_middle(gauge: Gauge) -> None:
     gauge.refused(sent(gauge, 20))
     gauge.begin(50.0)

@@ -6,6 +6,7 @@ from tidegate.core.limit import (
     RAMP,
     RAMP_RATE,
     SLOW_FROM,
+    TOLD_RAMP,
     TRIAL_FIRST,
     TRIAL_GRACE,
     TRIAL_MOST,
@@ -171,15 +172,26 @@ def test_a_rate_lifts_the_ceiling(limit: ConcurrencyLimit) -> None:
     assert limit.slots > 20
 
 
-def test_the_first_header_lifts_the_limit_to_what_stands_ready(limit: ConcurrencyLimit) -> None:
-    limit.announced(60.0)
-    assert limit.slots == 60
-    limit.announced(90.0)
-    assert limit.slots == 60
+def test_up_to_what_a_header_said_stands_ready_slots_open_faster(limit: ConcurrencyLimit) -> None:
+    told = ConcurrencyLimit(4, 10_000, 0.5)
+    told.announced(1000.0)
+    open_until(told, 8.0 * TOLD_RAMP)
+    untold = ConcurrencyLimit(4, 10_000, 0.5)
+    open_until(untold, 8.0 * TOLD_RAMP)
+    assert 800 <= told.slots <= 1100
+    assert untold.slots < 200
+
+
+def test_what_a_header_said_does_not_let_everybody_go_at_once(limit: ConcurrencyLimit) -> None:
+    limit.announced(1e9)
+    assert limit.slots == 4
+    open_until(limit, 0.5 * TOLD_RAMP)
+    assert limit.slots <= 6
 
 
 def test_a_header_never_lowers_the_limit_nor_lifts_it_past_the_highest(limit: ConcurrencyLimit) -> None:
     limit.announced(1e9)
+    open_until(limit, 10.0)
     assert limit.slots == 100
     lower = ConcurrencyLimit(20, 100, 0.5)
     lower.announced(3.0)

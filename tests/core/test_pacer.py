@@ -4,20 +4,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tidegate.core.climb import CLIMB_FROM
 from tidegate.core.gauge import Run
-from tidegate.core.pacer import (
-    ANNOUNCED_SHARE,
-    CLIMB_FROM,
-    DROP,
-    MARGIN,
-    OUTAGE_SECONDS,
-    OUTAGE_WAITS,
-    PATIENCE_KNOWN,
-    SURE,
-    Pacer,
-    Phase,
-)
+from tidegate.core.holding import MARGIN, PATIENCE_KNOWN
+from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, SURE, Pacer, Phase
+from tidegate.core.seek import FIRST_WAITS
 from tidegate.core.vocabulary import Cause
+from tidegate.core.waits import FIRST_WAIT_SHARE, OUTAGE_SECONDS, OUTAGE_WAITS
 
 INFINITY = float("inf")
 TRIP = 0.01
@@ -122,13 +115,49 @@ def test_two_refusals_and_what_was_let_in_between_them_give_the_rate(pacer: Pace
 @pytest.mark.parametrize("rate", [2.0, 20.0, 150.0])
 @pytest.mark.parametrize("seconds", [1.0, 6.0, 60.0])
 def test_whatever_the_size_of_the_bucket_its_rate_is_found_and_held(rate: float, seconds: float) -> None:
-    provider = Provider(rate, size=max(2.0, rate * seconds))
-    provider.begin(int(max(2.0, rate * seconds)), 0.2)
+    size = max(4.0, rate * seconds)
+    provider = Provider(rate, size)
+    provider.begin(int(size), 0.2)
     provider.run(60.0 + 100.0 / rate)
     began, let_in, refused = provider.now, provider.let_in, provider.refused
     provider.run(began + 60.0)
     assert provider.let_in - let_in >= 0.9 * 60.0 * rate
     assert provider.refused - refused <= 0.02 * 60.0 * rate + 1
+
+
+def test_while_the_rate_is_sought_the_pace_does_not_run_far_ahead_of_what_was_let_in() -> None:
+    provider = Provider(30.0, size=180.0)
+    provider.begin(200, 0.9)
+    fastest = 0.0
+    while provider.pacer.phase is Phase.SEEKING and provider.now < 20.0:
+        fastest = provider.pacer.rate
+        provider.run(provider.now + 0.05)
+    assert provider.pacer.phase is Phase.HOLDING
+    assert fastest <= 3.0 * 30.0
+    assert provider.pacer.gauge.rate == pytest.approx(30.0, rel=0.05)
+
+
+def test_where_a_lone_attempt_is_refused_too_the_count_begins_there(pacer: Pacer) -> None:
+    alone = pacer.spacing.opens_at(TRIP)
+    refuse(pacer, alone, *send(pacer, alone))
+    again = pacer.spacing.opens_at(alone + TRIP)
+    for number in range(20):
+        pacer.sent(again + 0.1 * number)
+    refuse(pacer, again + 2.0, *send(pacer, again + 2.0))
+    assert pacer.gauge.rate == pytest.approx(20.0 / (again + 2.0 - alone), rel=0.01)
+
+
+@pytest.mark.parametrize(("wave", "seconds"), [(0, 2.5), (2, 7.5)])
+def test_what_the_first_wave_cost_is_paid_by_the_calls_before_the_next_rise(wave: int, seconds: float) -> None:
+    pacer = Pacer()
+    pacer.begin(Run(80, 0.5, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    for _ in range(wave):
+        refuse(pacer, 0.001, -1, new_wave=False)
+    now = began = held(pacer, 60.0)
+    while pacer.phase is Phase.HOLDING:
+        now = pacer.spacing.opens_at(now)
+        pacer.sent(now)
+    assert now - began == pytest.approx(seconds, rel=0.05)
 
 
 def test_a_bucket_that_saves_nothing_is_used_nearly_as_well() -> None:
@@ -274,7 +303,7 @@ def test_near_the_announced_rate_the_announced_rate_is_held() -> None:
 def test_far_under_the_announced_rate_it_says_nothing() -> None:
     pacer = Pacer()
     pacer.begin(Run(20, 0.2, 5000.0), 0.2, 0.2 + TRIP, Cause.RATE, 3 * TRIP)
-    assert pacer.rate == pytest.approx(20.0)
+    assert pacer.rate == pytest.approx(20.0 / (0.2 + FIRST_WAITS * FIRST_WAIT_SHARE * 0.2))
 
 
 def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_takes_nothing_back() -> None:

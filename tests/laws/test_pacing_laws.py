@@ -12,7 +12,7 @@ from tests.laws.world import KEY, World
 from tidegate.core.admission import Admission
 from tidegate.core.dialogue import Ending
 from tidegate.core.limit import TRIAL_GRACE
-from tidegate.core.pacer import SLOWEST
+from tidegate.core.waits import SLOWEST
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 

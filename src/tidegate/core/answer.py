@@ -94,10 +94,7 @@ def _tell_of(gates: Gates, mirror: Mirror, now: float, out: Out) -> None:
 
 def _open(gates: Gates, mirror: Mirror, now: float) -> None:
     if mirror.unit == "requests":
-        before = gates.limit.slots
         gates.limit.announced(mirror.level(now))
-        if gates.limit.slots > before:
-            gates.lessons.limit.taken(Origin.HEADERS, now)
 
 
 def _bound(gates: Gates, now: float, out: Out) -> None:

@@ -80,6 +80,11 @@ class Gauge:
         """Calls that were let in since the zero, and the seconds it took."""
         return let_in - self._zero_count, sent_at - self._zero_at
 
+    def pace(self, now: float) -> float:
+        """Calls a second that were let in since the zero, or are not known to have been refused."""
+        count, seconds = self.since_zero(self.sent - self._refused, now)
+        return count / seconds if seconds > 0.0 else 0.0
+
     def nothing_new(self, let_in: int) -> bool:
         """Whether nothing was let in since the last refusal that was asked about."""
         before, self._seen = self._seen, let_in

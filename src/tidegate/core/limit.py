@@ -23,8 +23,10 @@ RAMP = 0.05
 RAMP_RATE = 200.0
 SLOW_RAMP = 0.5
 SLOW_FROM = 100
+TOLD_RAMP = 0.1
 """The first round: seconds in which the slots double, at most so many new ones a second; and seconds in which they
-double from so many on (httpx: max_connections=100), by when the slowest refusal should have come."""
+double from so many on (httpx: max_connections=100), by when the slowest refusal should have come. Up to what a header
+said stands ready they double each `TOLD_RAMP` seconds: not at once, because another limit may be less."""
 
 DOUBLING = 0.6931
 """Natural logarithm of 2: what grows by this share of itself in a time has doubled by its end."""
@@ -49,7 +51,6 @@ class ConcurrencyLimit:
     """The number of slots of one key: how many calls may be in flight; never below 1, never above `highest`."""
 
     __slots__ = (
-        "_announced",
         "_before",
         "_grace",
         "_held",
@@ -58,6 +59,7 @@ class ConcurrencyLimit:
         "_ramping",
         "_seeded",
         "_suspicions",
+        "_told",
         "_trial_delay",
         "_value",
         "ceiling",
@@ -71,7 +73,6 @@ class ConcurrencyLimit:
     def __init__(self, start: int, highest: int, cut: float) -> None:
         self._value = float(min(start, highest))
         self._ramping = True
-        self._announced = False
         self._seeded = False
         self._opens = INFINITY
         self.ceiling = INFINITY
@@ -82,6 +83,7 @@ class ConcurrencyLimit:
         self._lift = 1.0
         self._suspicions = 0
         self._grace = TRIAL_GRACE
+        self._told = 0.0
         self.highest = highest
         self.cut = cut
         self.scarcity = 1.0
@@ -110,17 +112,17 @@ class ConcurrencyLimit:
         if self.slots < in_flight or self._value >= self.highest:
             self._opens = INFINITY
             return
-        if self.slots < SLOW_FROM:
+        if self.slots < self._told:
+            pause = TOLD_RAMP / (DOUBLING * self.slots)
+        elif self.slots < SLOW_FROM:
             pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.slots))
         else:
             pause = SLOW_RAMP / (DOUBLING * self.slots)
         self._opens = now + pause
 
     def announced(self, remaining: float) -> None:
-        """A first header said that `remaining` requests stand ready: in the first slow start the limit goes there."""
-        if not self._announced and self._ramping:
-            self._set(max(self._value, remaining))
-        self._announced = True
+        """A header said that `remaining` requests stand ready: in the first round as many slots open faster."""
+        self._told = max(self._told, remaining)
 
     def succeeded(self, in_flight: int) -> bool:
         """Counts a success with `in_flight` calls under way, itself included; returns whether a whole slot was won."""
