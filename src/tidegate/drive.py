@@ -58,7 +58,7 @@ class BlockingTurn(Turn, Protocol):
 class AsyncTurn(Turn, Protocol):
     """A call that is sent by awaiting; what `asend` raises, other than as `Sent.error`, goes through."""
 
-    async def asend(self, permit: Permit) -> Sent:
+    def asend(self, permit: Permit) -> Awaitable[Sent]:
         """Performs one attempt."""
         ...
 

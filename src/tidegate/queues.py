@@ -136,7 +136,8 @@ class Queues:
             now = self.clock()
             permit.admission.learn(permit, outcome, now, out)
             woken = self._pump(permit.admission, now, out)
-        self._act(woken, out)
+        if woken or out or self._dropped:
+            self._act(woken, out)
 
     def learn_usage(self, permit: Permit, inquiry: Inquiry, usage: Usage) -> None:
         """Teaches the key's estimate what a request of that shape used."""

@@ -68,6 +68,7 @@ class RateLimitRegistry(Queues):
         super().__init__(settings, clock, draw, Seeds(settings.initial_state, self._digests, calendar()))
         self.disabled = self.settings.disabled
         self.interned: dict[tuple[object, ...], Key] = {}
+        self.routes: dict[tuple[object, ...], Any] = {}
         if self.settings.telemetry:
             from tidegate.telemetry.activation import attend
 
@@ -119,6 +120,12 @@ class RateLimitRegistry(Queues):
         if len(self.interned) >= self.settings.max_keys:
             self.interned.clear()
         self.interned[facts] = key
+
+    def keep_route(self, facts: tuple[object, ...], route: object) -> None:
+        """Remembers where requests of one address lead, in `routes`, for as many as there may be keys."""
+        if len(self.routes) >= self.settings.max_keys:
+            self.routes.clear()
+        self.routes[facts] = route
 
     def digest(self, credential: str) -> str:
         """A keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""

@@ -266,7 +266,7 @@ def test_a_request_of_any_shape_is_sent_as_it_is(kind: str, registry: tidegate.R
     assert b'"max_tokens":"many"' in script.requests[0].content.replace(b" ", b"")
 
 
-@pytest.mark.parametrize("broken", ["read_inquiry", "judge"])
+@pytest.mark.parametrize("broken", ["read_body", "judge"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_of_our_own_is_logged_and_never_reaches_the_caller(
     kind: str, broken: str, registry: tidegate.RateLimitRegistry, monkeypatch: Any, caplog: Any

@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.providers import adopt, read_inquiry
 from tidegate.registries import RateLimitRegistry
-from tidegate.transports.keys import Sending, key_of
+from tidegate.transports.keys import Route, Sending, key_of
 
 BEDROCK = "bedrock-runtime.us-east-1.amazonaws.com"
 GEMINI = "generativelanguage.googleapis.com"
@@ -14,8 +14,8 @@ GENERATE = "/v1beta/models/m:generateContent"
 
 def key(registry, host, path, headers=(), query=b""):
     provider = adopt(host, path, None)
-    sending = Sending("https", host, None, path, list(headers), b"{}", True, query=query)
-    return key_of(registry, provider, sending, read_inquiry(provider, path, b"{}"))
+    sending = Sending(Route(provider, "https", host, None, path), list(headers), b"{}", True, query=query)
+    return key_of(registry, sending, read_inquiry(provider, path, b"{}"))
 
 
 def signed(access_key, signature):

@@ -16,6 +16,7 @@ import pytest
 import respx
 
 import tidegate
+from tidegate.testing import Scenario, Simulator
 
 CHAT = "https://provider.test/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -259,3 +260,24 @@ def test_a_hook_that_raises_for_the_status_does_not_hide_a_refusal(module: Modul
     client = registry.wrap(module.Client(transport=transport, event_hooks=hooks))
     assert client.post(CHAT, json=BODY).status_code == 200
     assert (only(registry).refused, only(registry).attempts) == (1, 2)
+
+
+def test_an_address_is_kept_without_its_query(module: ModuleType, registry: Any) -> None:
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))
+    for each in ("one", "two"):
+        client.post(f"{CHAT}?key=secret-{each}", json=BODY)
+    assert len(registry.routes) == 1
+    assert "secret" not in repr(registry.routes)
+
+
+def test_what_a_hook_sends_inside_an_attempt_passes_through(module: ModuleType, registry: Any) -> None:
+    with Simulator(Scenario(headers=False)) as provider:
+        url = f"{provider.url}/v1/chat/completions"
+        inner = registry.wrap(module.Client())
+        hooks = {"request": [lambda request: inner.post(url, json=BODY)]}
+        outer = registry.wrap(module.Client(event_hooks=hooks))
+        assert outer.post(url, json=BODY).status_code == 200
+        assert provider.truth().total.received == 2
+        inner.close()
+        outer.close()
+    assert only(registry).attempts == 1

@@ -20,7 +20,7 @@ from tidegate import providers
 from tidegate.core.refusal import ABSURD_HINT
 from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome
 from tidegate.settings import Settings
-from tidegate.transports.keys import Sending, base_url
+from tidegate.transports.keys import Route, base_url
 
 MOST_BYTES = 1 << 24
 """Of one line: more than any answer needs."""
@@ -147,9 +147,9 @@ def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
     provider = providers.named(hint) or known or providers.COMPATIBLE
     place = provider.endpoint(url.path)
     inquiry = Inquiry(place[1] if place is not None and place[1] else model)
-    sending = Sending(url.scheme or "https", host, port, url.path, [], None, True)
+    route = Route(provider, url.scheme or "https", host, port, url.path)
     scope = providers.scope(provider, inquiry, host, url.path)
-    return provider, Key(provider.name, base_url(provider, sending), "", scope, providers.family_of(provider, url.path))
+    return provider, Key(provider.name, base_url(route), "", scope, providers.family_of(provider, url.path))
 
 
 def _headers(answer: dict[str, Any]) -> list[tuple[bytes, bytes]]:

@@ -70,7 +70,8 @@ class Admission(Gates):
             read(self, permit, outcome, now, out)
         if self.quotas.unproven:
             prove(self, permit, outcome, now, out)
-        answered(self, permit, now, out)
+        if permit.probe or self.breaker.failures:
+            answered(self, permit, now, out)
         permit.probe = False
         permit.learned = True
 

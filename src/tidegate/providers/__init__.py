@@ -15,8 +15,17 @@ from __future__ import annotations
 
 from tidegate.core.vocabulary import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, named, recognise
-from tidegate.providers._inquiry import charged, credential_of, estimate, family_of, payer, read_inquiry, scope
+from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, named, recognise, version
+from tidegate.providers._inquiry import (
+    charged,
+    credential_of,
+    estimate,
+    family_of,
+    payer,
+    read_body,
+    read_inquiry,
+    scope,
+)
 from tidegate.providers._judge import judge, judge_event
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
@@ -72,10 +81,12 @@ __all__ = [
     "merged",
     "named",
     "payer",
+    "read_body",
     "read_inquiry",
     "recognise",
     "scope",
     "usage_of",
+    "version",
     "window_name",
     "window_of",
 ]

@@ -145,6 +145,11 @@ def add(provider: Provider) -> None:
     Current.tables = _tables({**before.names, provider.name: provider})
 
 
+def version() -> object:
+    """Tells the tables that hold now from those that held at another time."""
+    return Current.tables
+
+
 def named(name: str) -> Provider | None:
     """The table called `name`, else None."""
     return Current.tables.names.get(name)

@@ -10,6 +10,7 @@ from math import inf
 from pydantic_core import from_json
 
 from tidegate.core.vocabulary import Cost, Inquiry, Usage
+from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Provider
 
 _MAX_BODY = 1 << 25
@@ -66,6 +67,8 @@ _READ = {
 }
 """What is read of a request's fields; whatever else it says is left alone."""
 
+_KNOWN = _READ.keys()
+
 _OPAQUE = frozenset(
     {
         "image_url",
@@ -96,12 +99,17 @@ _EDGE = 4096
 
 
 def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
+    """As `read_body`, of a request to `path`."""
+    return read_body(provider, provider.endpoint(path), body)
+
+
+def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: bytes | None) -> Inquiry:
     """The model, input length, output bound and streaming wish of a request. Never raises, whatever the body is.
 
     A model named by the path (Azure's deployment) wins over the body's. `input_chars` is the length of the text that
     will be counted as input; a picture, sound or file counts `provider.image_chars`. `max_output_tokens` is times `n`.
+    `place` is what `Provider.endpoint` says of the path.
     """
-    place = provider.endpoint(path)
     model, streams = (place[1], place[0].streams) if place is not None else ("", False)
     if not body:
         return Inquiry(model, 0, None, streams)
@@ -114,19 +122,18 @@ def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
         model = _model(request.get("model"))
     texts: list[object] = []
     schemas: list[object] = []
-    bounded = False
-    for key, value in request.items():
-        what = _READ.get(key)
+    bound = None
+    for key in request.keys() & _KNOWN:
+        what = _READ[key]
         if what is _TEXT:
-            texts.append(value)
+            texts.append(request[key])
         elif what is _SCHEMA:
-            schemas.append(value)
-        elif what is _BOUND:
-            bounded = True
+            schemas.append(request[key])
+        elif bound is None:
+            bound = _bound(request)
     chars = _chars(texts, provider.image_chars, 0)
     if schemas:
         chars += _chars(schemas, provider.image_chars, 1)
-    bound = _bound(request) if bounded else None
     return Inquiry(model, chars, bound, request.get("stream", streams) is True)
 
 
@@ -176,24 +183,23 @@ def estimate(
     `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, whatever its length) are learned per key;
     unusable ones of the first two count as 4 and 0.
     """
-    ratio = chars_per_token if 0.0 < chars_per_token < inf else float(_TOKEN_CHARS)
+    _, chars, bound, _ = inquiry
     mean = mean_output if 0.0 < mean_output < inf else 0.0
-    given = inquiry.input_chars / ratio
+    given = chars / (chars_per_token if 0.0 < chars_per_token < inf else _TOKEN_CHARS)
     if fixed_tokens:
         given = max(min(1.0, given), given + fixed_tokens)
-    bound = inquiry.max_output_tokens
-    most = mean if bound is None else float(bound)
-    mean = min(mean, most)
+    most = mean
+    if bound is not None:
+        most = float(bound)
+        mean = min(mean, most)
     charging = provider.charging
     weight = 1.0
     if charging.burndown:
         weight = charging.weight(inquiry.model)
         mean *= weight
         most = max(most, mean)
-    amounts = (0.0, given, given + most, given + mean, mean)
-    tokens, input_tokens, output_tokens, produced = charging.places
-    held = most if charging.gives_back else 0.0
-    return Cost(1.0, amounts[tokens], amounts[input_tokens], amounts[output_tokens], amounts[produced], weight, held)
+    tokens, input_tokens, output_tokens, produced = charging.choose((0.0, given, given + most, given + mean, mean))
+    return Cost(1.0, tokens, input_tokens, output_tokens, produced, weight, most if charging.gives_back else 0.0)
 
 
 def charged(provider: Provider, usage: Usage) -> Usage:
@@ -237,11 +243,12 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
     """
     total = 0
     for node in left:
-        if isinstance(node, str):
-            size = len(node)
-            opaque = size > _DATA_URL and node[:5] == "data:" and ";base64," in node[:128]
-            total += opaque_chars if opaque else size
-        elif isinstance(node, dict):
+        if type(node) is dict:
+            if len(node) == 2 and not names:
+                role, text = node.get("role"), node.get("content")
+                if type(text) is str and type(role) is str and text[:5] != "data:":
+                    total += len(role) + len(text)  # what most messages are
+                    continue
             if "type" in node or "images" in node:
                 what = node.get("type")
                 if isinstance(what, str) and what in _OPAQUE:
@@ -257,7 +264,11 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
             left.extend(node.values())
             if names:
                 total += sum(map(len, node))
-        elif isinstance(node, list):
+        elif type(node) is str:
+            size = len(node)
+            opaque = size > _DATA_URL and node[:5] == "data:" and ";base64," in node[:128]
+            total += opaque_chars if opaque else size
+        elif type(node) is list:
             if node and type(node[0]) is int:
                 total += _TOKEN_CHARS * len(node)
             else:

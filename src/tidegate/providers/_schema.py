@@ -7,8 +7,10 @@ Each table and each row names its `source`. A wrong row raises `ConfigurationErr
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import itemgetter
 from typing import Literal
 
 from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
@@ -168,8 +170,8 @@ class Charging:
     cache_reads_free: bool = False
     gives_back: bool = False
     burndown: tuple[tuple[str, float], ...] = ()
-    places: tuple[int, int, int, int] = field(init=False, repr=False)
-    """Of tokens, input, output and what is produced: which of `AMOUNTS`."""
+    choose: Callable[[tuple[float, ...]], tuple[float, ...]] = field(init=False, repr=False, compare=False)
+    """Of what `AMOUNTS` name, those of tokens, input, output and what is produced."""
 
     def __post_init__(self) -> None:
         require(bool(self.source), "Charging.source", self.source, "every rule names its source")
@@ -181,8 +183,7 @@ class Charging:
         for part, weight in self.burndown:
             known = part != "" and weight > 0
             require(known, "Charging.burndown", (part, weight), "a part of a name and a weight above 0")
-        first, second, third, fourth = (AMOUNTS.index(amount) for amount in charged)
-        object.__setattr__(self, "places", (first, second, third, fourth))
+        object.__setattr__(self, "choose", itemgetter(*(AMOUNTS.index(amount) for amount in charged)))
 
     def weight(self, model: str) -> float:
         """What an output token of `model` counts."""

@@ -25,7 +25,7 @@ from tidegate.drive import adrive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, GovernedCall
-from tidegate.transports.keys import Sending
+from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_of
 from tidegate.transports.readers import Readers, arrived
 from tidegate.transports.streams import StreamWatch
@@ -207,18 +207,16 @@ class Stack:
             body = _body(self.module, session, kwargs)
             params = kwargs.get("params")
             url = url.update_query(params) if params else url
+            port = None if url.is_default_port() else url.port
             sending = Sending(
-                url.scheme,
-                url.raw_host,
-                None if url.is_default_port() else url.port,
-                url.path,
+                Route(provider, url.scheme, url.raw_host, port, url.path),
                 _pairs(session, kwargs),
                 body.content,
                 body.replayable,
                 body.model,
                 url.raw_query_string.encode(),
             )
-            call = AiohttpCall(mark, provider, sending)
+            call = AiohttpCall(mark, sending)
             call.check = kwargs.get("raise_for_status")
             if call.check is None:
                 call.check = session.raise_for_status

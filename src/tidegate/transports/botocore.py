@@ -31,7 +31,7 @@ from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GovernedCall
-from tidegate.transports.keys import Sending
+from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
@@ -213,8 +213,8 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         whole = bytes(body) if isinstance(body, bytes | bytearray) else None
         replayable = body is None or whole is not None or _seekable(body)
         headers = [pair for pair in _pairs(request.headers) if pair[0].lower() == b"authorization"]
-        sending = Sending(url.scheme, host, url.port, url.path, headers, whole, replayable)
-        call = BotocoreCall(mark, provider, sending)
+        route = Route(provider, url.scheme, host, url.port, url.path)
+        call = BotocoreCall(mark, Sending(route, headers, whole, replayable))
     except Exception:
         unreadable()
         return None

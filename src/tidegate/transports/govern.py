@@ -61,18 +61,19 @@ class GovernedCall(Turn, ABC):
 
     __slots__ = ("args", "inquiry", "kwargs", "mocks", "provider", "stream", "wrapped")
 
-    def __init__(self, mark: Mark, provider: providers.Provider, sending: Sending) -> None:
-        registry = mark.registry
+    def __init__(self, mark: Mark, sending: Sending) -> None:
+        registry, route = mark.registry, sending.route
+        provider = route.provider
         # A client that was wrapped is governed whatever answers it. In a process that merely has tidegate installed,
         # the tests of the SDKs, and of those who use them, must see what their mocks say.
         self.mocks = mark.any_host
-        inquiry = providers.read_inquiry(provider, sending.path, sending.body)
+        inquiry = providers.read_body(provider, route.place, sending.body)
         if sending.model and not inquiry.model:
             inquiry = inquiry._replace(model=sending.model)
         self.provider = provider
         self.inquiry = inquiry
         policy = mark.policy if sending.replayable else mark.policy._replace(replayable=False)
-        key = key_of(registry, provider, sending, inquiry)
+        key = key_of(registry, sending, inquiry)
         super().__init__(registry, key, policy, provider.default_window, mark.priority)
 
     def carry(self, wrapped: Callable[..., Any], args: Any, kwargs: Any, stream: bool) -> None:

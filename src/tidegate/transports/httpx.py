@@ -7,11 +7,13 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
+from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
+from tidegate import providers
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
@@ -20,9 +22,9 @@ from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import UNREAL, GovernedCall, good
-from tidegate.transports.keys import Sending
-from tidegate.transports.marks import marked, provider_of
-from tidegate.transports.streams import StreamWatch
+from tidegate.transports.keys import Route, Sending
+from tidegate.transports.marks import Mark, marked, provider_of
+from tidegate.transports.streams import KEPT, MOST_CHUNKS, StreamWatch
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
@@ -35,38 +37,52 @@ _stacks: dict[type, Stack] = {}
 class HttpxCall(GovernedCall):
     """One `send` of a client."""
 
-    __slots__ = ("stack",)
+    __slots__ = ("direct", "stack")
 
+    direct: bool
     stack: Stack
 
     def send(self, permit: Permit) -> Sent:
+        """One attempt, marked as such where something else that is governed may lie below."""
+        if self.direct:
+            return self._send(permit)
+        with Cell():
+            return self._send(permit)
+
+    def asend(self, permit: Permit) -> Awaitable[Sent]:
+        """One attempt, marked as such where something else that is governed may lie below."""
+        return self._asend(permit) if self.direct else self._within(permit)
+
+    async def _within(self, permit: Permit) -> Sent:
+        with Cell():
+            return await self._asend(permit)
+
+    def _send(self, permit: Permit) -> Sent:
         """Sends the request, and reads the answer's body where it is not to be streamed."""
         try:
-            with Cell():
-                if permit.sent_at - self.began > sigv4.STALE_AFTER:
-                    sigv4.renew(self.request)
-                response = self.wrapped(*self.args, **self.kwargs)
-                mocked, body = not self.mocks and _made_up(response), None
-                if _complete(response, self.stream):
-                    unread = self.stream and not response.is_closed
-                    body = self._kept(response, b"".join(response.iter_raw())) if unread else response.read()
+            if permit.sent_at - self.began > sigv4.STALE_AFTER:
+                sigv4.renew(self.request)
+            response = self.wrapped(*self.args, **self.kwargs)
+            mocked, body = not self.mocks and _made_up(response), None
+            if _complete(response, self.stream):
+                unread = self.stream and not response.is_closed
+                body = self._kept(response, b"".join(response.iter_raw())) if unread else response.read()
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
         return self._received(permit, response, body, None if mocked else self.stack.sync_stream)
 
-    async def asend(self, permit: Permit) -> Sent:
+    async def _asend(self, permit: Permit) -> Sent:
         """Sends the request, and reads the answer's body where it is not to be streamed."""
         try:
-            with Cell():
-                if permit.sent_at - self.began > sigv4.STALE_AFTER:
-                    await sigv4.arenew(self.request)
-                response = await self.wrapped(*self.args, **self.kwargs)
-                mocked, body = not self.mocks and _made_up(response), None
-                if _complete(response, self.stream):
-                    if self.stream and not response.is_closed:
-                        body = self._kept(response, b"".join([chunk async for chunk in response.aiter_raw()]))
-                    else:
-                        body = await response.aread()
+            if permit.sent_at - self.began > sigv4.STALE_AFTER:
+                await sigv4.arenew(self.request)
+            response = await self.wrapped(*self.args, **self.kwargs)
+            mocked, body = not self.mocks and _made_up(response), None
+            if _complete(response, self.stream):
+                if self.stream and not response.is_closed:
+                    body = self._kept(response, b"".join([chunk async for chunk in response.aiter_raw()]))
+                else:
+                    body = await response.aread()
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
         return self._received(permit, response, body, None if mocked else self.stack.async_stream)
@@ -114,6 +130,7 @@ class Stack:
         self.module = module
         self.sync_stream, self.async_stream = _stream_types(module)
         self.whole, self.multipart = module.ByteStream, module._multipart.MultipartStream
+        self.networks = (module.HTTPTransport, module.AsyncHTTPTransport)
 
     def put(self) -> None:
         """Patches both classes of the module."""
@@ -139,18 +156,17 @@ class Stack:
             if request is None or request.method != "POST":
                 return None
             url = request.url
-            host, path = url.host, url.path
-            provider = provider_of(mark, host, path)
-            if provider is None:
+            route = _route(mark, url)
+            if route is None:
                 return None
             stream, body, replayable, model = request.stream, None, True, ""
             if isinstance(stream, self.whole):
                 body = request.content
             else:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
-            query = url.query if provider.query_credential else b""
-            sending = Sending(url.scheme, host, url.port, path, request.headers.raw, body, replayable, model, query)
-            call = HttpxCall(mark, provider, sending)
+            query = url.query if route.provider.query_credential else b""
+            call = HttpxCall(mark, Sending(route, _headers(request.headers), body, replayable, model, query))
+            call.direct = _direct(client, self.networks)
         except Exception:
             unreadable()
             return None
@@ -167,6 +183,45 @@ def put(module: ModuleType) -> None:
 
 
 TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
+
+
+def _route(mark: Mark, url: Any) -> Route | None:
+    """Where a URL leads, None where that is not governed; the registry keeps what was found, without the query."""
+    parts = getattr(url, "_uri_reference", None)  # its properties decode anew each time
+    if parts is None:
+        return _found(mark, url)
+    routes = mark.registry.routes
+    facts = (parts.scheme, parts.host, parts.port, parts.path, providers.version(), *mark[3:])
+    route: Route | None = routes.get(facts)
+    if route is None:
+        route = _found(mark, url)
+        if route is not None:
+            mark.registry.keep_route(facts, route)
+    return route
+
+
+def _found(mark: Mark, url: Any) -> Route | None:
+    host, path = url.host, url.path
+    provider = provider_of(mark, host, path)
+    return Route(provider, url.scheme, host, url.port, path) if provider is not None else None
+
+
+def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:
+    # `raw` makes a list in Python at each call: most of what it costs to find the credential.
+    known = getattr(headers, "_list", None)
+    return map(_LOWER_AND_VALUE, known) if known is not None else headers.raw
+
+
+_LOWER_AND_VALUE = itemgetter(1, 2)
+"""Of what httpx 0.28 and httpx2 2.16 keep of a header: its name as it was sent and in lower case, its value."""
+
+
+def _direct(client: Any, networks: tuple[type, ...]) -> bool:
+    # The library's own transport with nobody's code around it: then nothing that is governed lies below.
+    hooks = getattr(client, "_event_hooks", None)
+    if type(getattr(client, "_transport", None)) not in networks or getattr(client, "_mounts", True) or not hooks:
+        return False
+    return not (hooks["request"] or hooks["response"])
 
 
 def _complete(response: Any, stream: bool) -> bool:
@@ -212,9 +267,12 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
 
     class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
         def __iter__(self) -> Iterator[bytes]:
+            keep, kept, trim = self._watch.keeping()
             try:
                 for chunk in self._stream:
-                    self._watch.saw(chunk)
+                    keep(chunk)
+                    if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+                        trim()
                     yield chunk
             except Exception as error:
                 self._watch.finish(error)
@@ -228,9 +286,12 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
 
     class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
+            keep, kept, trim = self._watch.keeping()
             try:
                 async for chunk in self._stream:
-                    self._watch.saw(chunk)
+                    keep(chunk)
+                    if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+                        trim()
                     yield chunk
             except Exception as error:
                 self._watch.finish(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qs
@@ -12,43 +13,61 @@ from tidegate.core.vocabulary import Inquiry, Key
 from tidegate.registries import RateLimitRegistry
 
 
+class Route:
+    """Where requests go, without the query, and which provider's table holds there; equal ones need not be the same."""
+
+    __slots__ = ("facts", "host", "names", "path", "place", "port", "provider", "scheme")
+
+    def __init__(self, provider: providers.Provider, scheme: str, host: str, port: int | None, path: str) -> None:
+        self.provider = provider
+        self.scheme = scheme
+        self.host = host
+        self.port = port
+        self.path = path
+        self.place = provider.endpoint(path)
+        self.names = _credential_names(provider)
+        self.facts = (provider.name, scheme, host, port, path)
+
+
 class Sending(NamedTuple):
     """A request as its HTTP stack sees it, before it is queued.
 
-    `headers` are its raw pairs, in any case; `body` is None where it cannot be read twice. `query` is the raw one.
+    `headers` are its raw pairs, in any case, read once; `body` is None where it cannot be read twice. `query` is the
+    raw one.
     """
 
-    scheme: str
-    host: str
-    port: int | None
-    path: str
-    headers: list[tuple[bytes, bytes]]
+    route: Route
+    headers: Iterable[tuple[bytes, bytes]]
     body: bytes | None
     replayable: bool
     model: str = ""
     query: bytes = b""
 
 
-def key_of(registry: RateLimitRegistry, provider: providers.Provider, sending: Sending, inquiry: Inquiry) -> Key:
+def key_of(registry: RateLimitRegistry, sending: Sending, inquiry: Inquiry) -> Key:
     """Whose quota the request counts against; keys are interned, so that a client's next request finds its own."""
-    names = _credential_names(provider)
-    secrets = tuple([pair for pair in sending.headers if pair[0] in names])
-    if not secrets:
-        secrets = tuple([(name.lower(), value) for name, value in sending.headers if name.lower() in names])
-    if provider.query_credential and sending.query:
+    route = sending.route
+    provider, names = route.provider, route.names
+    headers = dict(sending.headers)
+    found: Iterable[bytes] = names.intersection(headers)
+    if not found:
+        headers = {name.lower(): value for name, value in headers.items()}
+        found = names.intersection(headers)
+    secrets = tuple([(name, headers[name]) for name in sorted(found)])
+    if sending.query and provider.query_credential:
         secrets += _asked(provider, sending.query)
     if provider.credential_part is not None:
         secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
-    facts = (provider.name, sending.scheme, sending.host, sending.port, sending.path, hash(secrets), inquiry.model)
+    facts = (route.facts, hash(secrets), inquiry.model)
     key = registry.interned.get(facts)
     if key is None:
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
         key = Key(
             provider.name,
-            base_url(provider, sending),
+            base_url(route),
             registry.digest(providers.credential_of(provider, given.get)),
-            providers.scope(provider, inquiry, sending.host, sending.path),
-            providers.family_of(provider, sending.path),
+            providers.scope(provider, inquiry, route.host, route.path),
+            providers.family_of(provider, route.path),
         )
         registry.intern(facts, key)
     return key
@@ -73,14 +92,14 @@ def _payer(provider: providers.Provider, value: bytes) -> bytes:
     return providers.payer(provider, value.decode("latin-1")).encode("latin-1")
 
 
-def base_url(provider: providers.Provider, sending: Sending) -> str:
+def base_url(route: Route) -> str:
     """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint."""
-    port = f":{sending.port}" if sending.port is not None else ""
-    host = f"[{sending.host}]" if ":" in sending.host else sending.host
-    origin = f"{sending.scheme}://{host}{port}"
-    if provider.hosts:
+    port = f":{route.port}" if route.port is not None else ""
+    host = f"[{route.host}]" if ":" in route.host else route.host
+    origin = f"{route.scheme}://{host}{port}"
+    if route.provider.hosts:
         return origin
-    return origin + _ENDPOINT.sub("", sending.path.removesuffix("/"), count=1)
+    return origin + _ENDPOINT.sub("", route.path.removesuffix("/"), count=1)
 
 
 _ENDPOINT = re.compile(

@@ -21,7 +21,7 @@ from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import UNREAL, GovernedCall, good
-from tidegate.transports.keys import Sending
+from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_of
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
@@ -117,8 +117,13 @@ class Stack:
             headers = _pairs(request.headers)
             call = RequestsCall(
                 mark,
-                provider,
-                Sending(url.scheme, host, url.port, url.path, headers, whole, replayable, query=url.query.encode()),
+                Sending(
+                    Route(provider, url.scheme, host, url.port, url.path),
+                    headers,
+                    whole,
+                    replayable,
+                    query=url.query.encode(),
+                ),
             )
         except Exception:
             unreadable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tidegate import providers
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
@@ -10,29 +12,31 @@ from tidegate.transports.govern import GovernedCall
 KEPT = 4096
 """Bytes kept of a stream's beginning and end: usage stands in the first or last events, a failure in the last."""
 
-MOST_KEPT = 4 * KEPT
-MOST_CHUNKS = 256
-"""Bytes and pieces of them that are kept before they are cut to what is needed."""
+MOST_CHUNKS = 64
+"""Pieces of it that are kept before they are cut to what is needed; a piece longer than that is cut at once."""
 
 
 class StreamWatch:
     """What a stream's bytes say, and its permit; `finish` gives the permit back once."""
 
-    __slots__ = ("_chunks", "_head", "_held", "_outcome", "_size")
+    __slots__ = ("_chunks", "_head", "_held", "_outcome")
 
     def __init__(self, call: GovernedCall, permit: Permit, outcome: Outcome) -> None:
         self._held: tuple[GovernedCall, Permit] | None = (call, permit)
         self._outcome = outcome
         self._head = b""
         self._chunks: list[bytes] = []
-        self._size = 0
 
     def saw(self, chunk: bytes) -> None:
         """Keeps the first and the last bytes, in pieces as long as they are few."""
-        self._chunks.append(chunk)
-        self._size += len(chunk)
-        if self._size > MOST_KEPT or len(self._chunks) > MOST_CHUNKS:
-            self._trim()
+        keep, kept, trim = self.keeping()
+        keep(chunk)
+        if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+            trim()
+
+    def keeping(self) -> tuple[Callable[[bytes], None], list[bytes], Callable[[], object]]:
+        """What `saw` does, for whoever sees many: keeps a chunk, those that are kept, and cuts them."""
+        return self._chunks.append, self._chunks, self._trim
 
     def _trim(self) -> bytes:
         """The last bytes, in one piece."""
@@ -40,7 +44,7 @@ class StreamWatch:
         if len(self._head) < KEPT:
             self._head = seen[:KEPT]  # all that came is still there
         tail = seen[-KEPT:]
-        self._chunks, self._size = [tail], len(tail)
+        self._chunks[:] = (tail,)
         return tail
 
     def finish(self, error: Exception | None = None) -> None:
