@@ -62,6 +62,17 @@ class TestPermits:
             registry.settle(permit, OK)  # type: ignore[arg-type]
         assert registry.snapshot().in_flight == 0
 
+    def test_a_thread_keeps_its_deadline_behind_a_head_that_never_runs(self) -> None:
+        """The head alone has a timer; where it is a task of the loop that this very thread blocks, it never looks."""
+        registry = make(start_concurrency=1, max_concurrency=1)
+        assert registry.try_admit(KEY)
+        stuck = Waiter(MagicMock, 0)
+        stuck.deadline = float("inf")
+        assert registry.stand(stuck, KEY, 60.0) is None
+        with pytest.raises(tidegate.DeadlineExceeded):
+            registry.execute(KEY, lambda: None, max_wait=0.05)
+        assert registry.snapshot().waiting == 1
+
     def test_try_admit_does_not_overtake_who_waits(self) -> None:
         clock = VirtualClock()
         registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1), clock=clock)

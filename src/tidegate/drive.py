@@ -50,6 +50,11 @@ class Turn(Protocol):
 class BlockingTurn(Turn, Protocol):
     """A call that is sent by blocking this thread; what `send` raises, other than as `Sent.error`, goes through."""
 
+    @property
+    def deadline(self) -> float:
+        """Until when it waits, in monotonic seconds."""
+        ...
+
     def send(self, permit: Permit) -> Sent:
         """Performs one attempt."""
         ...
@@ -84,7 +89,8 @@ def drive(turn: BlockingTurn) -> Any:
             if isinstance(effect, Send):
                 resume = Resume(0.0, turn.send(effect.permit))
             else:
-                effect.waker.wait(effect.until)
+                # Whoever holds the clock for it may be a task of the very loop that this thread blocks.
+                effect.waker.wait(turn.deadline if effect.until is None else effect.until)
                 resume = Resume(0.0)
             resume.now = turn.now()
             effect = flow.send(resume)

@@ -78,7 +78,7 @@ class Slots:
             if ready <= now:
                 waiter.place = waiter.place or self.line.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
-                self.admission.untaken += 1
+                self._given(now)
                 return []
         waiter.alarm()
         self.line.join(waiter)
@@ -123,12 +123,16 @@ class Slots:
                 continue
             # In this order: whoever leaves without the lock looks at `standing` first, then at `permit`.
             head.permit = self.admission.admit(head.cost, now, now - head.joined_at, out)
-            self.admission.untaken += 1
+            self._given(now)
             self.line.leave(head)
             head.until = None
             self._holder = None if self._holder is head else self._holder
             woken.append(head)
         return woken
+
+    def _given(self, now: float) -> None:
+        self.admission.untaken += 1
+        self.admission.given_at = now
 
     def _price(self, waiter: Waiter) -> None:
         estimate = self.admission.estimate

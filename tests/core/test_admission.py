@@ -438,3 +438,46 @@ def test_an_answer_that_is_not_read_takes_the_doubt_from_its_call(admission: Adm
     mirrors = admission.quotas.mirrors.values()
     assert [len(mirror.ledger.entries) for mirror in mirrors] == [1, 1]
     assert [mirror.used for mirror in mirrors] == [20.0, 2000.0]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["unknown", "known of an earlier run"])
+def test_the_first_wave_of_refusals_counts_only_where_it_was_sent(known: bool) -> None:
+    """A pace of an earlier run that is disproved sent what is refused; the one that begins then did not."""
+    admission = Admission(KEY, Settings(start_concurrency=8), 60.0, 0.0)
+    if known:
+        admission.pacer.seed({"rate": 80.0, "burst": 80.0}, 0.0)
+    now, wave = 0.0, []
+    for _ in range(4):
+        now = max(now, admission.ready_at(Cost(), now)[0])
+        wave += admit(admission, now=now)
+    for permit in wave:
+        settle(admission, permit, refusal(), now + 0.03)
+    gauge = admission.pacer.gauge
+    before = gauge.since_zero(gauge.sent, now)[0]
+    for _ in range(8):
+        now = max(now + 0.1, admission.ready_at(Cost(), now)[0])
+        settle(admission, admit(admission, now=now)[0], OK, now + 0.01)
+    (refused,) = admit(admission, now=now + 1.0)
+    assert gauge.since_zero(gauge.refused(refused.mark), now)[0] - before == 8
+
+
+def test_what_was_never_sent_was_not_let_in(admission: Admission) -> None:
+    (first,) = admit(admission)
+    settle(admission, first, refusal(), NOW + 0.05)
+    gauge = admission.pacer.gauge
+    before, now = gauge.pace(NOW + 9.0), NOW + 0.1
+    for _ in range(3):
+        now = max(now, admission.ready_at(Cost(), now)[0])
+        admission.withdraw(admit(admission, now=now)[0], now, None)
+    assert gauge.pace(NOW + 9.0) == before
+
+
+def test_trials_that_were_never_sent_lift_no_ceiling() -> None:
+    admission = Admission(KEY, Settings(start_concurrency=5), 60.0, 0.0)
+    *_, last = admit(admission, 5, 0.0)
+    settle(admission, last, refusal(cause=Cause.CONCURRENCY), 0.02)
+    ceiling, now = admission.limit.ceiling, 0.02
+    for _ in range(12):
+        now = admission.ready_at(Cost(), now)[0]
+        admission.withdraw(admit(admission, now=now)[0], now, None)
+    assert admission.limit.ceiling == ceiling

@@ -80,6 +80,13 @@ def test_of_two_quotas_of_requests_the_one_that_is_divided_is_found() -> None:
     assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
 
 
+def test_what_headers_tell_of_is_no_portion() -> None:
+    quotas = Quotas()
+    told = Reading("requests-10s", "requests", "fixed", 1000.0, 900.0, 5.0, 10.0)
+    quotas.observe([bucket(600.0, 580.0), told], 0, 0.0, 0.0, [])
+    assert quotas.portion(LetIn([3.0] * 100, 500, 60.0), 6.0, 1.0) == ""
+
+
 def test_a_portion_goes_with_the_quota_that_it_was_one_of() -> None:
     quotas = Quotas()
     quotas.seed(bucket(600.0, 580.0), "continuous", 0.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
 from tidegate.core.admission import Admission
-from tidegate.core.breaker import State
+from tidegate.core.breaker import SILENCE_LEAST, State
 from tidegate.core.events import ConcurrencyDecreased, Event
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Outcome
@@ -62,7 +62,7 @@ class Game:
             cost = Cost(tokens=10.0, produced=5.0)
             if self.admission.ready_at(cost, self.now)[0] > self.now:
                 return
-            silent = self.now > self.probed_at
+            silent = self.now >= self.probed_at + SILENCE_LEAST
             half_open = self.admission.breaker.state is State.HALF_OPEN
             assert silent or not half_open, "a probe is alone"
             assert not self.admission.pacer.spacing.alone(self.now), "what goes alone is not followed"

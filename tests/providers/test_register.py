@@ -5,6 +5,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
 
 import tidegate
@@ -63,6 +64,16 @@ def test_a_registered_table_holds_for_hosts_that_were_looked_up_before():
     assert recognise("API.Acme.example.", "/v1/models/m/run") is acme
     assert named("acme") is acme
     assert recognise(host, "/v1/files") is None
+
+
+def test_a_registered_table_holds_for_addresses_that_a_wrapped_client_has_used():
+    registry = RateLimitRegistry()
+    transport = httpx2.MockTransport(lambda request: httpx2.Response(200, json={}))
+    client = registry.wrap(httpx2.Client(transport=transport))
+    client.post(f"https://api.acme.example{CHAT}", json={"model": "m", "messages": []})
+    tidegate.register_provider(table())
+    client.post(f"https://api.acme.example{CHAT}", json={"model": "m", "messages": []})
+    assert [key.provider for key in registry.snapshot().keys] == ["compatible", "acme"]
 
 
 def test_the_tables_that_tidegate_comes_with_hold_as_before():

@@ -17,6 +17,7 @@ import respx
 
 import tidegate
 from tidegate.testing import Scenario, Simulator
+from tidegate.transports import streams
 
 CHAT = "https://provider.test/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -268,6 +269,48 @@ def test_an_address_is_kept_without_its_query(module: ModuleType, registry: Any)
         client.post(f"{CHAT}?key=secret-{each}", json=BODY)
     assert len(registry.routes) == 1
     assert "secret" not in repr(registry.routes)
+
+
+def test_a_wrapped_clients_address_governs_no_other_client(module: ModuleType, registry: Any) -> None:
+    def answer(request: Any) -> Any:
+        return module.Response(200, json={})
+
+    registry.wrap(mocked(module, answer)).post(CHAT, json=BODY)
+    tidegate.install(registry=registry)
+    assert mocked(module, answer).post(CHAT, json=BODY).status_code == 200
+    assert only(registry).attempts == 1
+
+
+def test_no_more_addresses_are_kept_than_keys(module: ModuleType) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_keys=4))
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))
+    for number in range(12):
+        client.post(f"https://host{number}.test/v1/chat/completions", json=BODY)
+        assert len(registry.routes) <= 4
+
+
+def test_a_stream_of_large_pieces_keeps_little_of_them(
+    module: ModuleType, registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [b"data: " + b"x" * size + b"\n\n" for size in (4000, 1000, 300) for _ in range(100)]
+    kept: list[int] = []
+    saw = streams.StreamWatch.keeping
+
+    def keeping(watch: streams.StreamWatch) -> Any:
+        keep, chunks, trim = saw(watch)
+
+        def noted(chunk: bytes) -> None:
+            kept.append(sum(map(len, chunks)))
+            keep(chunk)
+
+        return noted, chunks, trim
+
+    monkeypatch.setattr(streams.StreamWatch, "keeping", keeping)
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, content=iter(pieces))))
+    with client.stream("POST", CHAT, json={**BODY, "stream": True}) as response:
+        assert b"".join(response.iter_raw()) == b"".join(pieces)
+    assert len(kept) == 300
+    assert max(kept) <= 40_000
 
 
 def test_what_a_hook_sends_inside_an_attempt_passes_through(module: ModuleType, registry: Any) -> None:

@@ -57,6 +57,9 @@ class Admission(Gates):
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Takes back a permit whose attempt was never sent: nothing happened."""
         permit.settled = True
+        self.limit.withdrawn(len(self.flying))
+        if self.pacer.active and permit.mark >= 0:
+            self.pacer.gauge.withdrawn()
         self.flying.pop(permit.order, None)
         self.counts.attempts -= 1
         if out is not None:

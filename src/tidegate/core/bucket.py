@@ -6,7 +6,8 @@ Theory of operation. The provider holds `limit` units that refill at `limit / wi
     level(now) = remaining_k + rate · (now − sent_k) − (what was charged after k)
 
 k is the most recently *sent* request that has been answered: answers arrive seconds later and out of order, and an
-answer to an older request knows less. The copy is clamped twice: a full bucket wastes its refill, so a second level
+answer to an older request knows less. The first one counts from when it came: a program that starts does not know when
+its requests really left. The copy is clamped twice: a full bucket wastes its refill, so a second level
 (`_ceiling`) is kept that starts full and is clamped at every step; the truth is never above either.
 
 A charge is made when a request is sent, except for output that the provider charges as it is written: that is

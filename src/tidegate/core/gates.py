@@ -31,6 +31,10 @@ from tidegate.core.vocabulary import Cost, Key
 ANNOUNCED_WINDOW = 60.0
 """Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""
 
+BUSY = 0.5
+"""Seconds that a first round, or a trial of a ceiling, waits for a call that was let in and has not run: a loop that
+starts two thousand calls is busy for that long, and reads no refusal. It may also be stuck, and others are not."""
+
 INFINITY = float("inf")
 
 Out = list[events.Event] | None
@@ -62,8 +66,8 @@ class Gates:
     """The gates of one key, what is under way behind them, and what was counted and learnt there.
 
     `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was told of, and
-    that nothing has gone out since. `untaken` permits were given to calls that have not run since then: as long as
-    there are any, that nothing is refused proves nothing.
+    that nothing has gone out since. `untaken` permits were given to calls that have not run since then, the last one
+    at `given_at`: that nothing is refused meanwhile proves little.
     """
 
     __slots__ = (
@@ -76,6 +80,7 @@ class Gates:
         "estimate",
         "flying",
         "generation",
+        "given_at",
         "goodput",
         "key",
         "lessons",
@@ -105,6 +110,7 @@ class Gates:
         self.epoch = 0
         self.generation = 0
         self.untaken = 0
+        self.given_at = now
         self.used_at = self._began = now
         self.resumes = False
         self._attempts_before = self._refused_before = 0
@@ -118,7 +124,9 @@ class Gates:
         """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends)."""
         ready, gate = now, ""
         if len(self.flying) >= self.limit.slots:
-            opens = self.limit.opens_at(now) if not self.untaken else INFINITY
+            opens = self.limit.opens_at(now)
+            if self.untaken:
+                opens = max(opens, self.given_at + BUSY)
             if opens > now:
                 ready, gate = opens, "concurrency"
                 if opens == INFINITY:

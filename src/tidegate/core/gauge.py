@@ -76,6 +76,10 @@ class Gauge:
         self._refused += 1
         return let_in
 
+    def withdrawn(self) -> None:
+        """What was counted as sent never was: it was not let in, and cost nothing."""
+        self._refused += 1
+
     def since_zero(self, let_in: int, sent_at: float) -> tuple[int, float]:
         """Calls that were let in since the zero, and the seconds it took."""
         return let_in - self._zero_count, sent_at - self._zero_at

@@ -112,13 +112,18 @@ class ConcurrencyLimit:
         if self.slots < in_flight or self._value >= self.highest:
             self._opens = INFINITY
             return
-        if self.slots < self._told:
-            pause = TOLD_RAMP / (DOUBLING * self.slots)
-        elif self.slots < SLOW_FROM:
+        if self.slots < SLOW_FROM:
             pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.slots))
         else:
             pause = SLOW_RAMP / (DOUBLING * self.slots)
+        if self.slots < self._told:
+            pause = min(pause, TOLD_RAMP / (DOUBLING * self.slots))
         self._opens = now + pause
+
+    def withdrawn(self, in_flight: int) -> None:
+        """One of `in_flight` was never sent: where it was to try one more than the ceiling, nothing was tried."""
+        if self.ceiling < INFINITY and in_flight > self.slots:
+            self._held = max(0, self._held - 1)
 
     def announced(self, remaining: float) -> None:
         """A header said that `remaining` requests stand ready: in the first round as many slots open faster."""

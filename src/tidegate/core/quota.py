@@ -241,7 +241,7 @@ class Quotas:
         for mirror in self.mirrors.values():
             if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
                 told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
-                if told is not None:
+                if told is not None and told.name not in self._mirrors:
                     window = Window(told, now, self.default_window, supposed=True)
                     self._portion = Portion(window, mirror.name, mirror.limit)
                     self._add(window)

@@ -116,14 +116,22 @@ def _portion(gates: Gates, permit: Permit, hint: float | None, now: float, new_w
     name = quotas.portion(LetIn(under_way, calls, run.seconds), hint, now)
     if name:
         # Whatever pace was taken for the limit was this.
-        gates.pacer = Pacer()
+        _forget_pace(gates, permit)
     return name
+
+
+def _forget_pace(gates: Gates, permit: Permit) -> None:
+    """Begins with another pacer, which sent nothing of what is under way."""
+    gates.pacer = Pacer()
+    permit.mark = gates.pacer.mark
+    for each in gates.flying.values():
+        each.mark = gates.pacer.mark
 
 
 def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
     """Whether it was a ceiling or a rate that refused; either then holds calls back."""
     if gates.pacer.disproved():
-        gates.pacer = Pacer()
+        _forget_pace(gates, permit)
     before, pacer = gates.limit.slots, gates.pacer
     if _capped(gates, permit, outcome, now, new_wave):
         pacer.active = False

@@ -24,7 +24,7 @@ from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import Mark, marked, provider_of
-from tidegate.transports.streams import KEPT, MOST_CHUNKS, StreamWatch
+from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
@@ -271,7 +271,7 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
             try:
                 for chunk in self._stream:
                     keep(chunk)
-                    if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+                    if len(kept) > MOST_CHUNKS or len(chunk) > LONG:
                         trim()
                     yield chunk
             except Exception as error:
@@ -290,7 +290,7 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
             try:
                 async for chunk in self._stream:
                     keep(chunk)
-                    if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+                    if len(kept) > MOST_CHUNKS or len(chunk) > LONG:
                         trim()
                     yield chunk
             except Exception as error:

@@ -12,8 +12,10 @@ from tidegate.transports.govern import GovernedCall
 KEPT = 4096
 """Bytes kept of a stream's beginning and end: usage stands in the first or last events, a failure in the last."""
 
-MOST_CHUNKS = 64
-"""Pieces of it that are kept before they are cut to what is needed; a piece longer than that is cut at once."""
+MOST_CHUNKS = 32
+LONG = 1024
+"""Pieces of it that are kept before they are cut to what is needed, and bytes of one that is cut at once: 36 kB in all,
+where an event is of a few hundred bytes."""
 
 
 class StreamWatch:
@@ -31,7 +33,7 @@ class StreamWatch:
         """Keeps the first and the last bytes, in pieces as long as they are few."""
         keep, kept, trim = self.keeping()
         keep(chunk)
-        if len(kept) > MOST_CHUNKS or len(chunk) > KEPT:
+        if len(kept) > MOST_CHUNKS or len(chunk) > LONG:
             trim()
 
     def keeping(self) -> tuple[Callable[[bytes], None], list[bytes], Callable[[], object]]:
