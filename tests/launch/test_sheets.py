@@ -86,8 +86,8 @@ def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tm
     call(slots, 2.0)
     total = only(tmp_path)
     mine = slots.snapshot(3.0)
-    assert foresee(total.outlook(3.0)) == (pytest.approx(mine.eta), mine.eta_gate) == (3.0, "quota requests")
-    assert foresee(total.outlook(4.0)).seconds == pytest.approx(2.0)
+    assert foresee(total.outlook(3.0)) == (pytest.approx(mine.eta), mine.eta_gate) == (4.0, "quota requests")
+    assert foresee(total.outlook(4.0)).seconds == pytest.approx(3.0)
 
 
 def test_a_pause_is_told_as_soon_as_somebody_waits_for_its_end(tmp_path: Path) -> None:
