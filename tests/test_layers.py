@@ -22,6 +22,7 @@ REGISTRY = {
     "nesting",
     "opening",
     "forking",
+    "handing",
     "listening",
     "queues",
     "registries",
@@ -46,11 +47,18 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "opening": (set(), False, set()),
     "forking": (set(), True, set()),
     "listening": (CORE, True, set()),
+    "handing": ({*CORE, "queues"}, True, set()),
     "queues": ({*CORE, "learned", "settings", "line", "slots", "opening", "forking", "listening"}, True, set()),
-    "registries": ({*CORE, "learned", "settings", "drive", "listening", "queues"}, True, set()),
+    "registries": ({*CORE, "learned", "settings", "drive", "listening", "queues", "slots"}, True, set()),
     "registering": ({"errors", "providers"}, True, set()),
-    "turn": ({*CORE, "line", "queues", "registries"}, False, set()),
+    "turn": ({*CORE, "handing", "line", "queues", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
+    "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic"}),
+    "runner": (
+        {*CORE, "storage", "calls", "default", "handing", "queues", "registries", "runner"},
+        True,
+        {"anyio", "pydantic", "yaml", "openai", "anthropic", "google"},
+    ),
     "transports": (TRANSPORTS, True, {"wrapt"}),
     "clocks": ({"settings", "transports", "clocks"}, True, set()),
     "sdks": (SDKS, True, set()),
@@ -68,7 +76,11 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "testing": ({*SURFACE, "testing"}, True, set()),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
     "launch": ({*SURFACE, "launch"}, True, set()),
-    "cli": ({*SURFACE, "checkup", "testing", "demo", "launch", "cli"}, True, {"typer", "rich"}),
+    "cli": (
+        {*SURFACE, "checkup", "testing", "demo", "launch", "storage", "runner", "cli"},
+        True,
+        {"typer", "rich", "pyarrow"},
+    ),
 }
 
 LAZY_UPWARDS = {

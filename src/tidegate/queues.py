@@ -129,6 +129,18 @@ class Queues:
         if woken or out or self._dropped:
             self._act(woken, out)
 
+    def withdraw(self, permit: Permit) -> None:
+        """Takes back a permit under which nothing was sent: nothing happened, and nothing is learned."""
+        out = self._out()
+        with self._lock:
+            if permit.settled:
+                raise PermitMisuse(f"{permit.key}: this permit was settled before")
+            now = self.clock()
+            if permit.generation == permit.admission.generation:
+                permit.admission.withdraw(permit, now, out)
+            woken = self._pump(permit.admission, now, out)
+        self._act(woken, out)
+
     def learn(self, permit: Permit, outcome: Outcome) -> None:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
         out = self._out()
@@ -198,6 +210,7 @@ class Queues:
         self._listeners.untold.clear()
         for slots in self._slots.values():
             slots.line.clear()
+            slots.asking.clear()
             slots.admission.forked()
 
     def _out(self) -> list[events.Event] | None:
@@ -268,7 +281,7 @@ class Queues:
 
     def _pump(self, admission: Admission, now: float, out: list[events.Event] | None) -> list[Waiter]:
         slots = self._slots.get(admission.key)
-        if slots is None or slots.admission is not admission or not slots.line.count:
+        if slots is None or slots.admission is not admission or not (slots.line.count or slots.asking):
             return []
         return slots.pump(now, out)
 

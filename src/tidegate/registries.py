@@ -21,6 +21,7 @@ from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
 from tidegate.listening import Listener
 from tidegate.queues import Queues
 from tidegate.settings import Settings
+from tidegate.slots import Asker
 
 T = TypeVar("T")
 
@@ -133,11 +134,15 @@ class RateLimitRegistry(Queues):
             return ""
         return hashlib.blake2b(credential.encode(), key=self._digest_key, digest_size=8).hexdigest()
 
-    def try_admit(self, key: Key, cost: Cost | None = None) -> Permit | NotReady:
+    def try_admit(
+        self, key: Key, cost: Cost | None = None, *, wake: Callable[[], object] | None = None
+    ) -> Permit | NotReady:
         """A permit where `key` would admit the call at once and nobody waits before it; else when to ask again.
 
         Never blocks and never queues. `NotReady.ready_at` is in seconds of the registry's clock, infinity where an
-        attempt under way must end first. The holder of the permit must `settle` it.
+        attempt under way must end first. The holder of the permit must `settle` it, or hand it down (`handing`). Where
+        the answer is no, `wake` is called once, from any thread, when something happened at the key that may make it
+        yes before `ready_at`; it must not block, nor raise.
         """
         cost = cost if cost is not None else Cost()
         out = self._out()
@@ -153,6 +158,8 @@ class RateLimitRegistry(Queues):
                 answer = NotReady(ready, gate)
             else:
                 answer = slots.admission.admit(cost, now, 0.0, out)
+            if wake is not None and not answer:
+                slots.asking.setdefault(wake, Asker(wake))
         self._act([], out)
         return answer
 

@@ -8,6 +8,7 @@ wake; the caller wakes them after it has let go of the registry's lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 from tidegate.core.admission import Admission
@@ -22,15 +23,36 @@ SAMPLE = 256
 """Calls in the line whose cost is looked at, at the most: a mean of so many is right within a few per cent."""
 
 
+class Asker(Waiter):
+    """Somebody who does not stand in the line, and is told once when it may be worth to ask again."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, told: Callable[[], object]) -> None:
+        super().__init__(lambda: self, 0)
+        self.waker = self
+        self._told = told
+
+    def wake(self) -> bool:
+        """Tells it."""
+        self._told()
+        return True
+
+    def arm(self, until: float) -> bool:
+        """Tells it, who keeps its own time."""
+        return self.wake()
+
+
 class Slots:
     """One key's admission and its line."""
 
-    __slots__ = ("_holder", "admission", "gate", "line")
+    __slots__ = ("_holder", "admission", "asking", "gate", "line")
 
     def __init__(self, admission: Admission) -> None:
         self.admission = admission
         self.line = Line()
         self.gate = ""
+        self.asking: dict[Callable[[], object], Asker] = {}
         self._holder: Waiter | None = None
 
     @property
@@ -109,8 +131,6 @@ class Slots:
     def pump(self, now: float, out: Out) -> list[Waiter]:
         """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head."""
         woken: list[Waiter] = []
-        if not self.line.count:
-            return woken
         while (head := self.line.head()) is not None:
             self._price(head)
             ready, gate = self.admission.ready_at(head.cost, now)
@@ -128,6 +148,9 @@ class Slots:
             head.until = None
             self._holder = None if self._holder is head else self._holder
             woken.append(head)
+        if self.asking and not self.line.count and self.admission.ready_at(UNPRICED, now)[0] < NEVER:
+            woken += self.asking.values()
+            self.asking.clear()
         return woken
 
     def _given(self, now: float) -> None:

@@ -9,7 +9,8 @@ from tidegate.core.dialogue import Begun, Flow, Policy, Sent
 from tidegate.core.exchange import exchange
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import OK, Key, Kind, Outcome
-from tidegate.line import Waiter, Waker
+from tidegate.handing import Hand, handed
+from tidegate.line import UNPRICED, Waiter, Waker
 from tidegate.queues import ABANDONED
 from tidegate.registries import RateLimitRegistry
 
@@ -22,7 +23,10 @@ class Turn(Waiter):
     provider's usual window in seconds; calls of equal `priority` are first come, first served.
     """
 
-    __slots__ = ("began", "key", "policy", "registry", "window")
+    __slots__ = ("began", "given", "hand", "key", "policy", "registry", "window")
+
+    given: Permit | None
+    hand: Hand | None
 
     def __init__(self, registry: RateLimitRegistry, key: Key, policy: Policy, window: float, priority: int) -> None:
         # What only standing needs is set by `flow`: most calls never stand.
@@ -38,7 +42,8 @@ class Turn(Waiter):
 
     def begin(self) -> Permit | None:
         """The permit, where the call may go at once."""
-        permit = self.registry.enter(self.key, self.price, self.window)
+        hand = self.hand = handed()
+        permit = self._handed(hand) if hand is not None else self.registry.enter(self.key, self.price, self.window)
         self.began = permit.sent_at if permit is not None else self.registry.clock()
         return permit
 
@@ -46,6 +51,8 @@ class Turn(Waiter):
         """Settles an attempt that was simply answered; False leaves it to the exchange."""
         if sent.outcome.kind is not OK:
             return False
+        if self.hand is not None:
+            self.hand.came_to(permit, sent.outcome, False)
         if sent.streaming:
             self.registry.learn(permit, sent.outcome)
         else:
@@ -76,14 +83,28 @@ class Turn(Waiter):
     def stand(self, now: float, deadline: float) -> Permit | None:
         """Joins the queue, or passes at once."""
         self.deadline = deadline
-        return self.registry.stand(self, self.key, self.window)
+        if self.hand is not None:
+            given = self.given
+            if given is not None:
+                self.given = None
+                self.registry.seat(self, self.key, self.window)
+                return given
+        permit = self.registry.stand(self, self.key, self.window)
+        if permit is None and self.hand is not None:
+            self.hand.stands(self, now)
+        return permit
 
     def look(self, now: float) -> Permit | None:
         """The permit, if it was given meanwhile."""
-        return self.registry.look(self)
+        permit = self.registry.look(self)
+        if permit is not None and self.hand is not None:
+            self.hand.goes(self, now)
+        return permit
 
     def leave(self) -> None:
         """Gives up the place, or the permit that was never used."""
+        if self.hand is not None:
+            self.hand.goes(self, self.now())
         self.registry.leave(self)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
@@ -92,7 +113,17 @@ class Turn(Waiter):
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
         """Gives the slot back with what the attempt came to."""
+        if self.hand is not None:
+            self.hand.came_to(permit, outcome, not self.policy.patient)
+            if rejoin:
+                self.hand.stands(self, now)
         self.registry.settle(permit, outcome, self if rejoin else None)
+
+    def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
+        """Gives the slot back with what a streaming answer came to at its end."""
+        if self.hand is not None:
+            self.hand.came_to(permit, outcome, False)
+        self.registry.settle(permit, outcome)
 
     def abandon(self, permit: Permit) -> None:
         """Gives the slot back of an attempt that was cut short."""
@@ -110,3 +141,21 @@ class Turn(Waiter):
         """Reports an event of this call."""
         if self.registry.listening:
             self.registry.tell(event(self.key, self.registry.clock(), *facts))
+
+    def _handed(self, hand: Hand) -> Permit | None:
+        """As `begin`, where a permit may have been handed down; where somebody listens, `stand` gives it."""
+        registry, policy = self.registry, self.policy
+        self.given = None
+        permit = hand.take(registry, self.key)
+        if permit is not None:
+            self.policy = policy._replace(patient=False)
+            permit.sent_at = registry.clock()
+            if registry.listening:
+                self.given = permit
+                return None
+            return permit
+        hand.asked(self.key, UNPRICED)
+        if hand.refused_at == self.key:
+            # Whatever repeats the refused attempt must not wait in its stead.
+            self.policy = policy._replace(max_wait=0.0, patient=False)
+        return registry.enter(self.key, self.price, self.window)

@@ -73,7 +73,7 @@ class Policy(NamedTuple):
     """What a call may do by itself: wait `max_wait` seconds in all, repeat transient failures up to `attempts`.
 
     `replayable` is False for a body that can be sent only once; back-off runs from `backoff_base` to `backoff_cap`
-    seconds with full jitter.
+    seconds with full jitter. One that is not `patient` hands a refusal straight back: somebody above asks again.
     """
 
     max_wait: float
@@ -81,6 +81,7 @@ class Policy(NamedTuple):
     replayable: bool = True
     backoff_base: float = 1.0
     backoff_cap: float = 60.0
+    patient: bool = True
 
 
 class Begun(NamedTuple):

@@ -42,7 +42,8 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
 class _Call:
     """What one exchange remembers. `permit` is what it holds, `sent` what the last attempt came to.
 
-    `gate` is what was closed when it last had to wait, `stood_at` when it joined the queue.
+    `gate` is what was closed when it last had to wait, `stood_at` when it joined the queue; `probing` says that the
+    last attempt was the breaker's probe.
     """
 
     __slots__ = (
@@ -53,6 +54,7 @@ class _Call:
         "gate",
         "permit",
         "policy",
+        "probing",
         "seat",
         "sent",
         "standing",
@@ -68,7 +70,7 @@ class _Call:
         self.attempts = self.failures = 0
         self.waited = 0.0
         self.gate, self.stood_at = "", began
-        self.standing = False
+        self.standing = self.probing = False
         self.permit: Permit | None = None
         self.sent: Sent | None = None
 
@@ -132,6 +134,7 @@ class _Call:
         assert permit is not None, "an attempt holds its permit"
         assert sent is not None, "a Send is resumed with what became of it"
         outcome, self.permit = sent.outcome, None
+        self.probing = permit.probe
         self.attempts += 1
         if outcome.kind is Kind.OK:
             if sent.streaming:
@@ -165,11 +168,12 @@ class _Call:
         if outcome.kind is Kind.OK:
             self.seat.tell(events.RequestCompleted, self.attempts, now - self.began, outcome.status)
             return Ended(Ending.ANSWERED, sent, self.waited)
-        given_up = outcome.kind in CAPACITY and self.policy.replayable
+        refused = outcome.kind in CAPACITY and self.policy.replayable
+        given_up = refused and self.policy.patient
         if given_up:
             self.seat.gave_up(False)
         self._failed(outcome, given_up, now)
-        final = given_up or outcome.kind in TERMINAL
+        final = refused or outcome.kind in TERMINAL or (self.probing and not self.policy.patient)
         return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
 
     def too_late(self, now: float) -> Ended:
@@ -194,10 +198,11 @@ class _Call:
 def _again(policy: Policy, permit: Permit, outcome: Outcome, late: bool, failures: int) -> Again:
     if late or not policy.replayable:
         return Again.NO
+    at_once = Again.AT_ONCE if policy.patient else Again.NO
     if outcome.kind in CAPACITY:
-        return Again.AT_ONCE
+        return at_once
     if outcome.kind is not Kind.TRANSIENT:
         return Again.NO
     if permit.probe and outcome.cause is Cause.OUTAGE:
-        return Again.AT_ONCE
+        return at_once
     return Again.LATER if failures < policy.attempts else Again.NO

@@ -56,18 +56,18 @@ class StreamWatch:
             return
         call, permit = held
         if error is not None:
-            call.registry.settle(permit, call.judge_error(error))
+            call.settle_stream(permit, call.judge_error(error))
             return
         tail = self._trim()
         failure = providers.judge_event(call.provider, tail)
         if failure is not None:
-            call.registry.settle(permit, failure)
+            call.settle_stream(permit, failure)
             return
         outcome = self._outcome
         if call.reads_usage(permit):
             seen = self._head if len(self._head) < KEPT else self._head + tail
             outcome = call.answered(permit, outcome, seen)
-        call.registry.settle(permit, outcome)
+        call.settle_stream(permit, outcome)
 
     def drop(self) -> None:
         """The response was garbage-collected before its end."""

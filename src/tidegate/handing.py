@@ -1,0 +1,138 @@
+"""A permit that was asked for before the work began, handed down to the first attempt that needs it.
+
+A scheduler that must not let its slots wait asks `registry.try_admit` before it starts a piece of work, and runs it
+inside `handing`. The first governed attempt at the permit's key, however deep below (an SDK's, `registry.execute`),
+goes out under that permit at once. Where the provider refuses it for want of capacity, the refusal is handed
+straight back instead of being waited for, and the SDK is told not to repeat it: the scheduler puts the work back, and
+its slot is free. Every other attempt of the work stands in its queue as always.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextvars import ContextVar, Token
+
+from tidegate.core.permit import Permit
+from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome
+from tidegate.queues import Queues
+
+_hand: ContextVar[Hand | None] = ContextVar("tidegate_hand", default=None)
+
+MOST_KEYS = 16
+"""Keys that are remembered of one piece of work: its first ones tell what to ask for next time."""
+
+
+class Hand:
+    """What is handed down to a piece of work, and what it did with it; a context manager around the work.
+
+    `keys` are those that it asked for, `{key: expected cost}`, first use first. `refused` is the answer of `refused_at`
+    that was handed back for want of capacity: nothing was attempted, as far as the work's own attempts are counted.
+    `outcome` is what its last attempt came to, at whatever key. A permit that nobody used is withdrawn at the end,
+    which teaches nothing.
+    """
+
+    __slots__ = (
+        "_lock",
+        "_permit",
+        "_queues",
+        "_since",
+        "_standing",
+        "_token",
+        "_waited",
+        "keys",
+        "outcome",
+        "refused",
+        "refused_at",
+    )
+
+    def __init__(self, queues: Queues, permit: Permit | None) -> None:
+        self._queues = queues
+        self._permit = permit
+        self._lock = threading.Lock()
+        self._token: Token[Hand | None] | None = None
+        self.keys: dict[Key, Cost] = {}
+        self.refused: Outcome | None = None
+        self.refused_at: Key | None = None
+        self.outcome: Outcome | None = None
+        self._standing: set[object] = set()
+        self._since = self._waited = 0.0
+
+    def __enter__(self) -> Hand:
+        self._token = _hand.set(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._token is not None:
+            _hand.reset(self._token)
+            self._token = None
+        self.close()
+
+    def close(self) -> None:
+        """Takes back the permit, where it was not used; repeating it does nothing."""
+        permit = self._take()
+        if permit is not None:
+            self._queues.withdraw(permit)
+
+    @property
+    def spent(self) -> bool:
+        """Whether there is no permit (any more)."""
+        return self._permit is None
+
+    def take(self, queues: Queues, key: Key) -> Permit | None:
+        """The permit, for an attempt at `key` at these queues, once."""
+        permit = self._permit
+        if permit is None or queues is not self._queues or permit.key != key:
+            return None
+        return self._take()
+
+    def _take(self) -> Permit | None:
+        # Threads of one piece of work may ask at once.
+        with self._lock:
+            permit, self._permit = self._permit, None
+        return permit
+
+    def stands(self, call: object, now: float) -> None:
+        """One of the work's calls waits in a queue; `now` is in seconds of the queues' clock."""
+        with self._lock:
+            if not self._standing:
+                self._since = now
+            self._standing.add(call)
+
+    def goes(self, call: object, now: float) -> None:
+        """That call waits no more; repeating it does nothing."""
+        with self._lock:
+            if call in self._standing:
+                self._standing.remove(call)
+                if not self._standing:
+                    self._waited += now - self._since
+
+    def waited(self) -> float:
+        """Seconds for which the work has stood in queues, with at least one of its calls, until now."""
+        with self._lock:
+            return self._waited + (self._queues.clock() - self._since if self._standing else 0.0)
+
+    def asked(self, key: Key, cost: Cost) -> None:
+        """Remembers what the work asked for, at its last price."""
+        if key in self.keys or len(self.keys) < MOST_KEYS:
+            self.keys[key] = cost
+
+    def came_to(self, permit: Permit, outcome: Outcome, straight: bool) -> None:
+        """Remembers what an attempt came to; `straight` says that it was the handed permit's, or a repetition of it.
+
+        No capacity is nobody's answer, nor is the outage that the breaker's probe meets.
+        """
+        self.asked(permit.key, permit.cost)
+        self.outcome = outcome
+        outage = permit.probe and outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE
+        if straight and (outcome.kind in CAPACITY or outage):
+            self.refused, self.refused_at = outcome, permit.key
+
+
+def handing(queues: Queues, permit: Permit | None = None) -> Hand:
+    """Hands `permit` down to what runs inside the `with`; without one it only says which keys were asked for."""
+    return Hand(queues, permit)
+
+
+def handed() -> Hand | None:
+    """What is handed down in this context."""
+    return _hand.get()
