@@ -4,10 +4,22 @@
     ├ ConfigurationError (ValueError)     a setting or table row is wrong: names the field, the value and the bound
     ├ NotAdmitted                         a call was not let through
     │ └ DeadlineExceeded (TimeoutError)   it would have waited past its deadline
-    └ PermitMisuse (RuntimeError)         a permit was settled by somebody who does not hold it
+    ├ PermitMisuse (RuntimeError)         a permit was settled by somebody who does not hold it
+    ├ StoreError                          the database failed; the driver's error is its cause
+    │ ├ LeaseLost                         somebody else has claimed the experiment since
+    │ ├ SchemaMismatch                    the database is of another version
+    │ ├ DuplicateRow                      two rows of a dataset have one name
+    │ ├ DatasetChanged                    a dataset was read again and is not what it was
+    │ └ NotStorable (ValueError)          JSON has no word for a value
+    └ ExperimentError                     an experiment cannot be run, and why
+      ├ CannotLoad (ImportError)          its code, or what its code needs, is not there
+      ├ CannotRead                        its dataset is not there, or cannot be read
+      ├ UnknownExperiment (LookupError)   the database has none of that name or number
+      ├ ClaimedElsewhere                  another replica runs it
+      └ CoolingDown                       it was stopped or resumed a moment ago
 
 None of these is ever raised below an SDK: there the answer is a response of the client's own HTTP library. They are
-raised by `registry.execute`, `registry.aexecute` and by constructors.
+raised by `registry.execute`, `registry.aexecute`, by the store, by the runner and by constructors.
 """
 
 from __future__ import annotations
@@ -49,7 +61,110 @@ class PermitMisuse(Error, RuntimeError):
     """A permit was settled twice or by a registry that did not give it."""
 
 
+class StoreError(Error):
+    """The store could not do it. Where it is `retryable` the database is away or busy: the same call may succeed."""
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        self.retryable = retryable
+        super().__init__(message)
+
+
+class LeaseLost(StoreError):
+    """The claim on `experiment_id` is not the newest any more: stop, and write nothing."""
+
+    def __init__(self, experiment_id: int) -> None:
+        self.experiment_id = experiment_id
+        super().__init__(f"experiment {experiment_id} was claimed by somebody else")
+
+
+class SchemaMismatch(StoreError):
+    """The database has the schema `found`, and this tidegate knows those up to `expected`."""
+
+    def __init__(self, *, found: str, expected: str) -> None:
+        self.found = found
+        self.expected = expected
+        super().__init__(
+            f"the database has schema {found}, this tidegate knows those up to {expected}: "
+            "it was made by a newer one (pip install --upgrade tidegate)"
+        )
+
+
+class DuplicateRow(StoreError):
+    """Two rows of one dataset are called `name`: at `first_line` and at `line`, where their source has lines."""
+
+    def __init__(self, *, name: str, first_line: int | None, line: int | None) -> None:
+        self.name = name
+        self.first_line = first_line
+        self.line = line
+        super().__init__(f"two rows have the id {name!r}: lines {first_line} and {line}")
+
+
+class DatasetChanged(StoreError):
+    """The row `ordinal` (at `line` of its source) was stored before, with another name or content."""
+
+    def __init__(self, *, ordinal: int, line: int | None) -> None:
+        self.ordinal = ordinal
+        self.line = line
+        where = f"row {ordinal}" if line is None else f"line {line}"
+        super().__init__(f"the dataset has changed since it was read first: {where} is another row now")
+
+
+class NotStorable(StoreError, ValueError):
+    """A value that JSON has no word for."""
+
+
 def require(holds: bool, field: str, value: object, bound: str) -> None:
     """Raises `ConfigurationError` unless it `holds`."""
     if not holds:
         raise ConfigurationError(field, value, bound)
+
+
+class ExperimentError(Error):
+    """An experiment that cannot be run; `experiment` is what it was asked for by."""
+
+    def __init__(self, message: str, *, experiment: object) -> None:
+        self.experiment = experiment
+        super().__init__(message)
+
+
+class CannotLoad(ExperimentError, ImportError):
+    """Code that cannot be had: `source` says where it was looked for, `reason` what is wrong there."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source = source
+        self.reason = reason
+        super().__init__(f"{source}: {reason}", experiment=source)
+
+
+class CannotRead(ExperimentError):
+    """A dataset that cannot be read: `source` says which, `reason` why."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source = source
+        self.reason = reason
+        super().__init__(f"the dataset {source}: {reason}", experiment=source)
+
+
+class UnknownExperiment(ExperimentError, LookupError):
+    """No experiment has that name or number."""
+
+    def __init__(self, name: object) -> None:
+        super().__init__(f"there is no experiment {name!r} in this database", experiment=name)
+
+
+class ClaimedElsewhere(ExperimentError):
+    """The replica `replica` runs it; it last said so `quiet` seconds ago."""
+
+    def __init__(self, name: object, replica: str | None, quiet: float | None) -> None:
+        self.replica = replica
+        self.quiet = quiet
+        said = f", which was heard of {quiet:.0f} s ago" if quiet is not None else ""
+        super().__init__(f"the experiment {name!r} is run by replica {replica or 'unknown'}{said}", experiment=name)
+
+
+class CoolingDown(ExperimentError):
+    """It was stopped or resumed a moment ago, and is left alone for some seconds."""
+
+    def __init__(self, name: object) -> None:
+        said = f"the experiment {name!r} was stopped or resumed a moment ago: try again in 5 s"
+        super().__init__(said, experiment=name)

@@ -1,0 +1,61 @@
+"""The durable store: experiments, their rows, their results and who runs them, on SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+if find_spec("sqlalchemy") is None:
+    raise ImportError("experiments are kept by SQLAlchemy, which is not installed: pip install 'tidegate[runner]'")
+
+from tidegate.storage.bodies import decoded, encoded
+from tidegate.storage.store import Store
+from tidegate.storage.values import (
+    JSON,
+    Annotation,
+    AnnotationResult,
+    Category,
+    Claim,
+    Counts,
+    ExperimentRow,
+    ExperimentSummary,
+    Failure,
+    Level,
+    LoggedLine,
+    LogLine,
+    NewRow,
+    PendingEval,
+    PendingTask,
+    ResultStatus,
+    RunResult,
+    Score,
+    Status,
+    StoredRun,
+    Toggle,
+)
+
+__all__ = [
+    "JSON",
+    "Annotation",
+    "AnnotationResult",
+    "Category",
+    "Claim",
+    "Counts",
+    "ExperimentRow",
+    "ExperimentSummary",
+    "Failure",
+    "Level",
+    "LogLine",
+    "LoggedLine",
+    "NewRow",
+    "PendingEval",
+    "PendingTask",
+    "ResultStatus",
+    "RunResult",
+    "Score",
+    "Status",
+    "Store",
+    "StoredRun",
+    "Toggle",
+    "decoded",
+    "encoded",
+]

@@ -1,0 +1,116 @@
+"""A dataset's rows, stored as they are read: contents once each, rows by ordinal, every name once.
+
+Reading a dataset again, after it was broken off, stores what is missing: rows that are there as they are now are passed
+over. The usual batch is all new and costs two statements; only where something was there already is it looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Select, Table, and_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
+from tidegate.storage.bodies import canonical, cleaned, digest
+from tidegate.storage.bulk import arguments, listed, put
+from tidegate.storage.database import Database
+from tidegate.storage.schema import contents, dataset_rows, datasets
+from tidegate.storage.values import NewRow
+
+LOOKED_UP = 500
+"""Rows that are compared at once."""
+
+
+async def add_rows(database: Database, dataset_id: int, rows: Sequence[NewRow]) -> None:
+    """Stores rows in one transaction, or none of them."""
+    if not rows:
+        return
+    bodies: dict[bytes, str] = {}
+    values = [_values(dataset_id, row, bodies) for row in rows]
+    _unlike(values)
+    # By digest, so that two who store the same contents do not wait for each other in a ring.
+    stored = [{"digest": key, "body": bodies[key]} for key in sorted(bodies)]
+    on_sqlite = database.sqlite
+    async with database.writing() as connection:
+        if stored:
+            await connection.execute(_all_new(on_sqlite, contents), arguments(on_sqlite, stored))
+        added = (await connection.execute(_all_new(on_sqlite, dataset_rows), arguments(on_sqlite, values))).rowcount
+        if added != len(values):
+            await _compare(on_sqlite, connection, dataset_id, values)
+        if added:
+            grown = update(datasets).where(datasets.c.id == dataset_id).values(rows=datasets.c.rows + added)
+            await connection.execute(grown)
+
+
+async def complete_dataset(database: Database, dataset_id: int) -> None:
+    """Notes that every row is there."""
+    async with database.acting() as connection:
+        await connection.execute(update(datasets).where(datasets.c.id == dataset_id).values(complete=True))
+
+
+@cache
+def _all_new(on_sqlite: bool, table: Table) -> Any:
+    """Stores rows, and passes over those that are in conflict; counts what it has stored."""
+    new = put(on_sqlite, table, table.c.keys()).on_conflict_do_nothing()
+    return new.execution_options(preserve_rowcount=True)
+
+
+def _values(dataset_id: int, row: NewRow, bodies: dict[bytes, str]) -> dict[str, Any]:
+    key, invalid = None, row.invalid
+    if invalid is None:
+        try:
+            body = canonical(row.body)
+            key = digest(body)
+            bodies[key] = body
+        except NotStorable as error:
+            invalid = str(error)
+    return {
+        "dataset_id": dataset_id,
+        "ordinal": row.ordinal,
+        "name": cleaned(row.name),
+        "digest": key,
+        "invalid": None if invalid is None else cleaned(invalid),
+        "line": row.line,
+    }
+
+
+def _unlike(values: Sequence[Mapping[str, Any]]) -> None:
+    """Raises `DuplicateRow` where two rows of the batch have one name."""
+    first: dict[str, Mapping[str, Any]] = {}
+    for row in values:
+        earlier = first.setdefault(row["name"], row)
+        if earlier is not row:
+            raise DuplicateRow(name=row["name"], first_line=earlier["line"], line=row["line"])
+
+
+async def _compare(
+    on_sqlite: bool, connection: AsyncConnection, dataset_id: int, values: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raises the error of the first row that was not stored and is not there as it is."""
+    for start in range(0, len(values), LOOKED_UP):
+        part = values[start : start + LOOKED_UP]
+        queries = _there(on_sqlite, dataset_id, part)
+        found = [dict(row._mapping) for query in queries for row in await connection.execute(query)]
+        there = [row for row in found if row["ordinal"] is not None]
+        by_ordinal = {row["ordinal"]: row for row in there}
+        by_name = {row["name"]: row for row in there}
+        for row in part:
+            if by_ordinal.get(row["ordinal"]) == row:
+                continue
+            namesake = by_name.get(row["name"])
+            if namesake is not None and namesake["ordinal"] != row["ordinal"]:
+                raise DuplicateRow(name=row["name"], first_line=namesake["line"], line=row["line"])
+            raise DatasetChanged(ordinal=row["ordinal"], line=row["line"])
+
+
+def _there(on_sqlite: bool, dataset_id: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[Select[Any]]:
+    """The rows that are there among these ordinals, and those with one of these names."""
+    row, ordinals = dataset_rows.c, [row["ordinal"] for row in rows]
+    yield select(dataset_rows).where(row.dataset_id == dataset_id, row.ordinal.between(min(ordinals), max(ordinals)))
+    names = listed(on_sqlite, [row["name"] for row in rows])
+    # An outer join leaves the order in which the two are looked at to nobody's statistics.
+    same = and_(row.dataset_id == dataset_id, row.name == names.c.value)
+    yield select(dataset_rows).select_from(names.outerjoin(dataset_rows, same))

@@ -1,0 +1,149 @@
+"""Experiments: made once by name, found, listed, given another spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Row, Select, case, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tidegate.errors import LeaseLost
+from tidegate.storage.bodies import cleaned, decoded, encoded
+from tidegate.storage.bulk import insert_into
+from tidegate.storage.clock import since
+from tidegate.storage.database import Database
+from tidegate.storage.schema import datasets, execution_configs, experiments, not_ok, runs
+from tidegate.storage.values import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
+
+
+async def create(
+    database: Database, name: str, spec: Mapping[str, JSON], repetitions: int, source: str
+) -> ExperimentRow:
+    """The experiment of that name: made with an empty dataset, or the one there is, as it is."""
+    named = EXPERIMENTS.where(experiments.c.name == cleaned(name))
+    values = {"name": cleaned(name), "spec": encoded(spec), "repetitions": repetitions}
+    async with database.writing() as connection:
+        if await _one(connection, named) is None:
+            await _make(database, connection, values, source)
+        made = await _one(connection, named)
+    assert made is not None
+    return made
+
+
+async def find(database: Database, name_or_id: str | int) -> ExperimentRow | None:
+    """The experiment of that name or number; a text that is no name may be a number."""
+    async with database.reading() as connection:
+        if isinstance(name_or_id, str):
+            named = await _one(connection, EXPERIMENTS.where(experiments.c.name == cleaned(name_or_id)))
+            if named is not None or not (name_or_id.isascii() and name_or_id.isdecimal() and len(name_or_id) < 19):
+                return named
+        return await _one(connection, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
+
+
+async def every(database: Database) -> list[ExperimentSummary]:
+    """Every experiment, the newest first."""
+    async with database.reading() as connection:
+        rows = (await connection.execute(EXPERIMENTS.order_by(experiments.c.id.desc()))).all()
+        totals: dict[int, int] = dict((await connection.execute(TOTALS)).all())
+        failed: dict[int, dict[ResultStatus, int]] = {}
+        for experiment_id, status, count in await connection.execute(FAILED):
+            failed.setdefault(experiment_id, {})[ResultStatus(status)] = count
+    return [
+        ExperimentSummary(row, by_status(totals.get(row.id, 0), failed.get(row.id, {})))
+        for row in map(_experiment, rows)
+    ]
+
+
+async def amend(database: Database, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
+    """Gives a claimed experiment another spec, and puts its water marks back to the first row."""
+    config = execution_configs
+    back = (
+        update(config)
+        .where(
+            config.c.experiment_id == claim.experiment_id,
+            config.c.epoch == claim.epoch,
+            config.c.claimed_by == claim.replica,
+        )
+        .values(low_water=0, task_water=0)
+    )
+    amended = (
+        update(experiments)
+        .where(experiments.c.id == claim.experiment_id)
+        .values(spec=encoded(spec), repetitions=repetitions)
+    )
+    async with database.writing() as connection:
+        if not (await connection.execute(back)).rowcount:
+            raise LeaseLost(claim.experiment_id)
+        await connection.execute(amended)
+
+
+def by_status(total: int, failed: Mapping[ResultStatus, int]) -> dict[ResultStatus, int]:
+    """Counts by status, from all and from those that are not good; none of zero."""
+    counts = {ResultStatus.OK: total - sum(failed.values()), **failed}
+    return {status: count for status, count in counts.items() if count > 0}
+
+
+EXPERIMENTS: Select[Any] = (
+    select(
+        experiments,
+        execution_configs,
+        datasets.c.source,
+        datasets.c.rows,
+        datasets.c.complete,
+        case((execution_configs.c.claimed_at.isnot(None), since(execution_configs.c.claimed_at))).label("quiet"),
+    )
+    .join(execution_configs, execution_configs.c.experiment_id == experiments.c.id)
+    .join(datasets, datasets.c.id == experiments.c.dataset_id)
+)
+TOTALS = select(runs.c.experiment_id, func.count()).group_by(runs.c.experiment_id)
+FAILED = (
+    select(runs.c.experiment_id, runs.c.status, func.count())
+    .where(not_ok(runs))
+    .group_by(runs.c.experiment_id, runs.c.status)
+)
+
+
+async def _one(connection: AsyncConnection, query: Select[Any]) -> ExperimentRow | None:
+    row = (await connection.execute(query)).one_or_none()
+    return None if row is None else _experiment(row)
+
+
+async def _make(database: Database, connection: AsyncConnection, values: Mapping[str, Any], source: str) -> None:
+    async with connection.begin_nested() as attempt:
+        dataset = insert(datasets).values(source=cleaned(source)).returning(datasets.c.id)
+        dataset_id = (await connection.execute(dataset)).scalar_one()
+        made = (
+            insert_into(database.sqlite, experiments)
+            .values(dataset_id=dataset_id, **values)
+            .on_conflict_do_nothing(index_elements=["name"])
+            .returning(experiments.c.id)
+        )
+        experiment_id = (await connection.execute(made)).scalar_one_or_none()
+        if experiment_id is None:
+            # Somebody else was first: his dataset is the one.
+            await attempt.rollback()
+            return
+        await connection.execute(insert(execution_configs).values(experiment_id=experiment_id))
+
+
+def _experiment(row: Row[Any]) -> ExperimentRow:
+    column = row._mapping
+    return ExperimentRow(
+        id=column[experiments.c.id],
+        name=column[experiments.c.name],
+        dataset_id=column[experiments.c.dataset_id],
+        source=column[datasets.c.source],
+        rows=column[datasets.c.rows],
+        complete=column[datasets.c.complete],
+        repetitions=column[experiments.c.repetitions],
+        spec=decoded(column[experiments.c.spec]),
+        created_on=column[experiments.c.created_at],
+        status=Status(column[execution_configs.c.status]),
+        claimed_by=column[execution_configs.c.claimed_by],
+        quiet=column["quiet"],
+        epoch=column[execution_configs.c.epoch],
+        last_error=column[execution_configs.c.last_error],
+        low_water=column[execution_configs.c.low_water],
+        task_water=column[execution_configs.c.task_water],
+    )

@@ -1,0 +1,85 @@
+"""Brings a database's schema up to date, once, whoever comes first.
+
+The migration is one transaction under a lock: on SQLite its write lock, on PostgreSQL an advisory one. Who comes second
+waits, and then finds it done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
+
+from tidegate.errors import SchemaMismatch, StoreError
+from tidegate.storage.database import LOCK_SECONDS, Database
+from tidegate.storage.schema import PREFIX
+
+HEAD = "0001"
+"""The newest migration in `versions/`."""
+
+VERSION_TABLE = f"{PREFIX}version"
+ADVISORY_LOCK = 0x7469_6465_6761_7465
+"""The letters "tidegate"."""
+
+version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
+
+
+async def migrate(database: Database) -> None:
+    """Makes the schema, or brings it to `HEAD`. Raises `SchemaMismatch` where it is none that we know."""
+    if database.sqlite:
+        await _prepare(database)
+    async with database.reading() as connection:
+        if await connection.run_sync(found) == HEAD:
+            return
+    async with database.writing() as connection:
+        if not database.sqlite:
+            await connection.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
+        await connection.run_sync(_upgrade)
+
+
+def found(connection: Connection) -> str | None:
+    """The schema's version; None where there is none yet."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(select(version.c.version_num)).scalar()
+
+
+async def _prepare(database: Database) -> None:
+    """Puts an SQLite file into WAL mode, which it keeps: readers and the writer do not wait for each other then."""
+    try:
+        await asyncio.to_thread(_to_wal, database.path)
+    except sqlite3.Error as error:
+        raise StoreError(f"{database.shown}: {error}", retryable="locked" in str(error)) from error
+
+
+def _to_wal(path: str) -> None:
+    # SQLite asks nobody to wait here: who finds the file locked is told so at once.
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            with closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
+    config.attributes["connection"] = connection
+    at = found(connection)
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    if at is not None and at not in known:
+        raise SchemaMismatch(found=at, expected=HEAD)
+    command.upgrade(config, "head")

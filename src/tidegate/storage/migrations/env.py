@@ -1,0 +1,18 @@
+"""Run by Alembic: migrates over the connection that it was given, in the transaction that this is already in."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from tidegate.storage.migrating import VERSION_TABLE
+from tidegate.storage.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+    transactional_ddl=True,
+    render_as_batch=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

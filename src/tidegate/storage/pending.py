@@ -1,0 +1,192 @@
+"""What is left to do: not a queue that is kept, but what the results lack, a page at a time in the order of the rows.
+
+Theory of operation. A page goes on where the last one ended. Below an experiment's water mark everything has a result,
+so that only what failed can be wanted there, and a partial index has just that. From the mark on, rows are looked at
+window by window, each a range of ordinals, with one look into an index for each item, so that no plan can be more than
+a walk through that range, whatever the database believes of its tables. Windows grow while they find little: a long
+stretch of finished rows costs a few dozen queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Integer,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tidegate.storage.bodies import decoded
+from tidegate.storage.database import Database
+from tidegate.storage.schema import contents, dataset_rows, execution_configs, experiments, runs, wanted_again
+from tidegate.storage.values import PendingTask, TaskCursor
+
+FIRST_WINDOW = 256
+"""Items of a first window at the least; one that leaves a page unfilled is followed by one of four times as many."""
+
+LAST_WINDOW = 65_536
+"""Items of a window at the most: a walk through so many takes a fraction of a second."""
+
+Page = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
+"""The query for ordinals from one to below another, and for so many rows at the most; with its parameters."""
+
+BEFORE_ALL = (-1, 0)
+"""A cursor before the first item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What there is of one experiment: rows below `end`, nothing missing below the water marks."""
+
+    dataset_id: int
+    repetitions: int
+    low_water: int
+    task_water: int
+    end: int
+
+
+async def pending_tasks(
+    database: Database, experiment_id: int, after: TaskCursor | None, limit: int, again: bool
+) -> list[PendingTask]:
+    """The next task items without a result that counts, by ordinal and repetition."""
+    async with database.reading() as connection:
+        extent = await extent_of(connection, experiment_id)
+        if extent is None or limit < 1:
+            return []
+        start = 0 if after is None else after[0]
+        rows: list[Row[Any]] = []
+        if again and start < extent.task_water:
+            query = _failed(experiment_id, after, start, extent.task_water, limit)
+            rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)))).all()
+        given = {
+            "experiment": experiment_id,
+            "dataset": extent.dataset_id,
+            "repetitions": extent.repetitions,
+            **dict(zip(("after_ordinal", "after_repetition"), after or BEFORE_ALL, strict=True)),
+        }
+
+        def missing(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
+            return _missing(again), {**given, "low": low, "high": high, "most": most}
+
+        rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
+    return [
+        PendingTask(row.ordinal, row.repetition, row.name, decoded(row.body), row.invalid, row.line) for row in rows
+    ]
+
+
+async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
+    """What there is of an experiment; None where there is no such experiment."""
+    row = (await connection.execute(_extent(), {"experiment": experiment_id})).one_or_none()
+    return None if row is None else Extent(*row)
+
+
+@cache
+def _extent() -> Select[Any]:
+    last = select(func.max(dataset_rows.c.ordinal)).where(dataset_rows.c.dataset_id == experiments.c.dataset_id)
+    config = execution_configs.c
+    return (
+        select(
+            experiments.c.dataset_id,
+            experiments.c.repetitions,
+            config.low_water,
+            config.task_water,
+            func.coalesce(last.scalar_subquery() + 1, 0),
+        )
+        .join(execution_configs, config.experiment_id == experiments.c.id)
+        .where(experiments.c.id == bindparam("experiment"))
+    )
+
+
+async def walk(connection: AsyncConnection, page: Page, start: int, extent: Extent, limit: int) -> list[Row[Any]]:
+    """Up to `limit` rows of the windows from `start` on."""
+    rows: list[Row[Any]] = []
+    items = max(FIRST_WINDOW, limit)
+    while start < extent.end and len(rows) < limit:
+        high = min(start + max(1, items // extent.repetitions), extent.end)
+        query, given = page(start, high, limit - len(rows))
+        rows += (await connection.execute(query, given)).all()
+        start, items = high, min(4 * items, LAST_WINDOW)
+    return rows
+
+
+def past(ordinal: ColumnElement[int], repetition: ColumnElement[int], after: TaskCursor | None) -> ColumnElement[bool]:
+    """Whether an item comes after a cursor, where its ordinal is at least the cursor's."""
+    return true() if after is None else or_(ordinal > after[0], repetition > after[1])
+
+
+def _failed(experiment_id: int, after: TaskCursor | None, low: int, high: int, limit: int) -> Select[Any]:
+    item = runs.c
+    return (
+        select(item.ordinal, item.repetition)
+        .where(
+            item.experiment_id == experiment_id,
+            item.ordinal >= low,
+            item.ordinal < high,
+            past(item.ordinal, item.repetition, after),
+            wanted_again(runs),
+        )
+        .order_by(item.ordinal, item.repetition)
+        .limit(limit)
+    )
+
+
+@cache
+def _missing(again: bool) -> Select[Any]:
+    """A page of a window. It is asked for all the time: to build it takes as long as to run it."""
+    row, repetition = dataset_rows.c, _repetitions(bindparam("repetitions", type_=Integer))
+    # Counted, and not asked whether it exists: that could be made a join, planned by what the database believes.
+    results = (
+        select(func.count())
+        .where(
+            runs.c.experiment_id == bindparam("experiment"),
+            runs.c.ordinal == row.ordinal,
+            runs.c.repetition == repetition.c.n,
+            not_(wanted_again(runs)) if again else true(),
+        )
+        .scalar_subquery()
+    )
+    items = (
+        select(row.ordinal, repetition.c.n.label("repetition"))
+        .select_from(dataset_rows.join(repetition, true()))
+        .where(
+            row.dataset_id == bindparam("dataset"),
+            row.ordinal >= bindparam("low"),
+            row.ordinal < bindparam("high"),
+            or_(row.ordinal > bindparam("after_ordinal"), repetition.c.n > bindparam("after_repetition")),
+            results == 0,
+        )
+        .order_by(row.ordinal, repetition.c.n)
+        .limit(bindparam("most", type_=Integer))
+    )
+    return _with_rows(items, bindparam("dataset"))
+
+
+def _repetitions(count: ColumnElement[int]) -> FromClause:
+    numbers = select(literal(1).label("n")).cte("repetitions", recursive=True)
+    return numbers.union_all(select(numbers.c.n + 1).where(numbers.c.n < count))
+
+
+def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any]:
+    """The items of a page with their rows: looked up when it is known which they are."""
+    item, row = items.subquery("item"), dataset_rows.c
+    return (
+        select(item.c.ordinal, item.c.repetition, row.name, row.invalid, row.line, contents.c.body)
+        .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == item.c.ordinal))
+        .outerjoin(contents, contents.c.digest == row.digest)
+        .order_by(item.c.ordinal, item.c.repetition)
+    )

@@ -1,0 +1,219 @@
+"""What an experiment came to: counts, scores, its log, and every run with its annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Row, Select, and_, case, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tidegate.storage.bodies import decoded
+from tidegate.storage.database import Database
+from tidegate.storage.experiments import by_status
+from tidegate.storage.pending import extent_of, past
+from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
+from tidegate.storage.values import (
+    Annotation,
+    Category,
+    Counts,
+    Failure,
+    Level,
+    LoggedLine,
+    ResultStatus,
+    Score,
+    StoredRun,
+    TaskCursor,
+)
+
+MOST_LABELS = 100
+"""Different labels that a summary tells apart; an output with more of them is free text."""
+
+
+async def counts(database: Database, experiment_id: int) -> Counts:
+    """How far an experiment is: its rows, its task items by status, and its eval items by evaluator and status."""
+    one = runs.c
+    of_runs = select(one.status, func.count()).where(one.experiment_id == experiment_id, not_ok(runs))
+    all_runs = select(func.count()).where(one.experiment_id == experiment_id)
+    rows = select(datasets.c.rows).join(experiments, experiments.c.dataset_id == datasets.c.id)
+    async with database.reading() as connection:
+        stored = (await connection.execute(rows.where(experiments.c.id == experiment_id))).scalar() or 0
+        total = (await connection.execute(all_runs.select_from(runs))).scalar_one()
+        failed = (await connection.execute(of_runs.group_by(one.status))).all()
+        judged = await _judged(connection, experiment_id)
+    return Counts(stored, by_status(total, {ResultStatus(status): count for status, count in failed}), judged)
+
+
+async def scores(database: Database, experiment_id: int) -> list[Score]:
+    """What each output of each evaluator came to, by evaluator and output."""
+    one = annotation_rows.c
+    of_outputs = (
+        select(
+            one.evaluator,
+            one.output,
+            func.count(case((one.status == "ok", 1))).label("ok"),
+            func.count(case((one.status != "ok", 1))).label("failed"),
+            func.count(one.score).label("scored"),
+            func.avg(one.score).label("mean"),
+        )
+        .where(one.experiment_id == experiment_id)
+        .group_by(one.evaluator, one.output)
+        .order_by(one.evaluator, one.output)
+    )
+    async with database.reading() as connection:
+        rows = (await connection.execute(of_outputs)).all()
+        labels = [await _labels(connection, experiment_id, row) for row in rows]
+    return [
+        Score(row.evaluator, row.output, row.ok, row.failed, row.scored, row.mean, found)
+        for row, found in zip(rows, labels, strict=True)
+    ]
+
+
+async def failures(database: Database, experiment_id: int) -> list[Failure]:
+    """The kinds of what is not good: of tasks, then of each evaluator, the most frequent first."""
+    run, one = runs.c, annotation_rows.c
+    kind = func.coalesce(run.error_kind, "").label("kind")
+    of_runs = select(run.status, kind, func.count()).where(run.experiment_id == experiment_id, not_ok(runs))
+    # One output stands for all of an eval item that failed.
+    items = (
+        select(one.evaluator, one.status, func.coalesce(one.error_kind, "").label("kind"), one.ordinal, one.repetition)
+        .where(one.experiment_id == experiment_id, not_ok(annotation_rows))
+        .distinct()
+        .subquery()
+    )
+    of_evals = select(items.c.evaluator, items.c.status, items.c.kind, func.count()).group_by(
+        items.c.evaluator, items.c.status, items.c.kind
+    )
+    async with database.reading() as connection:
+        failed = [(None, *row) for row in await connection.execute(of_runs.group_by(run.status, kind))]
+        failed += [tuple(row) for row in await connection.execute(of_evals)]
+    found = [Failure(evaluator, ResultStatus(status), kind, count) for evaluator, status, kind, count in failed]
+    return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.kind))
+
+
+async def logged(database: Database, experiment_id: int, after: int, limit: int) -> list[LoggedLine]:
+    """Log lines with ids above `after`, the oldest first."""
+    query = (
+        select(logs.c.id, logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
+        .where(logs.c.experiment_id == experiment_id, logs.c.id > after)
+        .order_by(logs.c.id)
+        .limit(limit)
+    )
+    async with database.reading() as connection:
+        rows = (await connection.execute(query)).all()
+    return [_line(row) for row in rows]
+
+
+async def last_logged(database: Database, experiment_id: int, limit: int) -> list[LoggedLine]:
+    """The last log lines, the oldest first."""
+    query = (
+        select(logs.c.id, logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
+        .where(logs.c.experiment_id == experiment_id)
+        .order_by(logs.c.id.desc())
+        .limit(limit)
+    )
+    async with database.reading() as connection:
+        rows = (await connection.execute(query)).all()
+    return [_line(row) for row in reversed(rows)]
+
+
+async def results(database: Database, experiment_id: int, after: TaskCursor | None, limit: int) -> list[StoredRun]:
+    """The next runs with their rows and annotations, by ordinal and repetition."""
+    async with database.reading() as connection:
+        extent = await extent_of(connection, experiment_id)
+        if extent is None:
+            return []
+        found = (await connection.execute(_runs(experiment_id, extent.dataset_id, after, limit))).all()
+        if not found:
+            return []
+        first, last = found[0], found[-1]
+        one = annotation_rows.c
+        query = (
+            select(annotation_rows)
+            .where(one.experiment_id == experiment_id, one.ordinal >= first.ordinal, one.ordinal <= last.ordinal)
+            .order_by(one.ordinal, one.repetition, one.evaluator, one.output)
+        )
+        by_run: dict[tuple[int, int], list[tuple[str, Annotation]]] = {}
+        for row in await connection.execute(query):
+            by_run.setdefault((row.ordinal, row.repetition), []).append((row.evaluator, _annotation(row)))
+    return [_stored(row, by_run.get((row.ordinal, row.repetition), ())) for row in found]
+
+
+async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:
+    one = annotation_rows.c
+    of_items = select(one.evaluator, one.ordinal, one.repetition).where(one.experiment_id == experiment_id).distinct()
+    items = of_items.subquery()
+    bad = of_items.add_columns(one.status).where(not_ok(annotation_rows)).subquery()
+    totals = select(items.c.evaluator, func.count()).group_by(items.c.evaluator)
+    failures = select(bad.c.evaluator, bad.c.status, func.count()).group_by(bad.c.evaluator, bad.c.status)
+    failed: dict[str, dict[ResultStatus, int]] = {}
+    for evaluator, status, count in await connection.execute(failures):
+        failed.setdefault(evaluator, {})[ResultStatus(status)] = count
+    return {
+        evaluator: by_status(total, failed.get(evaluator, {}))
+        for evaluator, total in (await connection.execute(totals))
+    }
+
+
+async def _labels(connection: AsyncConnection, experiment_id: int, of: Row[Any]) -> dict[str, int]:
+    one = annotation_rows.c
+    query = (
+        select(one.label, func.count().label("times"))
+        .where(
+            one.experiment_id == experiment_id,
+            one.evaluator == of.evaluator,
+            one.output == of.output,
+            one.label.isnot(None),
+        )
+        .group_by(one.label)
+        .order_by(func.count().desc(), one.label)
+        .limit(MOST_LABELS + 1)
+    )
+    found = (await connection.execute(query)).all()
+    return {} if len(found) > MOST_LABELS else {label: times for label, times in found if label is not None}
+
+
+def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: int) -> Select[Any]:
+    page = (
+        select(runs)
+        .where(
+            runs.c.experiment_id == experiment_id,
+            runs.c.ordinal >= (0 if after is None else after[0]),
+            past(runs.c.ordinal, runs.c.repetition, after),
+        )
+        .order_by(runs.c.ordinal, runs.c.repetition)
+        .limit(limit)
+        .subquery()
+    )
+    row = dataset_rows.c
+    return (
+        select(page, row.name, contents.c.body)
+        .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == page.c.ordinal))
+        .outerjoin(contents, contents.c.digest == row.digest)
+        .order_by(page.c.ordinal, page.c.repetition)
+    )
+
+
+def _line(row: Any) -> LoggedLine:
+    return LoggedLine(row.id, row.at, Level(row.level), Category(row.category), decoded(row.detail))
+
+
+def _annotation(row: Row[Any]) -> Annotation:
+    return Annotation(row.output, ResultStatus(row.status), row.score, row.label, row.value, row.error_kind, row.error)
+
+
+def _stored(row: Row[Any], judged: Sequence[tuple[str, Annotation]]) -> StoredRun:
+    return StoredRun(
+        ordinal=row.ordinal,
+        repetition=row.repetition,
+        name=row.name,
+        row=decoded(row.body),
+        status=ResultStatus(row.status),
+        output=decoded(row.output),
+        error_kind=row.error_kind,
+        error=row.error,
+        attempts=row.attempts,
+        seconds=row.seconds,
+        finished_on=row.finished_at,
+        annotations=tuple(judged),
+    )

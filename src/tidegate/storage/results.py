@@ -1,0 +1,165 @@
+"""Batches of results, written whole or not at all, and only for claims that are the newest.
+
+The rows of `execution_configs` that a batch was checked against stay locked until it is committed: on PostgreSQL by
+FOR SHARE, on SQLite by the write lock. A later claim waits for that, so that none can come between check and write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from typing import Any
+
+from sqlalchemy import Connection, Executable, Select, Table, and_, bindparam, delete, not_, select, tuple_
+
+from tidegate.storage.bodies import cleaned, encoded
+from tidegate.storage.bulk import arguments, put, unnested
+from tidegate.storage.clock import now
+from tidegate.storage.database import Database
+from tidegate.storage.schema import OK, annotation_rows, execution_configs, logs, not_ok, runs
+from tidegate.storage.values import Annotation, AnnotationResult, LogLine, RunResult
+
+EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
+
+Values = dict[str, Any]
+Result = RunResult | AnnotationResult | LogLine
+
+
+async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
+    """Writes what is of the newest epoch; returns the experiments whose results were refused."""
+    if not batch:
+        return frozenset()
+    return await database.transacted(partial(_write, batch, database.sqlite))
+
+
+def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
+    newest = _epochs(connection, {result.experiment_id for result in batch})
+    lost = frozenset(result.experiment_id for result in batch if newest.get(result.experiment_id) != result.epoch)
+    for statement, values in _statements(sqlite, [one for one in batch if one.experiment_id not in lost]):
+        if values:
+            connection.execute(statement, arguments(sqlite, values))
+    return lost
+
+
+def _epochs(connection: Connection, experiment_ids: Iterable[int]) -> dict[int, int]:
+    """The newest epochs, which stay so until the transaction ends."""
+    return dict(connection.execute(_newest(), {"experiments": sorted(experiment_ids)}).all())
+
+
+@cache
+def _newest() -> Select[Any]:
+    columns = execution_configs.c
+    return (
+        select(columns.experiment_id, columns.epoch)
+        .where(columns.experiment_id.in_(bindparam("experiments", expanding=True)))
+        .order_by(columns.experiment_id)
+        .with_for_update(read=True)
+    )
+
+
+def _statements(sqlite: bool, kept: Sequence[Result]) -> Iterable[tuple[Executable, list[Values]]]:
+    judged = [result for result in kept if isinstance(result, AnnotationResult)]
+    ended = [_run(result) for result in kept if isinstance(result, RunResult)]
+    annotated = [_annotation(result, one) for result in judged for one in result.annotations]
+    yield _put(sqlite, runs), _one_each(runs, ended)
+    yield _forget(sqlite), [_of_eval(result) for result in judged]
+    yield _put(sqlite, annotation_rows), _one_each(annotation_rows, annotated)
+    yield _note(sqlite), [_line(result) for result in kept if isinstance(result, LogLine)]
+
+
+def _one_each(table: Table, rows: Sequence[Values]) -> list[Values]:
+    """The last row of each identity, and of those that are good if there are any."""
+    keys = table.primary_key.columns.keys()
+    last: dict[tuple[Any, ...], Values] = {}
+    for row in rows:
+        identity = tuple(row[key] for key in keys)
+        before = last.get(identity)
+        if before is None or row["status"] == "ok" or before["status"] != "ok":
+            last[identity] = row
+    return list(last.values())
+
+
+@cache
+def _put(sqlite: bool, table: Table) -> Executable:
+    """Writes rows, each in the place of the one of its identity, unless that is good and this is not."""
+    put_in = put(sqlite, table, [one.name for one in table.c if one.name != "finished_at"], finished_at=now())
+    columns = {column.name: put_in.excluded[column.name] for column in table.c if not column.primary_key}
+    worse = and_(table.c.status == OK, put_in.excluded.status != OK)
+    statement: Executable = put_in.on_conflict_do_update(
+        index_elements=list(table.primary_key), set_=columns, where=not_(worse)
+    )
+    return statement
+
+
+@cache
+def _note(sqlite: bool) -> Executable:
+    """Adds lines to the log."""
+    statement: Executable = put(sqlite, logs, ("experiment_id", "level", "category", "detail"), at=now())
+    return statement
+
+
+@cache
+def _forget(sqlite: bool) -> Executable:
+    """Removes failures of eval items: who declares no outputs may fail under one name and answer under another."""
+    columns = [annotation_rows.c[name] for name in EVAL_ITEM]
+    if sqlite:
+        return delete(annotation_rows).where(
+            *(column == bindparam(f"of_{column.name}") for column in columns), not_ok(annotation_rows)
+        )
+    return delete(annotation_rows).where(tuple_(*columns).in_(unnested(columns, "of_")), not_ok(annotation_rows))
+
+
+def _run(result: RunResult) -> Values:
+    return {
+        "experiment_id": result.experiment_id,
+        "ordinal": result.ordinal,
+        "repetition": result.repetition,
+        "status": result.status,
+        "output": result.output,
+        "error_kind": _cleaned(result.error_kind),
+        "error": _cleaned(result.error),
+        "attempts": result.attempts,
+        "seconds": result.seconds,
+        "epoch": result.epoch,
+    }
+
+
+def _of_eval(result: AnnotationResult) -> Values:
+    return {
+        "of_experiment_id": result.experiment_id,
+        "of_ordinal": result.ordinal,
+        "of_repetition": result.repetition,
+        "of_evaluator": cleaned(result.evaluator),
+    }
+
+
+def _annotation(result: AnnotationResult, one: Annotation) -> Values:
+    return {
+        "experiment_id": result.experiment_id,
+        "ordinal": result.ordinal,
+        "repetition": result.repetition,
+        "evaluator": cleaned(result.evaluator),
+        "output": cleaned(one.output),
+        "status": one.status,
+        "score": one.score,
+        "label": _cleaned(one.label),
+        "value": one.value,
+        "error_kind": _cleaned(one.error_kind),
+        "error": _cleaned(one.error),
+        "attempts": result.attempts,
+        "seconds": result.seconds,
+        "epoch": result.epoch,
+    }
+
+
+def _line(line: LogLine) -> Values:
+    return {
+        "experiment_id": line.experiment_id,
+        "level": line.level,
+        "category": line.category,
+        "detail": encoded(line.detail),
+    }
+
+
+def _cleaned(text: str | None) -> str | None:
+    return None if text is None else cleaned(text)

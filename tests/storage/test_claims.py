@@ -1,0 +1,183 @@
+"""Who may run an experiment, who may end that, and what of it is told to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.storage.places import Place
+from tests.storage.values import STALE, claimed, experiment
+from tidegate.errors import ConfigurationError
+from tidegate.storage import Claim, Status, Store, Toggle
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_ready_experiment_is_claimed_with_the_first_epoch(store: Store) -> None:
+    made = await experiment(store)
+    assert made.status is Status.READY
+    assert await store.claim(made.id, "a", STALE) == Claim(made.id, "a", epoch=1)
+    found = await store.find(made.id)
+    assert found is not None
+    assert (found.status, found.claimed_by, found.epoch) == (Status.RUNNING, "a", 1)
+    assert found.quiet is not None
+    assert 0 <= found.quiet < 30
+
+
+async def test_what_is_claimed_and_fresh_is_nobody_elses(store: Store, other: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    assert await other.claim(claim.experiment_id, "b", STALE) is None
+    assert await store.renew("a", {claim.experiment_id: claim.epoch}) == {claim.experiment_id}
+
+
+async def test_a_replica_may_claim_its_own_again_and_gets_a_new_epoch(store: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    assert await store.claim(claim.experiment_id, "a", STALE) == Claim(claim.experiment_id, "a", epoch=2)
+
+
+async def test_a_stale_claim_goes_to_whoever_asks_first(store: Store, other: Store, place: Place) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    place.age(claim.experiment_id, STALE - 10)
+    assert await other.claim(claim.experiment_id, "b", STALE) is None
+    place.age(claim.experiment_id, STALE + 1)
+    assert await other.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
+    assert await store.claim(claim.experiment_id, "a", STALE) is None
+
+
+async def test_there_is_no_claim_on_what_does_not_exist(store: Store) -> None:
+    assert await store.claim(77, "a", STALE) is None
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.ERROR, Status.BLOCKED])
+async def test_what_has_ended_is_taken_up_by_a_resume_alone(store: Store, status: Status) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    assert await store.release(claim, status, "because")
+    assert await store.claim(claim.experiment_id, "a", STALE) is None
+    assert await store.resume(claim.experiment_id, "b") == Claim(claim.experiment_id, "b", epoch=2)
+    found = await store.find(claim.experiment_id)
+    assert found is not None
+    assert (found.status, found.last_error) == (Status.RUNNING, None)
+
+
+async def test_a_renewal_returns_what_is_still_this_replicas(store: Store, place: Place) -> None:
+    mine = [await claimed(store, (await experiment(store, name=name)).id) for name in ("one", "two", "three")]
+    theirs = await claimed(store, (await experiment(store, name="theirs")).id, "b")
+    for claim in mine:
+        place.age(claim.experiment_id, STALE + 1)
+    await claimed(store, mine[1].experiment_id, "b")
+    asked = {claim.experiment_id: claim.epoch for claim in [*mine, theirs]} | {77: 1}
+    assert await store.renew("a", asked) == {mine[0].experiment_id, mine[2].experiment_id}
+    assert await store.orphans(STALE, 10) == []
+
+
+async def test_an_older_epoch_is_not_renewed(store: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    await claimed(store, claim.experiment_id)
+    assert await store.renew("a", {claim.experiment_id: claim.epoch}) == frozenset()
+
+
+async def test_renewing_nothing_asks_nothing(store: Store) -> None:
+    assert await store.renew("a", {}) == frozenset()
+
+
+async def test_a_thousand_claims_are_renewed_at_once(store: Store, place: Place) -> None:
+    place.many_experiments("a")
+    asked = dict.fromkeys(range(1000, 2000), 7)
+    assert await store.renew("a", asked) == set(asked)
+
+
+async def test_a_release_ends_the_claim_with_its_reason(store: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    assert await store.release(claim, Status.ERROR, "five times \x00 the same")
+    found = await store.find(claim.experiment_id)
+    assert found is not None
+    assert (found.status, found.claimed_by, found.quiet) == (Status.ERROR, None, None)
+    assert found.last_error == "five times � the same"
+    assert not await store.release(claim, Status.COMPLETED)
+
+
+async def test_a_release_says_how_the_run_ended_and_cannot_say_that_it_runs(store: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    with pytest.raises(ConfigurationError, match="RUNNING"):
+        await store.release(claim, Status.RUNNING)
+
+
+async def test_a_stop_takes_the_experiment_from_whoever_runs_it(store: Store, other: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    assert await other.stop(claim.experiment_id) is Toggle.DONE
+    found = await store.find(claim.experiment_id)
+    assert found is not None
+    assert (found.status, found.claimed_by, found.epoch) == (Status.STOPPED, None, claim.epoch)
+
+
+async def test_a_stop_before_the_start_keeps_it_from_starting(store: Store) -> None:
+    made = await experiment(store)
+    assert await store.stop(made.id) is Toggle.DONE
+    assert await store.claim(made.id, "a", STALE) is None
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.ERROR, Status.BLOCKED])
+async def test_stopping_what_does_not_run_changes_nothing(store: Store, status: Status) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    await store.release(claim, status, "because")
+    assert await store.stop(claim.experiment_id) is Toggle.ALREADY
+    found = await store.find(claim.experiment_id)
+    assert found is not None
+    assert (found.status, found.last_error) == (status, "because")
+
+
+async def test_toggles_of_what_does_not_exist_are_told_so(store: Store) -> None:
+    assert await store.stop(77) is Toggle.MISSING
+    assert await store.resume(77, "a") is Toggle.MISSING
+
+
+async def test_between_two_toggles_of_users_lies_a_cool_down(store: Store, place: Place) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    assert await store.stop(claim.experiment_id) is Toggle.DONE
+    assert await store.resume(claim.experiment_id, "a") is Toggle.COOLING
+    place.cool(claim.experiment_id)
+    assert await store.resume(claim.experiment_id, "a") == Claim(claim.experiment_id, "a", epoch=2)
+    assert await store.stop(claim.experiment_id) is Toggle.COOLING
+    place.cool(claim.experiment_id)
+    assert await store.stop(claim.experiment_id) is Toggle.DONE
+
+
+async def test_the_same_toggle_twice_is_no_mistake_even_while_it_cools(store: Store, place: Place) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    assert [await store.stop(claim.experiment_id) for _ in range(3)] == [Toggle.DONE, Toggle.ALREADY, Toggle.ALREADY]
+    place.cool(claim.experiment_id)
+    assert isinstance(await store.resume(claim.experiment_id, "a"), Claim)
+    assert await store.resume(claim.experiment_id, "a") is Toggle.ALREADY
+
+
+async def test_neither_the_first_start_nor_the_end_of_a_run_begins_a_cool_down(store: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    await store.release(claim, Status.COMPLETED)
+    assert isinstance(await store.resume(claim.experiment_id, "a"), Claim)
+    second = await claimed(store, (await experiment(store, name="second")).id)
+    assert await store.stop(second.experiment_id) is Toggle.DONE
+
+
+async def test_orphans_are_stale_and_running_the_longest_first(store: Store, place: Place) -> None:
+    ids = [(await experiment(store, name=name)).id for name in ("fresh", "stale", "stalest", "stopped", "ready")]
+    for experiment_id in ids[:4]:
+        await claimed(store, experiment_id)
+    place.age(ids[1], STALE + 1)
+    place.age(ids[2], STALE + 2)
+    await store.stop(ids[3])
+    assert await store.orphans(STALE, 10) == [ids[2], ids[1]]
+    assert await store.orphans(STALE, 1) == [ids[2]]
+
+
+async def test_water_marks_only_rise_and_only_for_the_newest_claim(store: Store) -> None:
+    claim = await claimed(store, (await experiment(store)).id)
+    await store.advance(claim, 2)
+    await store.advance(claim, 1, task_water=3)
+    found = await store.find(claim.experiment_id)
+    assert found is not None
+    assert (found.low_water, found.task_water) == (2, 3)
+    newer = await claimed(store, claim.experiment_id)
+    assert (newer.low_water, newer.task_water) == (2, 3)
+    await store.advance(claim, 9)
+    found = await store.find(claim.experiment_id)
+    assert found is not None
+    assert (found.low_water, found.task_water) == (2, 3)

@@ -1,0 +1,182 @@
+"""Experiments by name, and their rows: contents once each, every name once, a broken-off reading taken up again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.storage.places import Place
+from tests.storage.values import claimed, experiment, rows, run
+from tidegate.errors import DatasetChanged, DuplicateRow
+from tidegate.storage import NewRow, PendingTask, ResultStatus, Status, Store
+
+pytestmark = pytest.mark.anyio
+
+
+async def stored(store: Store, experiment_id: int) -> list[PendingTask]:
+    """Every row, as the task would get it."""
+    return await store.pending_tasks(experiment_id, after=None, limit=1000, again=False)
+
+
+async def test_an_experiment_is_made_once_by_its_name(store: Store, other: Store) -> None:
+    made = await store.create("capitals", {"task": "eval.py:answer"}, 3, "questions.jsonl")
+    again = await other.create("capitals", {"task": "other.py:answer"}, 5, "other.jsonl")
+    assert again == made
+    assert (made.name, made.source, made.repetitions) == ("capitals", "questions.jsonl", 3)
+    assert (made.spec, made.status, made.rows, made.complete) == ({"task": "eval.py:answer"}, Status.READY, 0, False)
+    assert abs(datetime.now(UTC) - made.created_on) < timedelta(minutes=5)
+
+
+async def test_many_who_make_the_same_experiment_at_once_get_the_same(store: Store, other: Store, place: Place) -> None:
+    makers = [one.create("capitals", {}, 1, str(n)) for n, one in enumerate([store, other] * 4)]
+    made = await asyncio.gather(*makers)
+    assert {one.id for one in made} == {made[0].id}
+    assert place.sql("SELECT count(*) FROM tidegate_datasets") == [(1,)]
+
+
+async def test_who_makes_an_experiment_while_somebody_else_does_gets_his(store: Store, place: Place) -> None:
+    first = (
+        "INSERT INTO tidegate_datasets (id, source, rows, complete, created_at) "
+        f"VALUES (70, 'his.jsonl', 0, {'0' if place.on_sqlite else 'false'}, {place.ago(0)})",
+        "INSERT INTO tidegate_experiments (id, name, dataset_id, repetitions, spec, created_at) "
+        f"VALUES (70, 'capitals', 70, 2, '{{}}', {place.ago(0)})",
+        "INSERT INTO tidegate_execution_configs (experiment_id, status, epoch, low_water, task_water, created_at) "
+        f"VALUES (70, 'READY', 0, 0, 0, {place.ago(0)})",
+    )
+    with place.begun(*first) as held:
+        making = asyncio.create_task(store.create("capitals", {}, 1, "mine.jsonl"))
+        await place.waiting(1)
+        held.commit()
+        made = await making
+    assert (made.id, made.source, made.repetitions) == (70, "his.jsonl", 2)
+    assert place.sql("SELECT count(*) FROM tidegate_datasets") == [(1,)]
+
+
+async def test_an_experiment_is_found_by_name_and_by_number(store: Store) -> None:
+    made = await experiment(store)
+    assert await store.find("capitals") == await store.find(made.id) == await store.find(str(made.id))
+    named = await experiment(store, name=str(made.id))
+    found = await store.find(str(made.id))
+    assert found is not None
+    assert found.id == named.id
+    for unknown in ("cities", 77, "77", "٧", "9" * 40, ""):
+        assert await store.find(unknown) is None
+
+
+async def test_every_experiment_is_listed_with_its_runs_the_newest_first(store: Store) -> None:
+    assert await store.list() == []
+    first, second = await experiment(store), await experiment(store, name="second")
+    claim = await claimed(store, first.id)
+    await store.write([run(claim, 0), run(claim, 1), run(claim, 2, status=ResultStatus.PARKED)])
+    listed = await store.list()
+    assert [one.experiment.id for one in listed] == [second.id, first.id]
+    assert [one.runs for one in listed] == [{}, {ResultStatus.OK: 2, ResultStatus.PARKED: 1}]
+
+
+async def test_rows_come_back_as_they_were_with_their_names_and_lines(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    content = {"b": [1, 2.5, None, True, "é \x00 \ud800 😀"], "a": {"z": "", "y": {}}}
+    await store.add_rows(
+        made.dataset_id, [NewRow(0, "first", content, line=1), NewRow(1, "bad", invalid="no \x00 comma", line=2)]
+    )
+    await store.complete_dataset(made.dataset_id)
+    assert await stored(store, made.id) == [
+        PendingTask(0, 1, "first", content, line=1),
+        PendingTask(1, 1, "bad", None, invalid="no � comma", line=2),
+    ]
+    found = await store.find(made.id)
+    assert found is not None
+    assert (found.rows, found.complete) == (2, True)
+
+
+async def test_equal_contents_are_kept_once_in_all_datasets(store: Store, place: Place) -> None:
+    for name in ("one", "two"):
+        made = await store.create(name, {}, 1, "questions.jsonl")
+        same = [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 2.0}]
+        await store.add_rows(made.dataset_id, [NewRow(n, str(n), body) for n, body in enumerate(same)])
+    assert place.sql("SELECT count(*) FROM tidegate_contents") == [(2,)]
+
+
+async def test_what_json_has_no_word_for_is_an_invalid_row_and_not_the_end(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "a list")
+    bodies: list[object] = [{"x": float("nan")}, {"x": {1, 2}}, {1: "a", "b": "c"}, {"x": "good"}]
+    await store.add_rows(made.dataset_id, [NewRow(n, str(n), body) for n, body in enumerate(bodies)])  # type: ignore[arg-type]
+    found = await stored(store, made.id)
+    assert [row.invalid is None for row in found] == [False, False, False, True]
+    assert all((row.invalid or "not JSON").startswith("not JSON") for row in found)
+
+
+async def test_an_empty_row_is_a_row(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, [NewRow(0, "0", None), NewRow(1, "1", {}), NewRow(2, "2", "")])
+    assert [row.row for row in await stored(store, made.id)] == [None, {}, ""]
+
+
+async def test_adding_no_rows_is_nothing(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, [])
+    assert await stored(store, made.id) == []
+
+
+async def test_two_rows_of_one_batch_with_one_name_are_told_by_their_lines(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    batch = [NewRow(0, "paris", 1, line=1), NewRow(1, "rome", 2, line=3), NewRow(2, "paris", 1, line=4)]
+    with pytest.raises(DuplicateRow, match="'paris': lines 1 and 4") as told:
+        await store.add_rows(made.dataset_id, batch)
+    assert (told.value.name, told.value.first_line, told.value.line, told.value.retryable) == ("paris", 1, 4, False)
+    assert await stored(store, made.id) == []
+
+
+async def test_a_row_with_the_name_of_an_earlier_one_is_told_by_their_lines(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, rows(3))
+    later = [*rows(2, start=3), NewRow(5, "1", {"x": 1}, line=9)]
+    with pytest.raises(DuplicateRow, match="'1': lines 2 and 9"):
+        await store.add_rows(made.dataset_id, later)
+    assert len(await stored(store, made.id)) == 3
+
+
+async def test_a_name_may_return_in_another_dataset(store: Store) -> None:
+    assert (await experiment(store)).id != (await experiment(store, name="second")).id
+
+
+async def test_a_reading_that_was_broken_off_is_taken_up_by_reading_again(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, rows(700))
+    await store.add_rows(made.dataset_id, [*rows(699), replace(rows(1, start=699)[0]), *rows(50, start=700)])
+    found = await store.find(made.id)
+    assert found is not None
+    assert found.rows == 750
+    assert [row.ordinal for row in await stored(store, made.id)] == list(range(750))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        NewRow(1, "1", {"question": "another?"}, line=2),
+        NewRow(1, "renamed", {"question": "what is 1?"}, line=2),
+        NewRow(1, "1", invalid="it is no more", line=2),
+    ],
+    ids=["content", "name", "invalid"],
+)
+async def test_a_row_that_is_another_one_by_now_is_told_and_nothing_is_changed(store: Store, changed: NewRow) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, rows(3))
+    before = await stored(store, made.id)
+    with pytest.raises(DatasetChanged, match="line 2") as told:
+        await store.add_rows(made.dataset_id, [rows(1)[0], changed, *rows(2, start=2)])
+    assert (told.value.ordinal, told.value.line) == (1, 2)
+    assert await stored(store, made.id) == before
+
+
+async def test_two_who_read_the_same_dataset_at_once_store_it_once(store: Store, other: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    one, two = rows(400), list(reversed(rows(400)))
+    await asyncio.gather(store.add_rows(made.dataset_id, one), other.add_rows(made.dataset_id, two))
+    found = await store.find(made.id)
+    assert found is not None
+    assert found.rows == 400
+    assert len(await stored(store, made.id)) == 400

@@ -1,0 +1,233 @@
+"""A database that is away, comes back, is locked, or was never there; and what is never shown of it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sqlite3
+import sys
+import traceback
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from tests.postgres import Server, served
+from tests.storage.places import PostgreSQL, SQLite
+from tests.storage.values import claimed, experiment, run
+from tidegate.errors import ConfigurationError, StoreError
+from tidegate.storage import RunResult, Store, database
+from tidegate.storage.urls import parsed, shown
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "s3cret/word"
+
+
+@pytest.fixture
+async def away(postgresql: PostgreSQL) -> AsyncIterator[tuple[Store, PostgreSQL]]:
+    """A store on PostgreSQL, and the means to cut it off."""
+    store = await Store.open(postgresql.url)
+    yield store, postgresql
+    await store.close()
+
+
+async def persist(store: Store, result: RunResult) -> None:
+    """Writes as the runner does: again, as long as it can be retried."""
+    for _ in range(20):
+        try:
+            await store.write([result])
+        except StoreError as error:
+            if not error.retryable:
+                raise
+        else:
+            return
+    raise AssertionError("it was never written")
+
+
+async def test_a_lost_connection_can_be_retried_and_then_succeeds(away: tuple[Store, PostgreSQL]) -> None:
+    store, place = away
+    claim = await claimed(store, (await experiment(store)).id)
+    place.disconnect()
+    with pytest.raises(StoreError) as lost:
+        await store.write([run(claim, 0)])
+    assert lost.value.retryable
+    assert isinstance(lost.value.__cause__, psycopg.Error)
+    assert await store.write([run(claim, 0)]) == frozenset()
+    assert len(await store.results(claim.experiment_id, after=None, limit=10)) == 1
+
+
+async def test_a_connection_that_is_lost_in_a_batch_loses_the_batch_whole(away: tuple[Store, PostgreSQL]) -> None:
+    store, place = away
+    claim = await claimed(store, (await experiment(store)).id)
+    same = (
+        "INSERT INTO tidegate_runs (experiment_id, ordinal, repetition, status, attempts, seconds, epoch, finished_at) "
+        f"VALUES ({claim.experiment_id}, 1, 1, 'error', 1, 1, 1, clock_timestamp())"
+    )
+    with place.begun(same) as held:
+        writing = asyncio.create_task(store.write([run(claim, 0), run(claim, 1)]))
+        await place.waiting(1)
+        place.sql("SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        with pytest.raises(StoreError) as lost:
+            await writing
+        held.rollback()
+    assert lost.value.retryable
+    assert await store.results(claim.experiment_id, after=None, limit=10) == []
+    assert await store.write([run(claim, 0), run(claim, 1)]) == frozenset()
+
+
+async def test_a_server_that_is_restarted_is_waited_out_by_trying_again() -> None:
+    with served() as server:
+        store = await Store.open(server.url("postgres"))
+        claim = await claimed(store, (await experiment(store)).id)
+        server.stop()
+        for _ in range(2):
+            with pytest.raises(StoreError) as refused:
+                await store.write([run(claim, 0)])
+            assert refused.value.retryable
+        server.start()
+        await persist(store, run(claim, 0))
+        assert len(await store.results(claim.experiment_id, after=None, limit=10)) == 1
+        await store.close()
+
+
+async def test_a_server_that_is_not_there_is_told_by_its_address() -> None:
+    with pytest.raises(StoreError, match=r"postgresql://me:\*\*\*@127\.0\.0\.1:1/none") as told:
+        await Store.open(f"postgresql://me:{SECRET.replace('/', '%2F')}@127.0.0.1:1/none")
+    assert told.value.retryable
+    assert SECRET not in "".join(traceback.format_exception(told.value))
+
+
+async def test_a_database_that_is_not_there_is_told(server: Server) -> None:
+    with pytest.raises(StoreError, match="does not exist"):
+        await Store.open(server.url("no_such_database"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:s3cret%2Fword@127.0.0.1:1/none",
+        "postgresql://127.0.0.1:1/none?user=me&password=s3cret%2Fword",
+        "postgres://me:s3cret%2Fword@127.0.0.1:1/none?sslpassword=s3cret%2Fword&connect_timeout=1",
+        "postgresql://me:s3cret%2Fword@127.0.0.1:port/none",
+        "mysql://me:s3cret%2Fword@127.0.0.1/none",
+        "postgresql+asyncpg://me:s3cret%2Fword@127.0.0.1/none",
+    ],
+)
+async def test_no_password_is_ever_shown(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises((StoreError, ConfigurationError)) as told:
+        await Store.open(url)
+    whole = "".join(traceback.format_exception(told.value)) + repr(told.value) + caplog.text
+    assert "s3cret" not in whole
+
+
+async def test_a_store_names_its_database_without_the_password(server: Server) -> None:
+    url = server.url("postgres").replace("@", ":s3cret@")
+    store = await Store.open(url)
+    assert repr(store) == f"Store('{server.url('postgres').replace('@', ':***@')}')"
+    assert "s3cret" not in f"{store!r} {vars(store)!r} {vars(store._database)!r}"
+    await store.close()
+
+
+def test_a_password_among_the_parameters_of_a_url_is_not_shown_by_what_holds_it() -> None:
+    kept = database.Database(parsed("postgresql://127.0.0.1/none?user=me&password=s3cret&sslpassword=s3cret"))
+    assert "s3cret" not in f"{kept!r} {vars(kept)!r} {kept._engine.url!r}"
+
+
+async def test_what_a_statement_was_given_is_not_in_its_error(sqlite: SQLite) -> None:
+    store = await Store.open(sqlite.url)
+    made = await experiment(store)
+    claim = await claimed(store, made.id)
+    sqlite.sql("DROP TABLE tidegate_runs")
+    with pytest.raises(StoreError) as told:
+        await store.write([run(claim, 0, output="-".join(["own", "words"]))])
+    assert "own-words" not in "".join(traceback.format_exception(told.value))
+    assert isinstance(told.value.__cause__, sqlite3.Error)
+    assert not told.value.retryable
+    await store.close()
+
+
+async def test_an_sqlite_file_that_stays_locked_can_be_retried(sqlite: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCK_SECONDS", 0.05)
+    store = await Store.open(sqlite.url)
+    claim = await claimed(store, (await experiment(store)).id)
+    with sqlite.locked() as held:
+        with pytest.raises(StoreError, match="locked") as told:
+            await store.write([run(claim, 0)])
+        assert told.value.retryable
+        # Readers do not wait for writers.
+        assert len(await store.pending_tasks(claim.experiment_id, after=None, limit=10, again=False)) == 3
+        held.rollback()
+    assert await store.write([run(claim, 0)]) == frozenset()
+    await store.close()
+
+
+async def test_an_sqlite_file_that_cannot_be_made_is_told_by_its_path(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere") as told:
+        await Store.open(str(tmp_path / "nowhere" / "store.db"))
+    assert not told.value.retryable
+
+
+async def test_a_file_that_is_no_database_is_told_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("these are notes, and not a database at all\n" * 100)
+    with pytest.raises(StoreError, match="not a database"):
+        await Store.open(str(path))
+    assert path.read_text().startswith("these are notes")
+
+
+async def test_without_psycopg_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(StoreError, match=r"tidegate\[postgres\]"):
+        await Store.open("postgresql://127.0.0.1/none")
+
+
+def test_without_sqlalchemy_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tidegate.storage")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    with pytest.raises(ImportError, match=r"tidegate\[runner\]"):
+        importlib.import_module("tidegate.storage")
+
+
+@pytest.mark.parametrize("url", ["", ":memory:", "sqlite://", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_no_store(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="not kept"):
+        parsed(url)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("runs.db", "sqlite:///runs.db"),
+        ("sqlite:///runs.db", "sqlite:///runs.db"),
+        ("sqlite:////var/runs.db", "sqlite:////var/runs.db"),
+        ("/var/my runs.db", "sqlite:////var/my runs.db"),
+        ("postgres://me:word@host:5433/name", "postgresql://me:***@host:5433/name"),
+        ("postgresql+psycopg://me@host/name?sslmode=require", "postgresql://me@host/name?sslmode=require"),
+        ("postgresql://host/name?password=word", "postgresql://host/name?password=***"),
+    ],
+)
+def test_a_database_is_named_by_a_path_or_a_url(given: str, named: str) -> None:
+    assert shown(parsed(given)) == named
+
+
+@pytest.mark.parametrize(
+    ("state", "passing"),
+    [
+        ("57P01", True),
+        ("57P03", True),
+        ("08006", True),
+        ("40P01", True),
+        ("53300", True),
+        ("23505", False),
+        ("42P01", False),
+    ],
+)
+def test_what_passes_is_known_by_its_state(state: str, passing: bool) -> None:
+    error = psycopg.errors.lookup(state)("said") if state != "08006" else psycopg.errors.ConnectionFailure("said")
+    assert database.passes(DBAPIError("SELECT 1", None, error)) is passing

@@ -1,0 +1,157 @@
+"""A database on its first use, on every later one, and one that somebody else made."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+import tidegate.storage
+from tests.storage.places import Place
+from tidegate.errors import SchemaMismatch, StoreError
+from tidegate.storage import Store
+from tidegate.storage.database import Database
+from tidegate.storage.migrating import ADVISORY_LOCK, HEAD, VERSION_TABLE
+from tidegate.storage.schema import PREFIX, metadata
+from tidegate.storage.urls import parsed
+
+pytestmark = pytest.mark.anyio
+
+OPEN = """
+import asyncio, sys
+from tidegate.storage import Store
+
+async def main():
+    store = await Store.open(sys.argv[1])
+    print((await store.create("capitals", {}, 1, "")).id)
+    await store.close()
+
+sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+async def opened(url: str) -> None:
+    await (await Store.open(url)).close()
+
+
+def scripts() -> ScriptDirectory:
+    config = Config()
+    config.set_main_option("script_location", str(Path(tidegate.storage.__file__).parent / "migrations"))
+    return ScriptDirectory.from_config(config)
+
+
+async def test_the_first_use_makes_the_schema_and_the_next_finds_it(bare_place: Place) -> None:
+    await opened(bare_place.url)
+    assert bare_place.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
+    store = await Store.open(bare_place.url)
+    made = await store.create("capitals", {}, 1, "")
+    await store.close()
+    store = await Store.open(bare_place.url)
+    assert await store.find("capitals") == made
+    await store.close()
+
+
+async def test_the_migrations_make_what_the_code_believes_in(place: Place) -> None:
+    database = Database(parsed(place.url))
+    async with database.reading() as connection:
+        context = await connection.run_sync(
+            lambda plain: compare_metadata(
+                MigrationContext.configure(
+                    plain,
+                    opts={
+                        "version_table": VERSION_TABLE,
+                        "compare_type": True,
+                        "include_name": lambda name, kind, of: kind != "table" or str(name).startswith(PREFIX),
+                    },
+                ),
+                metadata,
+            )
+        )
+    await database.close()
+    assert context == []
+
+
+def test_the_head_is_the_newest_migration() -> None:
+    assert scripts().get_heads() == [HEAD]
+
+
+def test_every_table_has_our_name_before_its_own() -> None:
+    assert all(name.startswith(PREFIX) for name in metadata.tables)
+
+
+def test_many_processes_may_use_a_new_database_first(bare_place: Place) -> None:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPEN, bare_place.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    # Each waits for the end of its input, so that all begin together.
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.close()
+    told = []
+    for process in started:
+        assert process.stdout is not None
+        told.append(process.stdout.read().strip())
+        process.stdout.close()
+        assert process.wait(60) == 0
+    assert told == ["1"] * 4
+
+
+async def test_who_comes_while_somebody_migrates_waits_for_him(bare_place: Place) -> None:
+    lock = () if bare_place.on_sqlite else (f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})",)
+    with bare_place.begun(*lock) as held:
+        opening = asyncio.create_task(opened(bare_place.url))
+        await bare_place.waiting(1)
+        assert not opening.done()
+        held.rollback()
+        await opening
+    await opened(bare_place.url)
+
+
+async def test_a_database_of_a_newer_schema_is_left_alone(bare_place: Place) -> None:
+    await opened(bare_place.url)
+    bare_place.sql(f"UPDATE {VERSION_TABLE} SET version_num = '0999'")
+    with pytest.raises(SchemaMismatch, match="0999") as told:
+        await Store.open(bare_place.url)
+    assert (told.value.found, told.value.expected, told.value.retryable) == ("0999", HEAD, False)
+    assert bare_place.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [("0999",)]
+
+
+async def test_a_migration_that_fails_leaves_nothing_behind(bare_place: Place) -> None:
+    bare_place.sql("CREATE TABLE tidegate_logs (x INTEGER)")
+    with pytest.raises(StoreError, match="tidegate_logs"):
+        await Store.open(bare_place.url)
+    bare_place.sql("DROP TABLE tidegate_logs")
+    await opened(bare_place.url)
+
+
+async def test_other_peoples_tables_are_no_concern_of_ours(bare_place: Place) -> None:
+    bare_place.sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+    bare_place.sql("CREATE TABLE runs (id INTEGER)")
+    await opened(bare_place.url)
+    assert bare_place.sql("SELECT count(*) FROM alembic_version") == [(0,)]
+
+
+async def test_an_sqlite_file_is_in_wal_mode_from_the_first_use_on(tmp_path: Path) -> None:
+    await opened(str(tmp_path / "new.db"))
+    connection = sqlite3.connect(tmp_path / "new.db")
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+async def test_a_path_with_every_kind_of_character_is_a_path(tmp_path: Path) -> None:
+    folder = tmp_path / "50% of å?#&"
+    folder.mkdir()
+    await opened(str(folder / "my store.db"))
+    assert (folder / "my store.db").is_file()

@@ -1,0 +1,230 @@
+"""What is left to do, page by page: nothing twice, nothing forgotten, wherever the water marks are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.storage.values import ERROR, INVALID, OK, PARKED, claimed, experiment, failure, judged, rows, run
+from tidegate.storage import Annotation, Claim, PendingEval, PendingTask, Store
+
+pytestmark = pytest.mark.anyio
+
+JUDGE: dict[str, tuple[str, ...]] = {"judge": ()}
+
+
+async def tasks(store: Store, claim: Claim, limit: int = 1000, again: bool = False) -> list[tuple[int, int]]:
+    """Every pending task item, by pages of `limit`."""
+    found: list[PendingTask] = []
+    while True:
+        after = found[-1].cursor if found else None
+        page = await store.pending_tasks(claim.experiment_id, after=after, limit=limit, again=again)
+        assert len(page) <= limit
+        found += page
+        if not page:
+            return [item.cursor for item in found]
+
+
+async def evals(
+    store: Store, claim: Claim, evaluators: dict[str, tuple[str, ...]], limit: int = 1000, again: bool = False
+) -> list[tuple[int, int, str]]:
+    """Every pending eval item, by pages of `limit`."""
+    found: list[PendingEval] = []
+    while True:
+        after = found[-1].cursor if found else None
+        page = await store.pending_evals(claim.experiment_id, evaluators, after=after, limit=limit, again=again)
+        assert len(page) <= limit
+        found += page
+        if not page:
+            return [item.cursor for item in found]
+
+
+async def begun(store: Store, count: int = 4, repetitions: int = 1) -> Claim:
+    return await claimed(store, (await experiment(store, count, repetitions)).id)
+
+
+async def test_at_first_every_row_is_pending_as_often_as_it_is_repeated(store: Store) -> None:
+    claim = await begun(store, 3, repetitions=2)
+    assert await tasks(store, claim) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+async def test_pages_of_any_size_have_each_item_once_in_order(store: Store, limit: int) -> None:
+    claim = await begun(store, 5, repetitions=3)
+    await store.write([run(claim, 1, 2), run(claim, 2, 1), run(claim, 2, 2), run(claim, 2, 3)])
+    done = {(1, 2), (2, 1), (2, 2), (2, 3)}
+    assert await tasks(store, claim, limit) == [
+        (ordinal, repetition) for ordinal in range(5) for repetition in (1, 2, 3) if (ordinal, repetition) not in done
+    ]
+
+
+async def test_a_long_stretch_of_finished_rows_is_passed_over_in_one_page(store: Store) -> None:
+    claim = await begun(store, 3000)
+    await store.write([run(claim, ordinal) for ordinal in range(3000) if ordinal not in (7, 1500, 2999)])
+    assert [
+        item.ordinal for item in await store.pending_tasks(claim.experiment_id, after=None, limit=3, again=False)
+    ] == [
+        7,
+        1500,
+        2999,
+    ]
+
+
+async def test_whatever_has_a_result_is_not_pending(store: Store) -> None:
+    claim = await begun(store)
+    await store.write([run(claim, n, status=status) for n, status in enumerate([OK, ERROR, PARKED, INVALID])])
+    assert await tasks(store, claim) == []
+
+
+@pytest.mark.parametrize("low_water", [0, 1, 2, 3, 4])
+async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store, low_water: int) -> None:
+    claim = await begun(store)
+    await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
+    await store.advance(claim, low_water)
+    assert await tasks(store, claim, again=True) == [(0, 1), (2, 1)]
+    assert await tasks(store, claim, limit=1, again=True) == [(0, 1), (2, 1)]
+    assert await tasks(store, claim) == []
+
+
+async def test_below_the_water_mark_nothing_is_looked_for_but_what_failed(store: Store) -> None:
+    claim = await begun(store, 6)
+    await store.write([run(claim, 1, status=ERROR), run(claim, 4, status=ERROR)])
+    await store.advance(claim, 0, task_water=3)
+    assert await tasks(store, claim) == [(3, 1), (5, 1)]
+    assert await tasks(store, claim, again=True) == [(1, 1), (3, 1), (4, 1), (5, 1)]
+    assert await tasks(store, claim, limit=1, again=True) == [(1, 1), (3, 1), (4, 1), (5, 1)]
+
+
+async def test_rows_that_come_later_are_pending_after_the_last_page(store: Store) -> None:
+    made = await experiment(store, 2)
+    claim = await claimed(store, made.id)
+    last = (await store.pending_tasks(made.id, after=None, limit=10, again=False))[-1].cursor
+    assert await store.pending_tasks(made.id, after=last, limit=10, again=False) == []
+    await store.add_rows(made.dataset_id, rows(2, start=2))
+    assert [item.ordinal for item in await store.pending_tasks(made.id, after=last, limit=10, again=False)] == [2, 3]
+    assert len(await tasks(store, claim)) == 4
+
+
+async def test_each_repetition_has_a_row_of_its_own_to_change(store: Store) -> None:
+    claim = await begun(store, 1, repetitions=2)
+    first, second = await store.pending_tasks(claim.experiment_id, after=None, limit=10, again=False)
+    assert isinstance(first.row, dict)
+    first.row["question"] = "changed"
+    assert second.row == {"question": "what is 0?"}
+
+
+async def test_nothing_is_pending_of_an_empty_dataset_nor_of_no_experiment(store: Store) -> None:
+    claim = await begun(store, 0)
+    assert await tasks(store, claim) == []
+    assert await evals(store, claim, JUDGE) == []
+    assert await store.pending_tasks(77, after=None, limit=10, again=True) == []
+    assert await store.pending_evals(77, JUDGE, after=None, limit=10, again=True) == []
+
+
+async def test_experiments_do_not_see_each_others_results(store: Store) -> None:
+    claim = await begun(store, 2)
+    second = await claimed(store, (await experiment(store, 2, name="second")).id)
+    await store.write([run(second, 0), judged(second, 0)])
+    assert await tasks(store, claim) == [(0, 1), (1, 1)]
+    assert await tasks(store, second) == [(1, 1)]
+    await store.write([run(claim, 0)])
+    assert await evals(store, claim, JUDGE) == [(0, 1, "judge")]
+
+
+async def test_only_good_runs_are_judged(store: Store) -> None:
+    claim = await begun(store)
+    await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
+    assert await evals(store, claim, JUDGE, again=True) == [(1, 1, "judge")]
+
+
+async def test_an_eval_item_has_the_row_and_what_the_task_answered(store: Store) -> None:
+    claim = await begun(store, 1)
+    await store.write([run(claim, 0, output={"city": "Paris"})])
+    assert await store.pending_evals(claim.experiment_id, JUDGE, after=None, limit=10, again=False) == [
+        PendingEval(0, 1, "judge", "0", {"question": "what is 0?"}, {"city": "Paris"})
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+async def test_pages_of_evals_have_each_item_once_in_order(store: Store, limit: int) -> None:
+    claim = await begun(store, 3, repetitions=2)
+    await store.write([run(claim, ordinal, repetition) for ordinal in range(3) for repetition in (1, 2)])
+    await store.write([judged(claim, 1, "b", 1), judged(claim, 2, "a", 2)])
+    names: dict[str, tuple[str, ...]] = {"b": (), "a": (), "é": (), "C": ()}
+    assert await evals(store, claim, names, limit) == [
+        (ordinal, repetition, name)
+        for ordinal in range(3)
+        for repetition in (1, 2)
+        for name in ("C", "a", "b", "é")
+        if (ordinal, repetition, name) not in {(1, 1, "b"), (2, 2, "a")}
+    ]
+
+
+async def test_any_output_says_that_an_evaluator_without_declared_ones_is_done(store: Store) -> None:
+    claim = await begun(store, 1)
+    await store.write([run(claim, 0), judged(claim, 0, annotations=[Annotation("whatever", label="good")])])
+    assert await evals(store, claim, JUDGE) == []
+
+
+async def test_every_declared_output_must_be_there(store: Store) -> None:
+    claim = await begun(store, 2)
+    some, others = Annotation("exact", score=1.0), Annotation("polite", label="yes")
+    await store.write([run(claim, 0), run(claim, 1)])
+    await store.write([judged(claim, 0, annotations=[some]), judged(claim, 1, annotations=[some, others])])
+    assert await evals(store, claim, {"judge": ("exact", "polite")}) == [(0, 1, "judge")]
+    assert await evals(store, claim, {"judge": ("exact",)}) == []
+    assert await evals(store, claim, {"judge": ("exact", "polite", "short")}) == [(0, 1, "judge"), (1, 1, "judge")]
+
+
+@pytest.mark.parametrize("low_water", [0, 1, 2, 3])
+@pytest.mark.parametrize("outputs", [(), ("score",)], ids=["undeclared", "declared"])
+async def test_evals_that_failed_or_parked_are_pending_again_where_it_is_asked_for(
+    store: Store, low_water: int, outputs: tuple[str, ...]
+) -> None:
+    claim = await begun(store, 4)
+    await store.write([run(claim, n) for n in range(4)])
+    await store.write(
+        [
+            judged(claim, 0, annotations=[failure("score")]),
+            judged(claim, 1),
+            judged(claim, 2, annotations=[failure("score", PARKED)]),
+        ]
+    )
+    await store.advance(claim, low_water)
+    assert await evals(store, claim, {"judge": outputs}) == [(3, 1, "judge")]
+    for limit in (1, 100):
+        assert await evals(store, claim, {"judge": outputs}, limit, again=True) == [
+            (0, 1, "judge"),
+            (2, 1, "judge"),
+            (3, 1, "judge"),
+        ]
+
+
+async def test_below_the_water_mark_no_eval_is_looked_for_but_what_failed(store: Store) -> None:
+    claim = await begun(store, 4)
+    await store.write([run(claim, n) for n in range(4)])
+    await store.write([judged(claim, 1, annotations=[failure("x"), failure("y")])])
+    await store.advance(claim, 3)
+    assert await evals(store, claim, JUDGE) == [(3, 1, "judge")]
+    assert await evals(store, claim, JUDGE, again=True) == [(1, 1, "judge"), (3, 1, "judge")]
+
+
+async def test_an_amended_experiment_is_looked_through_from_its_first_row(store: Store) -> None:
+    claim = await begun(store, 2)
+    await store.write([run(claim, 0), run(claim, 1), judged(claim, 0), judged(claim, 1)])
+    await store.advance(claim, 2)
+    await store.amend(claim, {"evaluators": ["judge", "second"]}, repetitions=2)
+    assert await tasks(store, claim) == [(0, 2), (1, 2)]
+    assert await evals(store, claim, {"judge": (), "second": ()}) == [(0, 1, "second"), (1, 1, "second")]
+
+
+async def test_without_evaluators_nothing_is_to_be_judged(store: Store) -> None:
+    claim = await begun(store, 1)
+    await store.write([run(claim, 0)])
+    assert await evals(store, claim, {}) == []
+
+
+async def test_an_evaluator_that_is_there_no_more_may_have_ended_the_last_page(store: Store) -> None:
+    claim = await begun(store, 2)
+    await store.write([run(claim, 0), run(claim, 1)])
+    page = await store.pending_evals(claim.experiment_id, {"a": (), "c": ()}, after=(0, 1, "b"), limit=10, again=False)
+    assert [item.cursor for item in page] == [(0, 1, "c"), (1, 1, "a"), (1, 1, "c")]

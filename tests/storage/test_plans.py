@@ -1,0 +1,163 @@
+"""How the databases go about what is asked often: by an index with a bound, never through a whole table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+
+from tests.storage.places import Place
+from tests.storage.values import ERROR, PARKED, STALE, claimed, experiment, failure, judged, rows, run
+from tidegate.storage import Annotation, Category, Claim, Level, LogLine, Status, Store
+
+pytestmark = pytest.mark.anyio
+
+MANY = 1000
+GREAT = {"tidegate_dataset_rows", "tidegate_runs", "tidegate_annotations"}
+EVALUATORS: tuple[dict[str, tuple[str, ...]], ...] = (
+    {"judge": (), "second": ()},
+    {"judge": ("score",), "second": ("a", "b")},
+)
+
+
+class Plans:
+    """Explains every statement of a store as it is run, with its parameters and before its effects."""
+
+    def __init__(self, store: Store, place: Place, generic: bool) -> None:
+        self.explained = 0
+        self.scans: list[str] = []
+        self._sqlite = place.on_sqlite
+        self._generic = generic and not place.on_sqlite
+        database = store._database
+        thread = [database._thread._engine] if database._thread is not None else []
+        self._engines = [database._engine.sync_engine, *thread]
+        for engine in self._engines:
+            event.listen(engine, "before_cursor_execute", self._explain)
+
+    def end(self) -> None:
+        for engine in self._engines:
+            event.remove(engine, "before_cursor_execute", self._explain)
+
+    def _explain(
+        self, connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
+    ) -> None:
+        if "EXPLAIN" in statement or statement.startswith("BEGIN"):
+            return
+        self.explained += 1
+        given = parameters[0] if many else parameters
+        explain = "EXPLAIN QUERY PLAN " if self._sqlite else "EXPLAIN (FORMAT JSON) "
+        if self._generic:
+            numbers = {name: f"${n}" for n, name in enumerate(given, 1)}
+            statement = re.sub(r"%\((\w+)\)s", lambda name: numbers[name[1]], statement)
+            explain, given = f"/* {self.explained} */ EXPLAIN (GENERIC_PLAN, FORMAT JSON) ", ()
+        # On a cursor of its own: what is being explained would be run on the other.
+        aside = connection.connection.cursor()
+        aside.execute(explain + statement, given)
+        answer = aside.fetchall()
+        aside.close()
+        found = sqlite_scans(row[3] for row in answer) if self._sqlite else postgresql_scans(answer[0][0][0]["Plan"])
+        # The last row of a dataset is at the end of its index, for which SQLite has no other words.
+        self.scans += [f"{scan} in {statement}" for scan in found if "max(" not in statement]
+
+
+def bounded(table: str, condition: str) -> bool:
+    """Whether the condition of an index is a bound: of the great tables a whole experiment is none."""
+    return table not in GREAT or "ordinal" in condition or "name" in condition
+
+
+def sqlite_scans(steps: Iterable[str]) -> Iterator[str]:
+    """The steps that go through a table from its beginning to its end, or through an experiment's part of it."""
+    for step in steps:
+        verb, _, rest = step.partition(" ")
+        table, _, condition = rest.partition(" ")
+        search = verb == "SEARCH" and bounded(table, condition)
+        if table.startswith("tidegate_") and not search and "INDEX tidegate_execution_configs_running" not in step:
+            yield step
+
+
+def postgresql_scans(plan: dict[str, Any]) -> Iterator[str]:
+    """The nodes that go through a table from its beginning to its end, or through an experiment's part of it."""
+    table, condition = plan.get("Relation Name", ""), plan.get("Index Cond") or plan.get("Recheck Cond")
+    few = plan.get("Index Name") == "tidegate_execution_configs_running"
+    search = few or plan["Node Type"] == "ModifyTable" or (condition is not None and bounded(table, condition))
+    if table and not search:
+        yield f"{plan['Node Type']} of {table} by {condition}"
+    for inner in plan.get("Plans", []):
+        yield from postgresql_scans(inner)
+
+
+@pytest.fixture
+async def claim(store: Store, place: Place) -> Claim:
+    """An experiment of many rows, most of which are done and judged, beside another one and many without rows."""
+    made = await experiment(store, MANY)
+    claim = await claimed(store, made.id)
+    beside = await claimed(store, (await experiment(store, MANY, name="beside")).id)
+    for one in (claim, beside):
+        await store.write([run(one, n, status=ERROR if n % 100 == 7 else run(one, n).status) for n in range(MANY - 50)])
+        await store.write(
+            [judged(one, n, annotations=[failure("score", PARKED) if n % 100 == 9 else Annotation("score", score=1.0)])
+             for n in range(MANY - 50) if n % 100 != 7]
+        )  # fmt: skip
+    place.many_experiments("b")
+    return claim
+
+
+@pytest.fixture(params=["analysed", "unknown", "generic"])
+async def plans(request: pytest.FixtureRequest, store: Store, place: Place, claim: Claim) -> AsyncIterator[Plans]:
+    """The plans of the store's statements, with the database knowing its tables, without, and for any parameters."""
+    if request.param == "analysed":
+        place.sql("ANALYZE")
+        await store.close()
+    plans = Plans(store, place, generic=request.param == "generic")
+    yield plans
+    plans.end()
+    if request.param == "analysed" and not place.on_sqlite:
+        place.sql("DELETE FROM pg_statistic")
+
+
+async def test_what_is_left_to_do_is_found_by_its_index(store: Store, claim: Claim, plans: Plans) -> None:
+    for low_water in (0, MANY - 100):
+        await store.advance(claim, low_water)
+        for again in (False, True):
+            for after in (None, (40, 1)):
+                tasks = await store.pending_tasks(claim.experiment_id, after=after, limit=20, again=again)
+                assert len(tasks) == 20
+                later = None if after is None else (*after, "judge")
+                for evaluators in EVALUATORS:
+                    evals = await store.pending_evals(
+                        claim.experiment_id, evaluators, after=later, limit=20, again=again
+                    )
+                    assert len(evals) == 20
+    assert plans.explained > 10
+    assert plans.scans == []
+
+
+async def test_results_are_written_by_their_keys(store: Store, claim: Claim, plans: Plans) -> None:
+    line = LogLine(claim.experiment_id, claim.epoch, Level.INFO, Category.TASK, {})
+    await store.write([run(claim, MANY - 1), judged(claim, MANY - 1), line])
+    assert plans.explained >= 5
+    assert plans.scans == []
+
+
+async def test_claims_are_taken_and_kept_by_their_keys(store: Store, claim: Claim, plans: Plans) -> None:
+    assert await store.renew("a", {claim.experiment_id: claim.epoch})
+    assert len(await store.orphans(STALE, 10)) == 10
+    await store.advance(claim, 5)
+    await store.release(claim, Status.ERROR, "because")
+    await store.resume(claim.experiment_id, "b")
+    await store.stop(claim.experiment_id)
+    await store.find(claim.experiment_id)
+    assert plans.explained >= 7
+    assert plans.scans == []
+
+
+async def test_rows_are_stored_and_exported_by_their_keys(store: Store, claim: Claim, plans: Plans) -> None:
+    made = await store.find(claim.experiment_id)
+    assert made is not None
+    await store.add_rows(made.dataset_id, rows(10, start=MANY - 5))
+    assert len(await store.results(claim.experiment_id, after=(40, 1), limit=20)) == 20
+    assert plans.explained >= 5
+    assert plans.scans == []
