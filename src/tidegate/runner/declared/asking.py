@@ -1,0 +1,113 @@
+"""Asks a declared question: fills its templates, and sends it through the official SDK of its provider."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
+
+from tidegate.errors import CannotLoad, Error
+from tidegate.runner.declared.declaration import Question
+from tidegate.runner.declared.template import Template
+
+
+class NoText(Error):
+    """An answer that holds no text; `reason` is what the provider says of its end."""
+
+    def __init__(self, model: str, reason: object) -> None:
+        self.reason = reason
+        super().__init__(f"the answer of {model} holds no text: it ended by {reason or 'nothing that is known'}")
+
+
+class Prompt(NamedTuple):
+    """A question as it is sent: roles are `user` and `assistant`."""
+
+    model: str
+    system: str | None
+    messages: Sequence[Mapping[str, str]]
+    parameters: Mapping[str, Any]
+
+
+class Asking(Protocol):
+    """One SDK's client: answers prompts with texts. Raises what the SDK raises, and `NoText`."""
+
+    async def __call__(self, prompt: Prompt) -> str:
+        """The text of the answer."""
+
+    async def close(self) -> None:
+        """Closes its connections."""
+
+
+def _openai(key: str | None, base_url: str | None) -> Asking:
+    from tidegate.runner.declared.of_openai import OpenAI
+
+    return OpenAI(key, base_url)
+
+
+def _anthropic(key: str | None, base_url: str | None) -> Asking:
+    from tidegate.runner.declared.of_anthropic import Anthropic
+
+    return Anthropic(key, base_url)
+
+
+def _google(key: str | None, base_url: str | None) -> Asking:
+    from tidegate.runner.declared.of_google import Google
+
+    return Google(key, base_url)
+
+
+SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], Asking]]] = {
+    "openai": ("openai", "openai", _openai),
+    "compatible": ("openai", "openai", _openai),
+    "anthropic": ("anthropic", "anthropic", _anthropic),
+    "google": ("google.genai", "google-genai", _google),
+}
+"""Of each provider the module, the package that has it, and what makes a client."""
+
+
+class Asked:
+    """One question with its client, which is made when it is first asked, anew in each event loop."""
+
+    def __init__(self, question: Question, source: str) -> None:
+        module, package, self._make = SDKS[question.provider]
+        if not _installed(module):
+            raise CannotLoad(source, f"the provider {question.provider} needs its SDK: pip install {package}")
+        self._question = question
+        self._system = Template(question.system) if question.system is not None else None
+        self._messages = [(each.role, Template(each.content)) for each in question.conversation]
+        self._client: Asking | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __call__(self, values: Mapping[str, Any]) -> str:
+        """The answer to the question with these values. Raises `MissingField`, `NoText`, and what the SDK raises."""
+        question = self._question
+        prompt = Prompt(
+            question.model,
+            self._system.filled(values) if self._system is not None else None,
+            [{"role": role, "content": content.filled(values)} for role, content in self._messages],
+            question.parameters,
+        )
+        return await self._asking()(prompt)
+
+    async def close(self) -> None:
+        """Closes the client's connections."""
+        if self._client is not None and self._loop is asyncio.get_running_loop():
+            client, self._client = self._client, None
+            await client.close()
+
+    def _asking(self) -> Asking:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            question = self._question
+            key = os.environ.get(question.credential) if question.credential is not None else None
+            self._client, self._loop = self._make(key, question.base_url), loop
+        return self._client
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

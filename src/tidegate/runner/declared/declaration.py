@@ -1,0 +1,205 @@
+"""What `experiment.yaml` may say: which rows, which question to which model, which judges. Never a credential."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from tidegate.errors import ConfigurationError
+from tidegate.runner.declared.document import Document, Place
+from tidegate.runner.declared.template import Template
+
+KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GEMINI_API_KEY"}
+"""Where each SDK looks for its key by itself (`_client.py` of openai 3.52 and anthropic 2.11, google-genai 3.4)."""
+
+OURS = frozenset({"model", "messages", "system", "contents", "config", "stream"})
+"""Parameters that other fields give, or that would change what an answer is."""
+
+SECRETIVE = frozenset({"api_key", "extra_headers", "default_headers", "headers", "http_options", "authorization"})
+"""Parameters by which a credential could come into the file, and so into the database."""
+
+VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
+
+
+def _named(value: object) -> object:
+    if isinstance(value, str) and not VARIABLE.fullmatch(value):
+        raise ValueError("the name of an environment variable, in capitals; the key itself stays out of this file")
+    return value
+
+
+def _plain_url(value: object) -> object:
+    if isinstance(value, str) and not re.fullmatch(r"https?://[^\s@/?#]+[^\s@?#]*", value):
+        raise ValueError("http(s)://host/path, without credentials and parameters")
+    return value
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError(f'a text: YAML reads this word as {str(value).lower()}; write it in quotes, "yes" or "no"')
+    return value
+
+
+def _names(value: JsonValue) -> Iterator[str]:
+    """Every name in it, however deep."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from _names(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _names(inner)
+
+
+Text = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Message(_Part):
+    """One message of a conversation; its content is a template."""
+
+    role: Literal["user", "assistant"]
+    content: Text
+
+
+class Question(_Part):
+    """What is asked of which model. `prompt` is short for one message of the user."""
+
+    provider: Literal["openai", "anthropic", "google", "compatible"]
+    model: Text
+    base_url: Annotated[str | None, BeforeValidator(_plain_url)] = None
+    api_key_env: Annotated[str | None, BeforeValidator(_named)] = None
+    system: Text | None = None
+    prompt: Text | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    timeout: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _asks_one_thing(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("either `prompt` or `messages`")
+        if self.provider == "compatible" and self.base_url is None:
+            raise ValueError("a compatible provider needs its `base_url`")
+        if not self.fields:
+            raise ValueError("it asks the same of every row: {field} stands for what a row has under that name")
+        for name in _names(self.parameters):
+            if name.lower() in SECRETIVE:
+                raise ValueError(f"`{name}` could hold a credential, which stays out of this file: `api_key_env`")
+        for name in self.parameters:
+            if name in OURS:
+                raise ValueError(f"`{name}` is no parameter here: fields of their own give it, and answers come whole")
+        return self
+
+    @property
+    def conversation(self) -> Sequence[Message]:
+        """The messages, templates as they are."""
+        return self.messages or [Message(role="user", content=self.prompt or "")]
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The fields that the templates ask for."""
+        texts = [self.system or "", *(each.content for each in self.conversation)]
+        return frozenset(field for text in texts for field in Template(text).fields)
+
+    @property
+    def credential(self) -> str | None:
+        """The environment variable that has the key; None where none is needed."""
+        return self.api_key_env or KEY_VARIABLES.get(self.provider)
+
+
+class Judge(Question):
+    """A model that judges answers, and how its own answer is read: `{output}` is what is to be judged."""
+
+    name: Text
+    parse: Literal["score", "label", "json"] = "score"
+    range: tuple[float, float] | None = Field(None, strict=False)
+    labels: list[Text] | dict[Text, float] | None = None
+    outputs: list[Text] | None = None
+
+    @model_validator(mode="after")
+    def _says_how_it_is_read(self) -> Self:
+        if not any(field.partition(".")[0] == "output" for field in self.fields):
+            raise ValueError("a judge must see the answer: {output} stands for it")
+        if (self.parse == "label") != bool(self.labels):
+            raise ValueError("`labels` go with `parse: label`, and it needs them")
+        if (self.parse == "json") != bool(self.outputs):
+            raise ValueError("`outputs` go with `parse: json`, and it needs them")
+        if self.range is not None and (self.parse != "score" or self.range[0] >= self.range[1]):
+            raise ValueError("`range` goes with `parse: score`: [least, most]")
+        return self
+
+
+class Declaration(_Part):
+    """A whole experiment."""
+
+    name: Text
+    dataset: Text
+    repetitions: int = Field(1, ge=1, le=1_000_000)
+    max_concurrency: int | None = Field(None, ge=1, le=100_000)
+    task: Question
+    evaluators: list[Judge] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _names_are_unlike(self) -> Self:
+        names = [judge.name for judge in self.evaluators]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two evaluators have one name: {', '.join(names)}")
+        return self
+
+    @property
+    def credentials(self) -> tuple[str, ...]:
+        """The environment variables that it needs, each once."""
+        parts: list[Question] = [self.task, *self.evaluators]
+        return tuple(dict.fromkeys(part.credential for part in parts if part.credential))
+
+
+def declared(document: Document) -> Declaration:
+    """The declaration in a document. Raises `ConfigurationError`, which names the line and the field."""
+    try:
+        return Declaration.model_validate(document.values)
+    except ValidationError as error:
+        raise _complaint(error, document) from None
+
+
+def stored(values: Mapping[str, Any]) -> Declaration:
+    """The declaration as the store has it. Raises `ConfigurationError` where this tidegate cannot read it."""
+    try:
+        return Declaration.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigurationError(".".join(str(part) for part in first["loc"]), "…", first["msg"]) from None
+
+
+def _complaint(error: ValidationError, document: Document) -> ConfigurationError:
+    # An unknown field is often what explains why another one is missing.
+    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    place: Place = tuple(part for part in first["loc"] if not isinstance(part, str) or "[" not in part)
+    bound = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        bound = f"there is no such field; there are {', '.join(_known(place))}"
+        if str(place[-1]).lower() in SECRETIVE:
+            bound = "credentials stay out of this file: `api_key_env` names the variable that has the key"
+    if first["type"] == "missing":
+        return ConfigurationError(document.field(place), None, "it is missing")
+    return ConfigurationError(document.field(place), _shown(first.get("input"), place), bound)
+
+
+def _known(place: Place) -> list[str]:
+    if len(place) == 1:
+        return sorted(Declaration.model_fields)
+    if "messages" in place[:-1]:
+        return sorted(Message.model_fields)
+    return sorted(Question.model_fields if place[0] == "task" else Judge.model_fields)
+
+
+def _shown(value: object, place: Place) -> object:
+    """What was given, unless it may be a secret, or is a whole part of the file."""
+    secret = place and str(place[-1]).lower() in {*SECRETIVE, "api_key_env", "base_url"}
+    return "…" if secret or not isinstance(value, str | int | float | bool | None) else value

@@ -1,0 +1,87 @@
+"""A YAML file as plain values that know where they stand: every complaint names the file, the line and the field."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, SequenceNode
+
+from tidegate.errors import ConfigurationError
+
+Place = tuple[str | int, ...]
+"""Keys and indices from the top of the document to a value."""
+
+DEEPEST = 50
+"""Levels of nesting that are read: an experiment has five."""
+
+
+class Document:
+    """What a YAML file says; `values` are its mappings, lists, texts and numbers, `name` is what to call it."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self._lines: dict[Place, int] = {}
+        try:
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            if not isinstance(node, MappingNode):
+                raise ConfigurationError(name, _short(text), "a mapping: `name: ...`, `dataset: ...`, `task: ...`")
+            self._read(node, ())
+            self.values: dict[str, Any] = yaml.safe_load(text)
+        except yaml.MarkedYAMLError as error:
+            raise self._unreadable(error) from None
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(name, "the file", f"it is no YAML: {_first_line(error)}") from None
+
+    @classmethod
+    def of(cls, path: Path) -> Document:
+        """The document in a file. Raises `ConfigurationError` where that cannot be read."""
+        try:
+            return cls(str(path), path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError("experiment", str(path), f"a readable file: {_first_line(error)}") from None
+
+    def field(self, place: Place) -> str:
+        """What to call a value in a complaint: file, line and field; of what is missing, where it should be."""
+        line = next(self._lines[place[:size]] for size in range(len(place), -1, -1) if place[:size] in self._lines)
+        field = ".".join(str(part) for part in place)
+        return f"{self.name}, line {line}" + (f", {field}" if field else "")
+
+    def _read(self, node: Node, place: Place) -> None:
+        if len(place) > DEEPEST:
+            raise ConfigurationError(self.field(place), "…", f"at most {DEEPEST} levels deep")
+        self._lines[place] = node.start_mark.line + 1
+        for part, key, value in _parts(node):
+            if (*place, part) in self._lines:
+                self._lines[(*place, part)] = key.start_mark.line + 1
+                raise ConfigurationError(self.field((*place, part)), part, "it is there twice")
+            self._read(value, (*place, part))
+            self._lines[(*place, part)] = key.start_mark.line + 1
+
+    def _unreadable(self, error: yaml.MarkedYAMLError) -> ConfigurationError:
+        mark = error.problem_mark or error.context_mark
+        where = f"{self.name}, line {mark.line + 1}" if mark is not None else self.name
+        return ConfigurationError(where, "the text", f"it is no YAML: {error.problem or error.context}")
+
+
+def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
+    """The name of each value of a node, the node of that name, and the value's own."""
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            yield str(key.value) if isinstance(key.value, Hashable) else "?", key, value
+    elif isinstance(node, SequenceNode):
+        for index, value in enumerate(node.value):
+            yield index, value, value
+
+
+def _short(text: str) -> str:
+    first = text.strip().partition("\n")[0]
+    return first if len(first) <= 40 else first[:39] + "…"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,38 @@
+"""Gemini through google-genai."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google import genai
+from google.genai import types
+
+from tidegate.default import registry
+from tidegate.runner.declared.asking import NoText, Prompt
+
+ROLES = {"user": "user", "assistant": "model"}
+
+
+class Google:
+    """A governed client; google-genai repeats nothing unless it is told to."""
+
+    def __init__(self, key: str | None, base_url: str | None) -> None:
+        options = types.HttpOptions(base_url=base_url) if base_url is not None else None
+        self._client = registry().wrap(genai.Client(api_key=key, vertexai=False, http_options=options))
+
+    async def __call__(self, prompt: Prompt) -> str:
+        """The text of the first candidate."""
+        contents: Any = [
+            {"role": ROLES[each["role"]], "parts": [{"text": each["content"]}]} for each in prompt.messages
+        ]
+        config = types.GenerateContentConfig(system_instruction=prompt.system, **prompt.parameters)
+        answer = await self._client.aio.models.generate_content(model=prompt.model, contents=contents, config=config)
+        if not answer.text:
+            first = answer.candidates[0] if answer.candidates else None
+            raise NoText(prompt.model, first.finish_reason if first is not None else answer.prompt_feedback)
+        return answer.text
+
+    async def close(self) -> None:
+        """Closes its connections."""
+        await self._client.aio.aclose()
+        self._client.close()

@@ -1,0 +1,95 @@
+"""The dispatcher: while there is a free slot, whose turn it is gets it, if its key says yes. Nothing is polled.
+
+It is made to look again by whatever can change its answer: new work, an end, a key that reopened, a retry whose time
+has come, a database that takes results again. Each of these pokes it; it then looks once, in the loop's next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from tidegate.runner.running import Running
+
+if TYPE_CHECKING:
+    from tidegate.runner.floor import Floor
+
+logger = logging.getLogger("tidegate")
+
+MOST_ERRORS = 50
+"""Consecutive internal errors that end the dispatcher: a programming error, not a bad moment (Phoenix: 50)."""
+
+
+class Dispatcher:
+    """Gives the slots of a runner to its experiments."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.running: dict[int, Running] = {}
+        self.errors = 0
+        self.stopped = False
+        self._loop = loop
+        self._poked = False
+        self._floor: Floor
+
+    def serve(self, floor: Floor) -> None:
+        """Takes up the floor whose slots it gives."""
+        self._floor = floor
+
+    def poke(self) -> None:
+        """Looks again, soon; any number of pokes until then are one."""
+        if not self._poked and not self.stopped:
+            self._poked = True
+            self._loop.call_soon(self._look)
+
+    def stop(self) -> None:
+        """Dispatches nothing more."""
+        self.stopped = True
+
+    def _look(self) -> None:
+        self._poked = False
+        if self.stopped:
+            return
+        try:
+            while self._floor.slots > 0 and self._floor.writer.room and self._step():
+                pass
+        except Exception as error:
+            self._failed(error)
+        else:
+            self.errors = 0
+
+    def _step(self) -> bool:
+        """One turn: an item is started, or its gate turns out to be closed; False where nobody's turn it is."""
+        turn = self._floor.roster.next(self._urgency)
+        if turn is None:
+            return False
+        experiment, gate = turn
+        running = self.running[experiment]
+        item = running.workload.peek(gate)
+        if item is None:
+            self._floor.roster.withdraw(experiment, gate)
+            return True
+        permit = self._floor.gates.ask(gate, running.stages[item.stage].habit.cost)
+        if permit is False:
+            return True
+        taken = running.workload.take(gate) or item
+        self._floor.roster.dispatched(experiment)
+        running.dispatch(taken, None if permit is True else permit)
+        if not running.workload.has(gate):
+            self._floor.roster.withdraw(experiment, gate)
+        return True
+
+    def _urgency(self, experiment: int, gate: Hashable) -> int:
+        return self.running[experiment].workload.rank(gate)
+
+    def _failed(self, error: Exception) -> None:
+        self.errors += 1
+        logger.exception("the dispatcher failed (%d in a row)", self.errors)
+        if self.errors >= MOST_ERRORS:
+            self.stopped = True
+            for running in list(self.running.values()):
+                running.fail(error)
+            return
+        self._poked = True
+        self._loop.call_later(min(0.1 * 2.0 ** min(self.errors, 9), 30.0), self._look)

@@ -1,0 +1,146 @@
+"""What runs: an experiment, and the evaluators that judge its answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tidegate.errors import require
+
+if TYPE_CHECKING:
+    from tidegate.runner.summary import Summary
+
+Dataset: TypeAlias = (
+    "str | Path | Iterable[Any] | AsyncIterable[Any] | Callable[[], Iterable[Any] | AsyncIterable[Any]]"
+)
+"""A JSONL or CSV file, rows, or a function that gives them anew each time it is called."""
+
+LONGEST_NAME = 200
+"""Characters of a name: what fits an index of both databases whatever the script."""
+
+
+class Evaluator:
+    """One judge of answers: `function(row, output)` returns a score, a label, or a dict of named outputs.
+
+    A number is a score, a bool is the score 1 or 0, a text is a label. With `outputs` declared, it must return a dict
+    of just these names, and is done when all of them are there. `timeout` is in seconds; by default the runner's.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        *,
+        name: str | None = None,
+        outputs: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> None:
+        require(callable(function), "evaluator", function, "a function of a row and an output")
+        self.function = function
+        self.name = _name("evaluator", name if name is not None else name_of(function))
+        self.outputs = tuple(outputs)
+        require(len(set(self.outputs)) == len(self.outputs), "outputs", self.outputs, "names, each of them once")
+        self.timeout = _seconds("timeout", timeout)
+
+
+class Experiment:
+    """A dataset, a task that answers its rows, and evaluators that judge the answers; each row so many `repetitions`.
+
+    `task(row)` is any callable: a coroutine function, an asynchronous generator (what it yields is streamed to
+    subscribers), or a synchronous function, which runs in a thread. `max_concurrency` caps this experiment's share of
+    the runner's slots; timeouts are in seconds. `credentials` names the environment variables without which it cannot
+    run: a replica that recovers it and lacks one says so instead of trying. `source` says where the experiment is to be
+    found again, `file.py:attribute` or `module:attribute`; `load` sets it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        dataset: Dataset,
+        task: Callable[[Any], Any],
+        evaluators: Iterable[Evaluator | Callable[[Any, Any], Any]] = (),
+        *,
+        repetitions: int = 1,
+        max_concurrency: int | None = None,
+        task_timeout: float | None = None,
+        credentials: Iterable[str] = (),
+        source: str | None = None,
+        declared: Mapping[str, Any] | None = None,
+    ) -> None:
+        require(callable(task), "task", task, "a function of a row")
+        require(isinstance(repetitions, int) and repetitions >= 1, "repetitions", repetitions, "1 or more")
+        require(max_concurrency is None or max_concurrency >= 1, "max_concurrency", max_concurrency, "1 or more")
+        self.name = _name("name", name)
+        self.dataset = dataset
+        self.task = task
+        self.evaluators = tuple(each if isinstance(each, Evaluator) else Evaluator(each) for each in evaluators)
+        names = [each.name for each in self.evaluators]
+        require(len(set(names)) == len(names), "evaluators", names, "names, each of them once")
+        self.repetitions = repetitions
+        self.max_concurrency = max_concurrency
+        self.task_timeout = _seconds("task_timeout", task_timeout)
+        self.credentials = tuple(credentials)
+        self.source = source
+        self.declared = declared
+
+    @property
+    def outputs(self) -> dict[str, tuple[str, ...]]:
+        """The declared outputs of each evaluator; empty where any output says that it is done."""
+        return {each.name: each.outputs for each in self.evaluators}
+
+    @property
+    def described(self) -> str:
+        """Where the rows come from, in a word for people."""
+        if isinstance(self.dataset, str | Path):
+            return str(self.dataset)
+        return f"{type(self.dataset).__name__} of {name_of(self.task)}"
+
+    def spec(self) -> dict[str, Any]:
+        """What the store keeps of it: where it is found again, and its settings; never a credential."""
+        kept: dict[str, Any] = {
+            "source": self.source,
+            "task": name_of(self.task),
+            "evaluators": {name: list(outputs) for name, outputs in self.outputs.items()},
+            "credentials": list(self.credentials),
+            "max_concurrency": self.max_concurrency,
+            "task_timeout": self.task_timeout,
+        }
+        return kept if self.declared is None else {**kept, "declared": dict(self.declared)}
+
+    async def aclose(self) -> None:
+        """Lets go of what it holds, as connections, once a run of it has ended in this loop; it can be run again."""
+
+    def run(self, db: str = "tidegate.db") -> Summary:
+        """Runs it to its end, in a loop of its own, and returns how it went; what an earlier run has done is kept.
+
+        `db` is a SQLite file or a database URL. Raises as `ExperimentRunner.run` does.
+        """
+        import asyncio
+
+        return asyncio.run(self.arun(db))
+
+    async def arun(self, db: str = "tidegate.db") -> Summary:
+        """As `run`, in the running loop."""
+        from tidegate.runner.service import ExperimentRunner
+
+        async with ExperimentRunner(db, recover=False) as runner:
+            return await runner.run(self)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What a callable is called: its own name, or its class's."""
+    inner = getattr(function, "func", function)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    return re.sub(r"\W+", "_", name).strip("_") or "function"
+
+
+def _name(field: str, name: object) -> str:
+    fits = isinstance(name, str) and name.strip() == name and 0 < len(name) <= LONGEST_NAME and name.isprintable()
+    require(fits, field, name, f"a printable name of 1 to {LONGEST_NAME} characters")
+    return str(name)
+
+
+def _seconds(field: str, value: float | None) -> float | None:
+    require(value is None or 0 < value <= 86_400, field, value, "seconds, more than 0 and at most a day")
+    return value

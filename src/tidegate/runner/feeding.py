@@ -1,0 +1,131 @@
+"""Feeds a running experiment from the store, page by page: whenever a stage runs low and the store may have more."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any
+
+from tidegate.errors import StoreError
+from tidegate.runner.item import TASK, Item, Place
+from tidegate.runner.patience import patiently
+from tidegate.runner.running import Phase, Running
+from tidegate.storage import PendingTask
+
+logger = logging.getLogger("tidegate")
+
+
+class Feeder:
+    """The pages of one run. `rows_came` says that the dataset has grown, `complete` that it grows no more."""
+
+    def __init__(self, running: Running, *, complete: bool) -> None:
+        self._running = running
+        self._store = running.floor.store
+        self._complete = complete
+        self._dry = False
+        self._cursor: tuple[int, int] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begins to feed, until the run is no longer live."""
+        self._task = self._running.floor.loop.create_task(self._feed())
+
+    async def stop(self) -> None:
+        """Ends a page that is being read."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def rows_came(self, complete: bool = False) -> None:
+        """The store has more rows than it had, or has them all."""
+        self._complete = self._complete or complete
+        self._dry = False
+        self._running.wanted.set()
+
+    async def _feed(self) -> None:
+        running = self._running
+        try:
+            while running.phase is Phase.LIVE:
+                await running.wanted.wait()
+                running.wanted.clear()
+                await self._page_of_tasks()
+                for stage in range(1, len(running.stages)):
+                    await self._page_of_evals(stage)
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                logger.exception("experiment %s: feeding it failed", running.experiment.name)
+            running.fail(error)
+
+    async def _page_of_tasks(self) -> None:
+        running, books = self._running, self._running.books
+        if books.tasks_exhausted or self._dry or running.phase is not Phase.LIVE or not running.workload.runs_low(TASK):
+            return
+        complete = self._complete
+        limit = max(1, running.workload.room(TASK))
+        self._dry = True
+        page = await patiently(
+            partial(self._store.pending_tasks, running.id, after=self._cursor, limit=limit, again=running.again),
+            "a page of tasks",
+        )
+        at_end = len(page) < limit
+        if page:
+            self._cursor = page[-1].cursor
+            last = page[-1].ordinal
+            books.reached(last + (page[-1].repetition >= running.experiment.repetitions))
+        if not at_end:
+            self._dry = False
+        books.tasks_exhausted = at_end and complete
+        self._take(page)
+        if running.workload.runs_low(TASK) and not self._dry:
+            # Rows that are invalid fill no queue.
+            running.wanted.set()
+
+    def _take(self, page: list[PendingTask]) -> None:
+        running = self._running
+        if running.phase is not Phase.LIVE:
+            return
+        items = []
+        for task in page:
+            item = Item(TASK, Place(task.ordinal, task.repetition), task.row)
+            if task.invalid is not None:
+                running.came_invalid(item, _reason(task))
+            else:
+                items.append(item)
+        running.came(items)
+        running.look_around()
+
+    async def _page_of_evals(self, index: int) -> None:
+        running, books = self._running, self._running.books
+        if (
+            not books.backlogs[index - 1].owing
+            or not running.workload.runs_low(index)
+            or running.phase is not Phase.LIVE
+        ):
+            return
+        stage = running.stages[index]
+        limit = max(1, running.workload.room(index))
+        after, again = books.scan(index)
+        page = await patiently(
+            partial(
+                self._store.pending_evals,
+                running.id,
+                {stage.name: stage.outputs},
+                after=(*after, stage.name) if after is not None else None,
+                limit=limit,
+                again=again,
+            ),
+            "a page of evaluations",
+        )
+        found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
+        new = books.scanned(index, list(found), at_end=len(page) < limit)
+        if running.phase is Phase.LIVE:
+            running.came([Item(index, place, found[place].row, found[place].output) for place in new])
+            if running.workload.runs_low(index) and books.backlogs[index - 1].owing and page:
+                running.wanted.set()
+            running.look_around()
+
+
+def _reason(task: PendingTask) -> str:
+    where = f"line {task.line}: " if task.line is not None else ""
+    return f"{where}{task.invalid}"

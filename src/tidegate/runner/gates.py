@@ -1,0 +1,165 @@
+"""What stands between a stage and its turn: a key of the registry, or a gate of its own while its key is not known.
+
+Theory of operation. A gate is asked when its turn has come. A key that says no is closed on the roster, so that it
+costs nothing, and is opened again by whichever comes first: the instant that the key named, or the registry's word that
+something happened there. Nothing is asked in between. A stage whose key is not known yet sends one item ahead, which
+waits inside its call, and closes its own gate behind it; the gate opens when the key is known, or the item has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import NamedTuple
+
+from tidegate.core.backoff import half_jitter
+from tidegate.core.permit import Permit
+from tidegate.core.vocabulary import Cost, Key
+from tidegate.registries import NotReady, RateLimitRegistry
+from tidegate.runner.roster import Roster
+
+FOREVER = float("inf")
+PAUSE_BASE, PAUSE_CAP = 1.0, 60.0
+"""Seconds for which a stage without a key waits after a refusal that names no time, doubling (promptfoo: 1 s, 60 s)."""
+
+
+class Own(NamedTuple):
+    """The gate of a stage whose key is not known, or that has none."""
+
+    experiment: int
+    stage: int
+
+
+class Closed(NamedTuple):
+    """Why a gate is closed, in a word, and until when by the loop's clock (infinity: until something ends)."""
+
+    reason: str
+    until: float
+
+
+class _Gate:
+    __slots__ = ("closed", "closed_at", "known", "refusals", "timer", "total", "wake")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
+        self.closed: Closed | None = None
+        self.closed_at = 0.0
+        self.known = False
+        self.total = 0.0
+        self.refusals = 0
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Gates:
+    """The gates of a runner. `opened` is called after a gate has been opened; it must be cheap."""
+
+    def __init__(
+        self,
+        registry: RateLimitRegistry,
+        roster: Roster,
+        loop: asyncio.AbstractEventLoop,
+        opened: Callable[[], None],
+        draw: Callable[[], float],
+    ) -> None:
+        self._registry = registry
+        self._roster = roster
+        self._loop = loop
+        self._opened = opened
+        self._draw = draw
+        self._gates: dict[Hashable, _Gate] = {}
+
+    def ask(self, name: Hashable, cost: Cost | None) -> Permit | bool:
+        """A permit, or True where none is needed; False where the gate is closed, which the roster knows then."""
+        if not isinstance(name, Key):
+            return True
+        gate = self._gate(name)
+        answer = self._registry.try_admit(name, cost, wake=gate.wake)
+        if not isinstance(answer, NotReady):
+            return answer
+        wait = answer.ready_at - self._registry.clock()
+        known = answer.ready_at < FOREVER and (answer.gate == "pause" or answer.gate.startswith("quota"))
+        self._shut(name, gate, Closed(answer.gate, self._loop.time() + wait), known)
+        return False
+
+    def shut(self, name: Own, reason: str) -> None:
+        """Closes a stage's own gate until it is opened."""
+        self._shut(name, self._gate(name), Closed(reason, FOREVER), False)
+
+    def refused(self, name: Own, hint: float | None) -> None:
+        """A call without a permit was refused: its stage waits, for `hint` seconds or for a growing time."""
+        gate = self._gate(name)
+        again = gate.closed is not None
+        if not again:
+            # Of a wave of refusals only the first makes the wait longer.
+            gate.refusals += 1
+        named = hint is not None and hint > 0
+        if again and not named:
+            return
+        wait = hint if hint is not None and named else half_jitter(gate.refusals, PAUSE_BASE, PAUSE_CAP, self._draw())
+        until = self._loop.time() + wait
+        if gate.closed is None or gate.closed.until < until:
+            self._shut(name, gate, Closed("refused", until), named)
+
+    def answered(self, name: Own) -> None:
+        """A call without a permit was answered: the next refusal is the first again."""
+        gate = self._gates.get(name)
+        if gate is not None:
+            gate.refusals = 0
+
+    def open(self, name: Hashable) -> None:
+        """Lets whoever stands behind it ask again; one that is open stays so."""
+        gate = self._gates.get(name)
+        if gate is None or gate.closed is None:
+            return
+        if gate.timer is not None:
+            gate.timer.cancel()
+            gate.timer = None
+        if gate.known:
+            gate.total += self._loop.time() - gate.closed_at
+        gate.closed = None
+        self._roster.open(name)
+        self._opened()
+
+    def remove(self, name: Own) -> None:
+        """The experiment behind a gate of its own has ended."""
+        self.open(name)
+        self._gates.pop(name, None)
+        self._roster.remove(name)
+
+    def closed(self, name: Hashable) -> Closed | None:
+        """Why a gate is closed; None where it is open."""
+        gate = self._gates.get(name)
+        return gate.closed if gate is not None else None
+
+    def closed_for(self, name: Hashable) -> float:
+        """Seconds for which a gate has been closed with a known reset, all told: nobody waits actively meanwhile."""
+        gate = self._gates.get(name)
+        if gate is None:
+            return 0.0
+        running = self._loop.time() - gate.closed_at if gate.closed is not None and gate.known else 0.0
+        return gate.total + running
+
+    def _gate(self, name: Hashable) -> _Gate:
+        gate = self._gates.get(name)
+        if gate is None:
+            gate = self._gates[name] = _Gate(partial(self._woken, name))
+        return gate
+
+    def _shut(self, name: Hashable, gate: _Gate, closed: Closed, known: bool) -> None:
+        if gate.timer is not None:
+            gate.timer.cancel()
+            gate.timer = None
+        if gate.closed is not None and gate.known:
+            gate.total += self._loop.time() - gate.closed_at
+        gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
+        if closed.until < FOREVER:
+            gate.timer = self._loop.call_at(closed.until, self.open, name)
+        self._roster.close(name)
+
+    def _woken(self, name: Hashable) -> None:
+        # From any thread, also when the loop is gone: the registry outlives the runner.
+        try:
+            self._loop.call_soon_threadsafe(self.open, name)
+        except RuntimeError:
+            return

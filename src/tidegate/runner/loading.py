@@ -1,0 +1,96 @@
+"""An experiment from where its code is: `file.py:attribute` or `module:attribute`. One clear error where it is not."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tidegate.errors import CannotLoad
+from tidegate.runner.experiment import Experiment
+from tidegate.runner.redaction import redacted
+
+DECLARED = frozenset({".yaml", ".yml"})
+
+
+def load(source: str) -> Experiment:
+    """The experiment at `source`; a file may leave the attribute out where it is called `experiment`.
+
+    A YAML file declares it whole.
+
+    Raises `CannotLoad` where there is no such file or module, its import fails, or the attribute is no experiment.
+    """
+    if Path(source).suffix in DECLARED:
+        return _declared(source)
+    where, _, attribute = source.rpartition(":") if _names_attribute(source) else (source, "", "experiment")
+    module = _of_file(source, Path(where)) if where.endswith(".py") else _of_module(source, where)
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise CannotLoad(source, f"it has no {attribute!r}")
+    if callable(found) and not isinstance(found, Experiment):
+        found = found()
+    if not isinstance(found, Experiment):
+        raise CannotLoad(source, f"{attribute!r} is a {type(found).__name__}, not an Experiment")
+    found.source = f"{Path(where).resolve()}:{attribute}" if where.endswith(".py") else source
+    return found
+
+
+def restored(spec: Mapping[str, Any]) -> Experiment:
+    """The experiment that a stored spec tells of; raises `CannotLoad` where its code or a credential is not here."""
+    lacking = [name for name in spec.get("credentials") or () if not os.environ.get(str(name))]
+    source = spec.get("source")
+    if lacking:
+        raise CannotLoad(str(source), f"credentials are missing: {', '.join(map(str, lacking))} is not set here")
+    if spec.get("declared") is not None:
+        return _declared(str(source), spec["declared"])
+    if not source:
+        raise CannotLoad(str(spec.get("task")), "it was started from code that has no name to find it again by")
+    return load(str(source))
+
+
+def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experiment:
+    """The experiment that a YAML file declares, or that was declared when it was stored."""
+    try:
+        from tidegate.runner.declared import from_file, from_stored
+    except ModuleNotFoundError as error:
+        raise CannotLoad(source, f"{error.name} is missing: pip install 'tidegate[runner]'") from error
+    return from_file(Path(source)) if values is None else from_stored(values, source)
+
+
+def _names_attribute(source: str) -> bool:
+    _, found, attribute = source.rpartition(":")
+    return bool(found) and attribute.isidentifier()
+
+
+def _of_file(source: str, path: Path) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        raise CannotLoad(source, "there is no such file")
+    # By a name of its own: two files may be called the same, and one may be called as a library is.
+    name = f"tidegate_experiment_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise CannotLoad(source, "it is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise CannotLoad(source, f"its import failed: {redacted(error)}") from error
+    return module
+
+
+def _of_module(source: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise CannotLoad(source, f"its import failed: {redacted(error)}") from error

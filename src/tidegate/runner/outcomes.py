@@ -1,0 +1,119 @@
+"""What becomes of an item when its job has ended: a row in the store, a place in a queue, or another time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate.core.backoff import full_jitter
+from tidegate.errors import NotStorable
+from tidegate.runner import results
+from tidegate.runner.gates import Own
+from tidegate.runner.item import TASK, Item
+from tidegate.runner.job import Cut, Job
+from tidegate.runner.judgement import NoJudgement
+from tidegate.runner.redaction import redacted
+from tidegate.runner.subscribers import Retrying
+from tidegate.runner.verdict import TIMEOUT, Ruling, Verdict, judge
+from tidegate.storage import ResultStatus, Status
+
+if TYPE_CHECKING:
+    from tidegate.runner.running import Running
+
+
+class Outcomes:
+    """The policy of one run: capacity spends no attempt, what may pass has some, everything final leaves a row."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+
+    def conclude(self, job: Job) -> None:
+        """Takes in the end of a job; one that was cancelled because the run stops leaves its item as it was."""
+        if job.cut is Cut.STOP:
+            return
+        item = job.item
+        verdict = judge(job.error, job.hand.outcome, job.hand.refused, job.probe) if job.cut is None else TIMEOUT
+        if verdict.ruling is Ruling.ANSWERED:
+            self._answered(item, job.value)
+        elif verdict.ruling is Ruling.CAPACITY:
+            self._refused(item, verdict)
+        elif verdict.ruling is Ruling.PARKED:
+            self.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
+        elif verdict.ruling is Ruling.TRANSIENT:
+            self._passing(item, verdict, _text(job))
+        else:
+            item.attempts += 1
+            self._failed(item, verdict.kind, _text(job))
+
+    def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
+        """Writes that an item has no answer, and why."""
+        running = self._running
+        stage = running.stages[item.stage]
+        running.put(item, results.unanswered(running.claim, stage, item, status, kind, text))
+        if status is ResultStatus.ERROR:
+            running.put(None, results.failure_line(running.claim, stage, item, kind, text))
+
+    def _answered(self, item: Item, value: Any) -> None:
+        running = self._running
+        stage = running.stages[item.stage]
+        item.attempts += 1
+        try:
+            result = results.answered(running.claim, stage, item, value)
+        except (NoJudgement, NotStorable) as error:
+            kind = "no_judgement" if isinstance(error, NoJudgement) else "not_json"
+            self._failed(item, kind, redacted(error))
+            return
+        stage.guard.succeeded()
+        gate = running.workload.gate(item.stage)
+        if isinstance(gate, Own):
+            running.floor.gates.answered(gate)
+        if item.stage == TASK:
+            self._queue_evaluations(item, value)
+        running.put(item, result)
+
+    def _queue_evaluations(self, item: Item, output: Any) -> None:
+        running = self._running
+        for stage in running.stages[1:]:
+            if running.live and running.workload.room(stage.index):
+                made = Item(stage.index, item.place, item.body, output)
+                running.books.open(made)
+                running.workload.add((made,))
+            else:
+                running.books.turn_away(item.place, stage.index)
+
+    def _refused(self, item: Item, verdict: Verdict) -> None:
+        running = self._running
+        if not running.live:
+            return
+        gate = running.workload.gate(item.stage)
+        if isinstance(gate, Own):
+            running.floor.gates.refused(gate, verdict.retry_after)
+        if running.waits.refused(item):
+            running.workload.back(item)
+        else:
+            running.park(item)
+
+    def _passing(self, item: Item, verdict: Verdict, text: str | None) -> None:
+        running = self._running
+        settings = running.floor.settings
+        item.attempts += 1
+        if item.attempts >= settings.attempts:
+            self.write_failure(item, ResultStatus.ERROR, verdict.kind, text)
+        elif running.live:
+            delay = full_jitter(item.attempts, settings.backoff_base, settings.backoff_cap, running.floor.draw())
+            if verdict.retry_after is not None:
+                delay = max(delay, min(verdict.retry_after, settings.backoff_cap))
+            running.workload.delay(item, running.floor.loop.time() + delay)
+            running.tell(Retrying(*item.place, running.stages[item.stage].name, item.attempts, verdict.kind))
+
+    def _failed(self, item: Item, kind: str, text: str | None) -> None:
+        running = self._running
+        stage = running.stages[item.stage]
+        self.write_failure(item, ResultStatus.ERROR, kind, text)
+        if stage.guard.failed(kind):
+            running.drain(Status.ERROR, f"{stage.guard.count} consecutive failures of {stage.name} ({kind}): {text}")
+
+
+def _text(job: Job) -> str | None:
+    if job.cut is Cut.TIMEOUT:
+        return f"no answer within {job.stage.timeout:g} s"
+    return redacted(job.error) if job.error is not None else None

@@ -1,0 +1,86 @@
+"""What a runner may be told; every setting has a good default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidegate.errors import ConfigurationError
+
+PREFIX = "TIDEGATE_RUNNER_"
+
+
+class RunnerSettings(BaseModel):
+    """The settings of one runner, frozen; one that cannot be used raises `ConfigurationError` with field and bound."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    max_concurrency: int = Field(
+        20, ge=1, le=100_000, description="Functions under way at once, of all experiments together (Phoenix: 20)."
+    )
+    task_timeout: float = Field(
+        120.0, gt=0, le=86_400, description="Seconds a task may run, its waits for capacity aside (Phoenix: 120)."
+    )
+    eval_timeout: float = Field(
+        60.0, gt=0, le=86_400, description="Seconds an evaluator may run, its waits for capacity aside (Phoenix: 60)."
+    )
+    attempts: int = Field(3, ge=1, le=100, description="Attempts at what fails and may pass (openai: 1 + 2 retries).")
+    backoff_base: float = Field(
+        1.0, gt=0, le=3600, description="Seconds before the second attempt, doubling, full jitter (Phoenix: 1 s)."
+    )
+    backoff_cap: float = Field(60.0, gt=0, le=3600, description="Longest back-off in seconds (promptfoo: 60).")
+    row_deadline: float = Field(
+        3600.0, gt=0, description="Seconds of active waiting for capacity before a row is parked (elspeth: 3600)."
+    )
+    guard: int = Field(
+        5, ge=1, le=10_000, description="Consecutive permanent failures of one kind that stop a run (Phoenix: 5)."
+    )
+    grace: float = Field(
+        30.0, ge=0, le=3600, description="Seconds in which what is under way may finish after a stop (Phoenix: 30)."
+    )
+    cancel_grace: float = Field(
+        5.0, ge=0, le=600, description="Seconds a cancelled function may take to end before its slot is taken back."
+    )
+    write_grace: float = Field(
+        10.0, ge=0, le=3600, description="Seconds that a shutdown waits for a database that is away (Phoenix: 5-30)."
+    )
+    heartbeat: float = Field(15.0, gt=0, le=3600, description="Seconds between two renewals of a claim.")
+    stale_after: float = Field(
+        60.0, gt=0, le=86_400, description="Seconds without a renewal after which a claim is anybody's (4 heartbeats)."
+    )
+    orphan_scan: float = Field(
+        60.0, gt=0, le=86_400, description="Seconds between two looks for orphans, up to a tenth more (Phoenix: 120)."
+    )
+    batch: int = Field(100, ge=1, le=10_000, description="Results at which a batch is written at once (Phoenix: 100).")
+    batch_seconds: float = Field(0.1, ge=0, le=60, description="Seconds a result waits for its batch to fill at most.")
+    unwritten: int = Field(
+        1000, ge=1, le=1_000_000, description="Results held for a database that is away before dispatch stops."
+    )
+    page: int = Field(
+        200, ge=2, le=100_000, description="Items of a stage held in memory at most; half of it is the low mark."
+    )
+    ageing: int = Field(
+        8, ge=1, le=10_000, description="How often a queue is passed over for a more urgent one before it goes next."
+    )
+    retry_share: float = Field(
+        0.5, gt=0, le=1, description="Share of the slots that retries may have while anything else could go."
+    )
+    buffer: int = Field(1000, ge=1, le=1_000_000, description="Events held for one subscriber (Phoenix: 1000).")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "settings"
+            raise ConfigurationError(field, first.get("input"), first["msg"]) from None
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> RunnerSettings:
+        """The settings that the TIDEGATE_RUNNER_… variables give, and those `given`; an empty variable is absent."""
+        source = os.environ if environ is None else environ
+        named = {name: source.get(PREFIX + name.upper(), "").strip() for name in cls.model_fields}
+        return cls(**{**{name: value for name, value in named.items() if value}, **given})

@@ -1,0 +1,84 @@
+"""The clocks of one run's items: when a retry is ready, and when a row that found no capacity is given up for now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tidegate.runner.item import Item
+
+if TYPE_CHECKING:
+    from tidegate.runner.running import Running
+
+
+class Waits:
+    """Two timers of a run, each set to a known instant.
+
+    A row's deadline counts the seconds since it was first refused for want of capacity, but for those in which its key
+    was closed with a reset that the provider had named: nobody waits actively for a known hour.
+    """
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._refused: dict[Item, None] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def set_retry_timer(self) -> None:
+        """Wakes the run when its next retry is ready."""
+        ripe_at = self._running.workload.ripe_at
+        if ripe_at is None or (self._retry is not None and self._retry.when() <= ripe_at):
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = self._running.floor.loop.call_at(ripe_at, self._ripen)
+
+    def refused(self, item: Item) -> bool:
+        """An item came back for want of capacity; False where its deadline is over."""
+        running = self._running
+        now = running.floor.loop.time()
+        if item.refused_at is None:
+            item.refused_at = now
+            item.closed_before = running.floor.gates.closed_for(running.workload.gate(item.stage))
+        if self._left(item, now) <= 0:
+            return False
+        self._refused[item] = None
+        self._set_deadline(now)
+        return True
+
+    def over(self, item: Item) -> None:
+        """It is under way again."""
+        self._refused.pop(item, None)
+
+    def end(self) -> None:
+        """Nothing waits any more."""
+        self._refused.clear()
+        for timer in (self._retry, self._deadline):
+            if timer is not None:
+                timer.cancel()
+
+    def _ripen(self) -> None:
+        self._retry = None
+        self._running.workload.ripen(self._running.floor.loop.time())
+        self._running.offer()
+
+    def _left(self, item: Item, now: float) -> float:
+        floor = self._running.floor
+        closed = floor.gates.closed_for(self._running.workload.gate(item.stage)) - item.closed_before
+        waited = now - (item.refused_at if item.refused_at is not None else now) - max(0.0, closed)
+        return floor.settings.row_deadline - waited
+
+    def _set_deadline(self, now: float) -> None:
+        if self._deadline is None and self._refused:
+            first = next(iter(self._refused))
+            wait = max(0.0, self._left(first, now))
+            self._deadline = self._running.floor.loop.call_later(wait, self._look)
+
+    def _look(self) -> None:
+        self._deadline = None
+        now = self._running.floor.loop.time()
+        for item in [each for each in self._refused if self._left(each, now) <= 0]:
+            del self._refused[item]
+            if self._running.workload.remove(item):
+                self._running.park(item)
+        self._set_deadline(now)

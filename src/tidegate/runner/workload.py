@@ -1,0 +1,176 @@
+"""What one experiment has to do now: its queues, and which item is next behind a gate.
+
+Theory of operation. Each stage (tasks, each evaluator) has two queues: what is to be tried first, and retries that are
+ready. A stage stands behind a *gate*: the key that its function asks first, or a gate of its own while that is not
+known. Evaluations go before retries, retries before new tasks; a queue that was passed over often enough goes next
+whatever its rank, and retries that have their share of the slots go last, so that a poisoned cluster cannot starve
+progress. What was refused for want of capacity goes back to the head of its queue. Retries that are not ready wait in
+one heap. Tasks are taken from the store in pages, between two water marks.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from heapq import heappop, heappush
+
+from tidegate.runner.item import TASK, Item
+
+EVALS, RETRIES, TASKS, OVER_SHARE = range(4)
+AGED = -1
+"""The rank of a queue that was passed over often enough."""
+
+
+class Queue:
+    """Items of one stage in the order in which they go; `age` counts how often others went instead."""
+
+    __slots__ = ("age", "items", "rank", "stage")
+
+    def __init__(self, stage: int, rank: int) -> None:
+        self.stage = stage
+        self.rank = rank
+        self.items: deque[Item] = deque()
+        self.age = 0
+
+
+class Workload:
+    """The queues of one experiment of so many `stages`; it decides, and does nothing.
+
+    `high` is how many items of a stage are held at most, `ageing` how often a queue is passed over, and `retry_slots`
+    how many slots retries may have while anything else could go. `waiting` counts the items that are not under way.
+    """
+
+    def __init__(self, stages: int, *, high: int, ageing: int, retry_slots: int) -> None:
+        self.high = high
+        self.low = high // 2
+        self.ageing = ageing
+        self.retry_slots = retry_slots
+        self.waiting = 0
+        self.retries_under_way = 0
+        self._gates: list[Hashable] = [None] * stages
+        self._fresh = [Queue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
+        self._ready = [Queue(stage, RETRIES) for stage in range(stages)]
+        self._queues = [queue for pair in zip(self._fresh, self._ready, strict=True) for queue in pair]
+        self._later: list[tuple[float, int, Item]] = []
+        self._count = 0
+
+    def stand_behind(self, stage: int, gate: Hashable) -> None:
+        """That stage's items ask `gate` from now on."""
+        self._gates[stage] = gate
+
+    def gate(self, stage: int) -> Hashable:
+        """What that stage's items ask."""
+        return self._gates[stage]
+
+    def gates(self) -> Iterator[Hashable]:
+        """The gates behind which something is ready, each as often as it has queues."""
+        return (self._gates[queue.stage] for queue in self._queues if queue.items)
+
+    def has(self, gate: Hashable) -> bool:
+        """Whether something is ready behind that gate."""
+        return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
+
+    def room(self, stage: int) -> int:
+        """How many more items of a stage are to be held."""
+        return max(0, self.high - len(self._fresh[stage].items))
+
+    def runs_low(self, stage: int) -> bool:
+        """Whether the next page of a stage is wanted."""
+        return len(self._fresh[stage].items) <= self.low
+
+    def add(self, items: Iterable[Item]) -> None:
+        """New items, in their order."""
+        for item in items:
+            self._fresh[item.stage].items.append(item)
+            self.waiting += 1
+
+    def back(self, item: Item) -> None:
+        """A refused item: it comes straight back, to the head."""
+        queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
+        queue.items.appendleft(item)
+        self.waiting += 1
+
+    def delay(self, item: Item, ready_at: float) -> None:
+        """An item that is to be tried again at `ready_at`, in monotonic seconds."""
+        self._count += 1
+        heappush(self._later, (ready_at, self._count, item))
+        self.waiting += 1
+
+    def ripen(self, now: float) -> list[int]:
+        """Moves the retries that are ready to their queues; returns their stages."""
+        stages = []
+        while self._later and self._later[0][0] <= now:
+            _, _, item = heappop(self._later)
+            self._ready[item.stage].items.append(item)
+            stages.append(item.stage)
+        return stages
+
+    @property
+    def ripe_at(self) -> float | None:
+        """When the next retry is ready; None where none is waiting for its time."""
+        return self._later[0][0] if self._later else None
+
+    def rank(self, gate: Hashable) -> int:
+        """How urgent what is next behind a gate is; less goes first."""
+        queue = self._next(gate)
+        return OVER_SHARE if queue is None else self._urgency(queue)
+
+    def peek(self, gate: Hashable) -> Item | None:
+        """What is next behind a gate."""
+        queue = self._next(gate)
+        return queue.items[0] if queue is not None else None
+
+    def take(self, gate: Hashable) -> Item | None:
+        """Takes what is next behind a gate; every other queue that has something is passed over."""
+        chosen = self._next(gate)
+        if chosen is None:
+            return None
+        for queue in self._queues:
+            if queue.items:
+                queue.age += 1
+        chosen.age = 0
+        item = chosen.items.popleft()
+        self.waiting -= 1
+        if item.attempts:
+            self.retries_under_way += 1
+        return item
+
+    def ended(self, retried: bool) -> None:
+        """An item that was taken has ended; `retried` says that it had been tried before."""
+        if retried:
+            self.retries_under_way -= 1
+
+    def remove(self, item: Item) -> bool:
+        """Takes out an item that waits in a queue; False where it is not there."""
+        for queue in (self._fresh[item.stage], self._ready[item.stage]):
+            if item in queue.items:
+                queue.items.remove(item)
+                self.waiting -= 1
+                return True
+        return False
+
+    def clear(self) -> None:
+        """Forgets everything that is not under way."""
+        for queue in self._queues:
+            queue.items.clear()
+        self._later.clear()
+        self.waiting = 0
+
+    def depth(self, stage: int) -> int:
+        """How many items of a stage are ready."""
+        return len(self._fresh[stage].items) + len(self._ready[stage].items)
+
+    def _next(self, gate: Hashable) -> Queue | None:
+        best: Queue | None = None
+        best_rank = 0
+        for queue in self._queues:
+            if queue.items and self._gates[queue.stage] == gate:
+                rank = self._urgency(queue)
+                if best is None or rank < best_rank or (rank == best_rank and queue.age > best.age):
+                    best, best_rank = queue, rank
+        return best
+
+    def _urgency(self, queue: Queue) -> int:
+        if queue.rank == RETRIES and self.retries_under_way >= self.retry_slots:
+            return OVER_SHARE
+        return AGED if queue.age >= self.ageing else queue.rank

@@ -1,0 +1,228 @@
+"""Declared questions reach each provider through its own SDK, governed, and their answers come back as texts."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.cli.experiment.commands import Place
+from tidegate.errors import CannotLoad
+from tidegate.runner.declared import asking
+from tidegate.runner.declared.asking import Asked, NoText
+from tidegate.runner.declared.declaration import Question
+from tidegate.testing import Fault, Limit, Scenario, Simulator
+
+# google-genai's own, over aiohttp.
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+
+ANSWERS = {
+    "capital of France": "Paris",
+    "capital of Chad": "N'Djamena",
+    "Is Paris right": "I give it\n1",
+    "nothing": " ",
+}
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> tidegate.RateLimitRegistry:
+    """The process's registry, of this test alone, without a key in the environment."""
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    for module in ("of_openai", "of_anthropic", "of_google"):
+        monkeypatch.setattr(f"tidegate.runner.declared.{module}.registry", lambda: registry)
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SOME_KEY", "k-a-secret")
+    return registry
+
+
+def url_of(provider: str, simulator: Simulator) -> str:
+    return simulator.openai_url if provider in ("openai", "compatible") else simulator.url
+
+
+def asked(provider: str, simulator: Simulator, values: dict[str, Any], **fields: Any) -> str:
+    given = {"prompt": "What is the capital of {country}?", "api_key_env": "SOME_KEY", **fields}
+    question = Question(provider=provider, model="gemini-x", base_url=url_of(provider, simulator), **given)
+
+    async def ask() -> str:
+        one = Asked(question, "experiment.yaml")
+        try:
+            return await one(values)
+        finally:
+            await one.close()
+
+    return asyncio.run(ask())
+
+
+PROVIDERS = ["openai", "compatible", "anthropic", "google"]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_an_answer_is_its_text_and_its_call_was_governed(provider: str, fresh: tidegate.RateLimitRegistry) -> None:
+    with Simulator(Scenario(answers=ANSWERS)) as simulator:
+        answer = asked(provider, simulator, {"country": "Chad"}, system="In one word.")
+    assert answer == "N'Djamena"
+    snapshot = fresh.snapshot()
+    assert (snapshot.answered, snapshot.refused) == (1, 0)
+    (key,) = snapshot.keys
+    assert key.credential
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_conversation_has_every_message_and_the_parameters_are_taken(
+    provider: str, fresh: tidegate.RateLimitRegistry
+) -> None:
+    messages = [
+        {"role": "user", "content": "Name a capital"},
+        {"role": "assistant", "content": "Paris"},
+        {"role": "user", "content": "And of {country}, the capital of France?"},
+    ]
+    parameters = {"temperature": 0, "max_output_tokens" if provider == "google" else "max_tokens": 20}
+    with Simulator(Scenario(answers=ANSWERS)) as simulator:
+        fields = {"prompt": None, "messages": messages, "parameters": parameters}
+        assert asked(provider, simulator, {"country": "Y"}, **fields) == "Paris"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_an_answer_without_text_is_an_error_and_no_empty_answer(
+    provider: str, fresh: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Simulator(Scenario(), answer=lambda *_: "") as simulator,
+        pytest.raises(NoText, match="the answer of gemini-x holds no text: it ended by"),
+    ):
+        asked(provider, simulator, {"country": "Chad"})
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_failure_is_not_repeated_by_the_sdk_for_the_runner_does_so(
+    provider: str, fresh: tidegate.RateLimitRegistry
+) -> None:
+    with Simulator(Scenario(faults=(Fault(kind="status", nth=(1,), status=500),))) as simulator:
+        with pytest.raises(Exception, match="500"):
+            asked(provider, simulator, {"country": "Chad"})
+        assert simulator.truth().total.received == 1
+
+
+def test_a_provider_whose_sdk_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(asking.SDKS, "openai", ("no_such_sdk.part", "no-such-sdk", asking.SDKS["openai"][2]))
+    with pytest.raises(
+        CannotLoad, match=r"experiment\.yaml: the provider openai needs its SDK: pip install no-such-sdk"
+    ):
+        Asked(Question(provider="openai", model="m", prompt="{a}"), "experiment.yaml")
+
+
+DECLARED = """\
+name: capitals
+dataset: data/questions.jsonl
+repetitions: 2
+task:
+  provider: openai
+  base_url: {openai}
+  model: gpt-5-mini
+  api_key_env: TASK_KEY
+  system: Answer in one word.
+  prompt: What is the capital of {{country}}?
+  parameters: {{temperature: 0}}
+evaluators:
+  - name: judge
+    provider: anthropic
+    base_url: {anthropic}
+    model: claude-haiku-4-5
+    api_key_env: JUDGE_KEY
+    prompt: "Is {{output}} right for {{capital}}? Answer with a number from 0 to 1, or as {{\\"score\\": 1}}."
+    range: [0, 1]
+  - name: verdict
+    provider: anthropic
+    base_url: {anthropic}
+    model: claude-haiku-4-5
+    api_key_env: JUDGE_KEY
+    prompt: "Verdict on {{output}}?"
+    parse: label
+    labels: {{right: 1, wrong: 0}}
+"""
+KEYS = {"TASK_KEY": "k-of-the-task-0123456789", "JUDGE_KEY": "k-of-the-judge-0123456789"}
+
+
+@pytest.fixture
+def declared(place: Place) -> Place:
+    """An experiment of two countries, one of which the model gets wrong."""
+    (place.path / "data").mkdir()
+    rows = '{"country": "France", "capital": "Paris"}\n{"country": "Chad", "capital": "N\'Djamena"}\n'
+    place.write("data/questions.jsonl", rows)
+    return place
+
+
+def judging() -> Simulator:
+    answers = {"Is Paris right": "1", "Is Lima right": '{"score": 0}', "Verdict on Paris": "Right.",
+               "Verdict on Lima": "It is wrong"}  # fmt: skip
+    return Simulator(Scenario(dialect="anthropic", answers=answers))
+
+
+def answering(**fields: Any) -> Simulator:
+    answers = {"capital of France": "Paris", "capital of Chad": "Lima"}
+    return Simulator(Scenario(dialect="openai", answers=answers, **fields))
+
+
+def test_a_yaml_file_is_a_whole_experiment_with_judges_on_another_provider(declared: Place) -> None:
+    with answering(limiters=(Limit(limit=3, window=0.5),)) as task, judging() as judge:
+        declared.write("experiment.yaml", DECLARED.format(openai=task.openai_url, anthropic=judge.url))
+        done = declared.run("run", "experiment.yaml", **KEYS)
+        assert done.code == 0, done.err
+        lines = [line.split() for line in done.out.splitlines()]
+        assert lines[0] == ["capitals:", "COMPLETED:", "2", "rows", "×", "2,", "4", "answered"]
+        assert ["judge", "0.500", "4", "0"] in lines
+        assert ["verdict.label", "–", "0", "0", "right", "2,", "wrong", "2"] in lines
+        assert ["verdict.score", "0.500", "4", "0"] in lines
+        assert task.truth().total.answered == 4
+        assert judge.truth().total.answered == 8
+        # Once stored, it needs neither file nor dataset any more.
+        (declared.path / "experiment.yaml").unlink()
+        (declared.path / "data/questions.jsonl").unlink()
+        assert declared.run("resume", "capitals", **KEYS).code == 0
+        assert task.truth().total.answered == 4
+    for path in declared.path.glob("tidegate.db*"):
+        assert not any(key.encode() in path.read_bytes() for key in KEYS.values())
+
+
+def test_without_a_key_it_is_blocked_and_says_which_variable(declared: Place) -> None:
+    declared.write("experiment.yaml", DECLARED.format(openai="http://127.0.0.1:9", anthropic="http://127.0.0.1:9"))
+    done = declared.run("run", "experiment.yaml", TASK_KEY="k")
+    assert (done.code, "credentials are missing: JUDGE_KEY is not set here" in done.complaint) == (6, True)
+    assert declared.shown("capitals")["status"] == "BLOCKED"
+    assert declared.run("resume", "capitals", TASK_KEY="k").code == 6
+
+
+def test_a_field_that_a_row_lacks_fails_that_row_with_the_fields_it_has(declared: Place) -> None:
+    declared.write(
+        "data/questions.jsonl", '{"country": "France", "capital": "Paris"}\n{"land": "Chad", "capital": "x"}\n'
+    )
+    with answering() as task, judging() as judge:
+        declared.write("experiment.yaml", DECLARED.format(openai=task.openai_url, anthropic=judge.url))
+        done = declared.run("run", "experiment.yaml", **KEYS)
+        assert done.code == 3
+        assert task.truth().total.received == 2
+    failed = [line for line in declared.run("export", "capitals").out.splitlines() if '"status": "error"' in line]
+    assert len(failed) == 2
+    assert "the template asks for {country}, which the row does not have (it has capital, land)" in failed[0]
+
+
+def test_from_elsewhere_it_is_seen_what_a_run_waits_for(declared: Place) -> None:
+    rows = "".join(f'{{"country": "c{number}", "capital": "x"}}\n' for number in range(200))
+    declared.write("data/questions.jsonl", rows)
+    with answering(limiters=(Limit(limit=3, window=1.0),)) as task:
+        text = DECLARED.format(openai=task.openai_url, anthropic="")
+        declared.write("experiment.yaml", text.partition("evaluators:")[0])
+        with declared.started("run", "experiment.yaml", **KEYS) as process:
+            while task.truth().total.answered < 5:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.05)
+            shown = declared.run("show", "capitals").out
+            told = declared.shown("capitals")
+    assert re.search(r"^  compatible · .* in flight of \d+, next one ", shown, re.MULTILINE), shown
+    assert "compatible" in told["keys"][0]["key"]
+    assert not any(key in shown for key in KEYS.values())

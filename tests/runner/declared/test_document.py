@@ -1,0 +1,119 @@
+"""YAML files: what cannot be read, or means nothing, is refused by file, line and field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import ConfigurationError
+from tidegate.runner.declared.declaration import declared
+from tidegate.runner.declared.document import Document
+
+WHOLE = """\
+name: capitals
+dataset: questions.jsonl
+task:
+  provider: openai
+  model: gpt-5-mini
+  prompt: What is the capital of {country}?
+evaluators:
+  - name: judge
+    provider: anthropic
+    model: claude-haiku-4-5
+    prompt: Is {output} right?
+    parse: label
+    labels: [right, wrong]
+"""
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        declared(Document("experiment.yaml", text))
+    return str(raised.value)
+
+
+def test_a_whole_declaration_is_read() -> None:
+    read = declared(Document("experiment.yaml", WHOLE))
+    assert (read.name, read.repetitions, read.task.model) == ("capitals", 1, "gpt-5-mini")
+    assert read.credentials == ("OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "what"),
+    [
+        ("name: capitals\n", "", "line 1, name", "it is missing"),
+        ("  model: gpt-5-mini\n", "", "line 3, task.model", "it is missing"),
+        ("name: capitals", "nmae: capitals", "line 1, nmae", "there is no such field; there are dataset, evaluators"),
+        ("  model: gpt-5-mini", "  modell: x", "line 5, task.modell", "there is no such field; there are api_key_env"),
+        ("gpt-5-mini", "5", "line 5, task.model", "5 is not usable: Input should be a valid string"),
+        ("openai", "opnai", "line 4, task.provider", "'opnai' is not usable: Input should be 'openai'"),
+        ("[right, wrong]", "[yes, no]", "line 13, evaluators.0.labels.0", "True is not usable"),
+        ("[right, wrong]", "[yes, no]", "line 13, evaluators.0.labels.0", 'write it in quotes, "yes" or "no"'),
+        ("{country}", "Chad", "line 3, task", "it asks the same of every row"),
+        ("{country}", "{{country}}", "line 3, task", "it asks the same of every row"),
+        ("Is {output} right", "Is {country} right", "line 8, evaluators.0", "a judge must see the answer"),
+        ("    parse: label\n", "", "line 8, evaluators.0", "`labels` go with `parse: label`"),
+        ("name: judge", "name: judge\n    outputs: [a]", "line 8, evaluators.0", "`outputs` go with `parse: json`"),
+        ("name: judge", "name: judge\n    range: [0, 1]", "line 8, evaluators.0", "`range` goes with `parse: score`"),
+        ("provider: openai", "provider: compatible", "line 3, task", "a compatible provider needs its `base_url`"),
+        ("name: capitals", "name: capitals\nrepetitions: 0", "line 2, repetitions", "0 is not usable"),
+        ("  prompt", "  messages: []\n  prompt", "line 6, task.messages", "at least 1 item"),
+        ("name: capitals", "name: capitals\nname: twice", "line 2, name", "it is there twice"),
+        ("task:", "task: [", "line 5", "it is no YAML"),
+        ("dataset: questions.jsonl", "dataset: 'x", "line 14", "it is no YAML"),
+    ],
+)
+def test_a_mistake_is_named_by_line_and_field(old: str, new: str, where: str, what: str) -> None:
+    assert old in WHOLE
+    said = refusal(WHOLE.replace(old, new, 1))
+    assert said.startswith(f"experiment.yaml, {where}"), said
+    assert what in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("text", ["", "just words", "- a\n- b\n"])
+def test_a_file_that_is_no_mapping_is_refused(text: str) -> None:
+    assert "a mapping" in refusal(text)
+
+
+def test_two_evaluators_of_one_name_are_refused() -> None:
+    judge = WHOLE[WHOLE.index("  - name") :]
+    assert "two evaluators have one name: judge, judge" in refusal(WHOLE + judge)
+
+
+SECRET = "sk-a-real-key-that-must-not-be-shown"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"api_key: {SECRET}",
+        f"api_key_env: {SECRET}",
+        f"parameters: {{api_key: {SECRET}}}",
+        f"parameters: {{extra_headers: {{authorization: {SECRET}}}}}",
+        f"parameters: {{extra_body: [{{Authorization: {SECRET}}}]}}",
+        f"base_url: https://user:{SECRET}@host/v1",
+        f"base_url: https://host/v1?key={SECRET}",
+    ],
+)
+def test_a_credential_in_the_file_is_refused_and_not_shown(line: str) -> None:
+    said = refusal(WHOLE.replace("  model: gpt-5-mini", f"  model: gpt-5-mini\n  {line}", 1))
+    assert SECRET not in said
+    assert "credential" in said or "environment variable" in said
+
+
+@pytest.mark.parametrize("name", ["model", "messages", "stream"])
+def test_a_parameter_that_another_field_gives_is_refused(name: str) -> None:
+    said = refusal(WHOLE.replace("  model: gpt-5-mini", f"  model: gpt-5-mini\n  parameters: {{{name}: x}}", 1))
+    assert f"`{name}` is no parameter here" in said
+
+
+def test_a_deep_document_is_refused_and_breaks_nothing() -> None:
+    assert "experiment.yaml" in refusal("name: " + "[" * 3000 + "]" * 3000)
+    assert "levels deep" in refusal("name: " + "[" * 80 + "]" * 80)
+
+
+def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"nothing\.yaml' is not usable: a readable file"):
+        Document.of(tmp_path / "nothing.yaml")

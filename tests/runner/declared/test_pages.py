@@ -1,0 +1,46 @@
+"""What docs/runner.md shows is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tidegate.runner import Experiment
+from tidegate.runner.declared import from_file
+from tidegate.runner.declared.declaration import declared
+from tidegate.runner.declared.document import Document
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/runner.md").read_text()
+
+
+def block(language: str) -> str:
+    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.S)
+    assert found is not None
+    return found[1]
+
+
+def test_the_yaml_of_the_page_is_an_experiment() -> None:
+    read = declared(Document("experiment.yaml", block("yaml")))
+    assert read.credentials == ("OPENAI_API_KEY", "JUDGE_KEY")
+    assert [judge.parse for judge in read.evaluators] == ["label"]
+
+
+def test_the_complaint_of_the_page_is_the_real_one() -> None:
+    wrong = block("yaml").replace("labels: {right: 1, wrong: 0}", "labels: [yes, no]")
+    with pytest.raises(ValueError, match="is not usable") as raised:
+        declared(Document("experiment.yaml", wrong))
+    assert f"    tidegate: {raised.value}\n" in PAGE
+
+
+def test_the_code_of_the_page_is_an_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    names: dict[str, object] = {}
+    exec(block("python"), names)
+    assert isinstance(names["experiment"], Experiment)
+
+
+def test_the_yaml_of_the_examples_is_an_experiment() -> None:
+    assert from_file(ROOT / "examples/experiments/capitals.yaml").name == "capitals-declared"

@@ -1,0 +1,110 @@
+"""What the tests of the running runner share: a loop with an end, a database of their own, and functions that wait."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import tidegate
+from tidegate.runner import ExperimentRunner, RunnerSettings
+from tidegate.storage import ResultStatus, Store, StoredRun
+
+TOO_LONG = 30.0
+"""Seconds after which a test that waits for what never comes is ended: no test is near it."""
+
+QUICK = RunnerSettings(batch_seconds=0.001, backoff_base=0.001, cancel_grace=0.05, grace=5.0)
+"""Settings under which nothing is waited for longer than it must be."""
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), TOO_LONG))
+
+    return run
+
+
+def settings(**changes: Any) -> RunnerSettings:
+    """The quick settings with some changes."""
+    return RunnerSettings(**{**QUICK.model_dump(), **changes})
+
+
+@asynccontextmanager
+async def runner_at(path: Path, **changes: Any) -> AsyncIterator[ExperimentRunner]:
+    """A runner on the database below `path`, with a registry of its own; `changes` are of the quick settings."""
+    made = make(path, **changes)
+    async with made:
+        yield made
+
+
+def make(path: Path, *, restore: Any = None, recover: bool = False, **changes: Any) -> ExperimentRunner:
+    """A runner that is not opened yet."""
+    registry = changes.pop("registry", None) or tidegate.RateLimitRegistry(tidegate.Settings())
+    given = {} if restore is None else {"restore": restore}
+    return ExperimentRunner(
+        str(path / "runs.db"), registry=registry, settings=settings(**changes), recover=recover, **given
+    )
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """So many rows, each with its number."""
+    return [{"n": number} for number in range(count)]
+
+
+async def stored(store: Store, number: int) -> list[StoredRun]:
+    """Every run of an experiment."""
+    return await store.results(number, after=None, limit=100_000)
+
+
+async def statuses(store: Store, number: int) -> dict[ResultStatus, int]:
+    """How many runs have which status."""
+    return dict((await store.counts(number)).runs)
+
+
+class Watch:
+    """A task that can be held: it counts its calls, and who is inside it at once."""
+
+    def __init__(self, held: bool = False) -> None:
+        self.calls: Counter[int] = Counter()
+        self.inside = 0
+        self.most = 0
+        self.go = asyncio.Event()
+        self._moved = asyncio.Event()
+        if not held:
+            self.go.set()
+
+    async def __call__(self, row: Any, output: Any = None) -> Any:
+        self.calls[row["n"]] += 1
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        self._moved.set()
+        try:
+            await self.go.wait()
+            await asyncio.sleep(0)
+        finally:
+            self.inside -= 1
+            self._moved.set()
+        return row["n"]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Waits until something holds that can only change with a call's beginning or end."""
+        while not holds():
+            self._moved.clear()
+            if not holds():
+                await self._moved.wait()
+
+
+class Refused(Exception):
+    """What a client raises that was refused: its status, and when to come again."""
+
+    def __init__(self, status: int = 429, retry_after: float | None = None) -> None:
+        super().__init__(f"status {status}")
+        self.status_code = status
+        self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}

@@ -1,0 +1,83 @@
+"""How far a run is, and what it waits for, as those who watch it see it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import tidegate
+from tests.runner.scene import Watch, in_loop, rows, runner_at
+from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.runner import Evaluator, Experiment
+from tidegate.storage import ResultStatus
+
+OK = ResultStatus.OK
+KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef")
+
+
+@in_loop
+async def test_it_shows_what_is_under_way_and_what_there_is(tmp_path: Path) -> None:
+    task = Watch(held=True)
+    async with runner_at(tmp_path, max_concurrency=3) as runner:
+        number = await runner.start(Experiment("e", rows(9), task, [Evaluator(Watch(), name="judge")], repetitions=2))
+        await task.until(lambda: task.inside == 1)
+        seen = runner.progress("e")
+        assert seen is not None
+        assert (seen.name, seen.phase, seen.rows) == ("e", "live", 9)
+        first, judge = seen.stages
+        assert (first.name, first.total, first.finished, first.under_way, first.ready) == ("task", 18, 0, 1, 17)
+        assert first.wait is not None
+        assert (first.wait.reason, first.wait.seconds) == ("its first call", None)
+        assert (judge.name, judge.total, judge.wait) == ("judge", 0, None)
+        task.go.set()
+        await runner.wait(number)
+        assert runner.progress("e") is None
+
+
+@in_loop
+async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_credential(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+
+    async def answer(row: Any) -> Any:
+        return await registry.aexecute(KEY, lambda: asyncio.sleep(0, 1))
+
+    async def other(row: Any) -> Any:
+        # The provider names half a minute; whoever is at that key waits, and this one looks at it.
+        permit = registry.try_admit(KEY)
+        assert isinstance(permit, tidegate.Permit)
+        registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, 30.0))
+
+    async with runner_at(tmp_path, registry=registry) as runner:
+        await runner.run(Experiment("other", rows(1), other))
+        task = Experiment("e", rows(5), answer)
+        number = await runner.start(task)
+        running = runner._dispatcher.running[number]
+        running._know(running.stages[0], KEY, tidegate.Cost())
+        while not (seen := runner.progress(number)) or seen.stages[0].wait is None or not seen.stages[0].wait.key:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        wait = seen.stages[0].wait
+        assert (wait.reason, wait.key) == ("pause", "p · p.test · key 012345")
+        assert wait.seconds is not None
+        assert 0 < wait.seconds <= 30
+        await runner.shutdown(0.0)
+
+
+@in_loop
+async def test_what_an_earlier_run_has_done_is_counted_and_what_will_be_tried_again_is_not(tmp_path: Path) -> None:
+    broken = [True]
+    seen: list[Any] = []
+
+    async def answer(row: Any) -> Any:
+        if row["n"] == 3 and broken[0]:
+            raise KeyError
+        seen.append(runner.progress("e"))
+        return 1
+
+    async with runner_at(tmp_path) as runner:
+        experiment = Experiment("e", rows(5), answer)
+        await runner.run(experiment)
+        broken[0] = False
+        assert (await runner.run(experiment)).complete
+    assert dict(seen[-1].stages[0].done) == {OK: 4}
+    assert (seen[-1].rows, seen[-1].all_rows, seen[-1].stages[0].total) == (5, True, 5)

@@ -1,0 +1,374 @@
+"""An experiment from its start to its end, on a real database: what runs, what is kept, what it comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runner.scene import QUICK, Refused, Watch, in_loop, rows, runner_at, settings, statuses, stored
+from tidegate.errors import CannotRead
+from tidegate.runner import Evaluator, Experiment, emit
+from tidegate.storage import ResultStatus, Status
+
+OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
+
+
+@in_loop
+async def test_every_row_and_repetition_is_answered_once_and_every_answer_judged(tmp_path: Path) -> None:
+    task, judge = Watch(), Watch()
+    async with runner_at(tmp_path) as runner:
+        summary = await runner.run(Experiment("e", rows(300), task, [Evaluator(judge, name="judge")], repetitions=2))
+        assert (summary.status, summary.answered, summary.unanswered, summary.complete) == (
+            Status.COMPLETED,
+            600,
+            0,
+            True,
+        )
+        runs = await stored(runner.store, summary.experiment.id)
+    assert [(run.ordinal, run.repetition, run.output) for run in runs] == [
+        (ordinal, repetition, ordinal) for ordinal in range(300) for repetition in (1, 2)
+    ]
+    assert all(run.attempts == 1 and [each.score for _, each in run.annotations] == [run.output] for run in runs)
+    assert set(task.calls.values()) == set(judge.calls.values()) == {2}
+
+
+@in_loop
+async def test_an_experiment_runs_by_one_call(tmp_path: Path) -> None:
+    summary = await Experiment("e", rows(3), Watch()).arun(str(tmp_path / "one.db"))
+    assert summary.complete
+
+
+@in_loop
+async def test_no_more_is_under_way_than_the_runner_and_the_experiment_allow(tmp_path: Path) -> None:
+    wide, narrow = Watch(), Watch()
+    async with runner_at(tmp_path, max_concurrency=7) as runner:
+        await asyncio.gather(
+            runner.run(Experiment("wide", rows(200), wide)),
+            runner.run(Experiment("narrow", rows(40), narrow, max_concurrency=2)),
+        )
+    assert 3 <= wide.most <= 7
+    assert narrow.most <= 2
+
+
+class TestFunctions:
+    @in_loop
+    async def test_a_synchronous_function_runs_in_a_thread_with_the_context(self, tmp_path: Path) -> None:
+        tenant = contextvars.ContextVar("tenant", default="")
+        tenant.set("mine")
+        seen: set[tuple[str, bool]] = set()
+
+        def answer(row: Any) -> int:
+            seen.add((tenant.get(), threading.current_thread() is threading.main_thread()))
+            return int(row["n"])
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(30), answer))
+        assert (summary.complete, seen) == (True, {("mine", False)})
+
+    @in_loop
+    async def test_what_an_asynchronous_generator_yields_is_the_answer(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> Any:
+            for word in ("four", " ", "words"):
+                yield word
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(1), answer))
+            assert [run.output for run in await stored(runner.store, summary.experiment.id)] == ["four words"]
+
+    @in_loop
+    async def test_what_a_function_does_to_its_row_is_nobody_elses_affair(self, tmp_path: Path) -> None:
+        seen: list[Any] = []
+
+        async def answer(row: Any) -> Any:
+            row["inner"].pop()
+            seen.append(row.pop("n"))
+            if len(seen) == 1:
+                raise ConnectionError
+            return {"list": [1]}
+
+        async def first(row: Any, output: Any) -> float:
+            output["list"].clear()
+            return float(len(row["inner"]))
+
+        async def second(row: Any, output: Any) -> float:
+            return float(len(output["list"]) + len(row["inner"]) + row["n"])
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", [{"n": 5, "inner": [1, 2]}], answer, [first, second]))
+        assert seen == [5, 5]
+        assert [(score.evaluator, score.mean) for score in summary.scores] == [("first", 2.0), ("second", 8.0)]
+
+    @in_loop
+    async def test_emit_outside_a_task_does_nothing(self) -> None:
+        emit("into the void")
+
+
+class TestRows:
+    @in_loop
+    async def test_a_malformed_row_is_recorded_with_its_line_and_reason_and_the_run_goes_on(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "rows.jsonl"
+        path.write_text('{"n": 0}\n{"n": \n{"n": 2}\n')
+        task = Watch()
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", path, task, repetitions=2))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert (summary.status, summary.complete, summary.unanswered) == (Status.COMPLETED, False, 2)
+        bad = [run for run in runs if run.status is ResultStatus.INVALID]
+        assert [(run.ordinal, run.repetition, run.attempts) for run in bad] == [(1, 1, 0), (1, 2, 0)]
+        assert bad[0].error is not None
+        assert bad[0].error.startswith("line 2: not JSON")
+        assert sorted(task.calls) == [0, 2]
+
+    @in_loop
+    async def test_an_empty_dataset_is_done_at_once(self, tmp_path: Path) -> None:
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", [], Watch()))
+        assert (summary.status, summary.complete) == (Status.COMPLETED, True)
+
+    @in_loop
+    async def test_two_rows_of_one_name_are_one_clear_error_and_nothing_is_lost(self, tmp_path: Path) -> None:
+        path = tmp_path / "rows.jsonl"
+        path.write_text('{"id": "a", "n": 0}\n{"id": "b", "n": 1}\n{"id": "a", "n": 2}\n')
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", path, Watch()))
+        assert summary.status is Status.ERROR
+        assert summary.last_error is not None
+        assert "'a'" in summary.last_error
+        assert "3" in summary.last_error
+
+    @in_loop
+    async def test_a_missing_file_is_an_error_before_anything_is_claimed(self, tmp_path: Path) -> None:
+        async with runner_at(tmp_path) as runner:
+            with pytest.raises(CannotRead, match="no such file"):
+                await runner.start(Experiment("e", tmp_path / "rows.jsonl", Watch()))
+            assert await runner.store.list() == []
+
+    @in_loop
+    async def test_a_source_that_breaks_ends_the_run_and_what_was_read_stays(self, tmp_path: Path) -> None:
+        def source() -> Any:
+            yield {"n": 0}
+            raise OSError("the disk is gone")
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", source, Watch()))
+        assert summary.status is Status.ERROR
+        assert "the disk is gone" in (summary.last_error or "")
+
+    @in_loop
+    async def test_the_first_answers_come_while_the_dataset_is_still_being_read(self, tmp_path: Path) -> None:
+        task = Watch()
+
+        async def source() -> Any:
+            for number in range(1000):
+                yield {"n": number}
+            await task.until(lambda: len(task.calls) == 1000)
+            yield {"n": 1000}
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", source, task))
+        assert (summary.answered, summary.complete) == (1001, True)
+
+
+class TestFailures:
+    @in_loop
+    async def test_what_may_pass_has_three_attempts_and_then_leaves_a_row_that_says_why(self, tmp_path: Path) -> None:
+        calls: list[int] = []
+
+        async def answer(row: Any) -> str:
+            calls.append(row["n"])
+            if row["n"] == 1 or calls.count(row["n"]) < 3:
+                raise ConnectionError("reset")
+            return "at last"
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(3), answer))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert [(run.status, run.attempts, run.error_kind, run.error) for run in runs] == [
+            (OK, 3, None, None),
+            (ERROR, 3, "outage", "ConnectionError: reset"),
+            (OK, 3, None, None),
+        ]
+        assert not summary.complete
+
+    @in_loop
+    async def test_what_another_attempt_cannot_mend_fails_at_once(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> str:
+            raise KeyError("question")
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(2), answer))
+            runs = await stored(runner.store, summary.experiment.id)
+            lines = await runner.store.logs(summary.experiment.id)
+        assert [(run.status, run.attempts, run.error_kind) for run in runs] == [(ERROR, 1, "KeyError")] * 2
+        assert sum(line.detail["type"] == "failure" for line in lines) == 2
+
+    @in_loop
+    async def test_five_failures_of_one_kind_stop_the_run_with_the_reason(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> str:
+            raise Refused(401)
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(50), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {ERROR: 5}
+        assert summary.status is Status.ERROR
+        assert summary.last_error == "5 consecutive failures of task (auth): Refused: status 401"
+
+    @in_loop
+    async def test_an_evaluator_has_a_guard_of_its_own_and_its_failure_is_no_score(self, tmp_path: Path) -> None:
+        async def bad(row: Any, output: Any) -> float:
+            raise ValueError("no number in the judge's answer")
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(50), Watch(), [Watch_as("good"), bad]))
+        assert summary.status is Status.ERROR
+        assert (summary.last_error or "").startswith("5 consecutive failures of bad (ValueError)")
+        bad_score = next(score for score in summary.scores if score.evaluator == "bad")
+        assert (bad_score.ok, bad_score.failed, bad_score.mean) == (0, 5, None)
+
+    @in_loop
+    async def test_an_output_that_an_evaluator_did_not_declare_is_an_error_for_all_its_outputs(
+        self, tmp_path: Path
+    ) -> None:
+        async def judge(row: Any, output: Any) -> Any:
+            return {"style": 1.0, "tone": 0.5}
+
+        judging = Evaluator(judge, outputs=("style", "facts"))
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(1), Watch(), [judging]))
+            (run,) = await stored(runner.store, summary.experiment.id)
+        assert {each.output: (each.status, each.score, each.error_kind) for _, each in run.annotations} == {
+            "style": (ERROR, None, "no_judgement"),
+            "facts": (ERROR, None, "no_judgement"),
+        }
+        assert "unknown output 'tone'" in str(run.annotations[0][1].error)
+        assert not summary.complete
+
+    @in_loop
+    async def test_an_answer_that_is_not_json_is_a_failure_that_says_so(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> Any:
+            return object()
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(1), answer))
+            (run,) = await stored(runner.store, summary.experiment.id)
+        assert (run.status, run.error_kind) == (ERROR, "not_json")
+
+    @in_loop
+    async def test_no_evaluation_is_made_of_a_task_that_failed(self, tmp_path: Path) -> None:
+        judge = Watch()
+
+        async def answer(row: Any) -> Any:
+            if row["n"] == 1:
+                raise KeyError
+            return 1
+
+        async with runner_at(tmp_path) as runner:
+            await runner.run(Experiment("e", rows(3), answer, [Evaluator(judge, name="judge")]))
+        assert sorted(judge.calls) == [0, 2]
+
+    @in_loop
+    async def test_errors_are_kept_without_secrets(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> Any:
+            raise ValueError("Incorrect API key provided: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(9), answer))
+        assert "sk…" in (summary.last_error or "")
+        kept = b"".join([path.read_bytes() for path in tmp_path.glob("runs.db*")])  # noqa: ASYNC240
+        assert b"Incorrect API key" in kept
+        assert b"abcdefghijkl" not in kept
+
+
+def Watch_as(name: str) -> Evaluator:
+    return Evaluator(Watch(), name=name)
+
+
+class TestTime:
+    @in_loop
+    async def test_a_call_that_hangs_is_cancelled_at_its_timeout_and_tried_again(self, tmp_path: Path) -> None:
+        ended: list[str] = []
+
+        async def answer(row: Any) -> Any:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("cancelled")
+
+        async with runner_at(tmp_path, task_timeout=0.01) as runner:
+            summary = await runner.run(Experiment("e", rows(1), answer))
+            (run,) = await stored(runner.store, summary.experiment.id)
+        assert (run.status, run.error_kind, run.attempts) == (ERROR, "timeout", 3)
+        assert run.error == "no answer within 0.01 s"
+        assert ended == ["cancelled"] * 3
+
+    @in_loop
+    async def test_a_thread_that_hangs_gives_up_its_slot_and_its_late_answer_is_dropped(self, tmp_path: Path) -> None:
+        release, late = threading.Event(), []
+
+        def answer(row: Any) -> Any:
+            if row["n"] == 0:
+                release.wait(TOO_LATE)
+                late.append("answered")
+                return "late"
+            return "in time"
+
+        async with runner_at(tmp_path, max_concurrency=1, attempts=1, task_timeout=0.05) as runner:
+            summary = await runner.run(Experiment("e", rows(5), answer))
+            release.set()
+            runs = await stored(runner.store, summary.experiment.id)
+        assert [run.status for run in runs] == [ERROR, OK, OK, OK, OK]
+
+    @in_loop
+    async def test_a_function_that_ignores_its_cancellation_is_left_behind(self, tmp_path: Path) -> None:
+        stubborn = asyncio.Event()
+
+        async def answer(row: Any) -> Any:
+            if row["n"] > 0:
+                return "fine"
+            while not stubborn.is_set():
+                try:
+                    await stubborn.wait()
+                except asyncio.CancelledError:
+                    continue
+            return "never mind"
+
+        given = settings(max_concurrency=1, attempts=1, task_timeout=0.02)
+        async with runner_at(tmp_path, **given.model_dump()) as runner:
+            summary = await runner.run(Experiment("e", rows(3), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {OK: 2, ERROR: 1}
+            stubborn.set()
+            await asyncio.sleep(0)
+
+    @in_loop
+    async def test_a_cancellation_that_nobody_asked_for_is_tried_again(self, tmp_path: Path) -> None:
+        calls: list[int] = []
+
+        async def answer(row: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                raise asyncio.CancelledError
+            return "fine"
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(1), answer))
+        assert (summary.complete, len(calls)) == (True, 2)
+
+    @in_loop
+    async def test_a_function_that_exits_the_process_only_fails_its_row(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> Any:
+            raise SystemExit(3)
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(1), answer))
+            (run,) = await stored(runner.store, summary.experiment.id)
+        assert (run.error_kind, run.error) == ("SystemExit", "SystemExit: 3")
+
+
+TOO_LATE = QUICK.task_timeout

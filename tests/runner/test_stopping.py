@@ -1,0 +1,316 @@
+"""Who stops a run and what is kept: stops, resumes, shutdowns, lost claims, orphans."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runner.scene import Watch, in_loop, make, rows, runner_at, statuses, stored
+from tidegate.errors import CannotLoad, ClaimedElsewhere, CoolingDown, StoreError, UnknownExperiment
+from tidegate.runner import Evaluator, Experiment
+from tidegate.storage import ResultStatus, Status, Toggle
+from tidegate.storage.schema import execution_configs
+
+OK = ResultStatus.OK
+
+
+def held(count: int = 50, **fields: Any) -> tuple[Watch, Experiment]:
+    """An experiment whose task waits to be let go."""
+    task = Watch(held=True)
+    return task, Experiment("e", rows(count), task, **fields)
+
+
+class TestStop:
+    @in_loop
+    async def test_what_is_under_way_finishes_and_is_kept_and_nothing_new_is_started(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path, max_concurrency=4) as runner:
+            number = await runner.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            assert await runner.stop("e") is Toggle.DONE
+            task.go.set()
+            summary = await runner.wait(number)
+            assert summary.status is Status.STOPPED
+            assert await statuses(runner.store, number) == {OK: len(task.calls)}
+            assert len(task.calls) < 50
+
+    @in_loop
+    async def test_a_stopped_run_goes_on_where_it_was_and_asks_nothing_twice(self, tmp_path: Path) -> None:
+        task, judge = Watch(), Watch()
+        go = asyncio.Event()
+
+        async def answer(row: Any) -> Any:
+            answered = await task(row)
+            if row["n"] >= 20:
+                await go.wait()
+            return answered
+
+        experiment = Experiment("e", rows(60), answer, [Evaluator(judge, name="judge")])
+        async with runner_at(tmp_path, max_concurrency=4) as runner:
+            number = await runner.start(experiment)
+            await task.until(lambda: len(task.calls) == 24)
+            await runner.store.stop(number)
+            await runner._ownership.beat()
+            go.set()
+            summary = await runner.wait(number)
+            assert (summary.status, summary.answered) == (Status.STOPPED, 24)
+        async with runner_at(tmp_path) as runner:
+            await warmed_up(runner, number)
+            summary = await runner.run(experiment)
+        assert summary.complete
+        assert set(task.calls.values()) == {1}
+        assert set(judge.calls.values()) == {1}
+
+    @in_loop
+    async def test_a_grace_that_is_ended_cancels_what_is_under_way_and_leaves_it_to_be_done(
+        self, tmp_path: Path
+    ) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path, max_concurrency=4) as runner:
+            number = await runner.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            await runner.stop(number)
+            runner.hasten()
+            summary = await runner.wait(number)
+            assert (task.inside, summary.answered, await statuses(runner.store, number)) == (0, 0, {})
+
+    @in_loop
+    async def test_a_second_stop_changes_nothing_and_a_resume_too_soon_is_refused(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path) as runner:
+            number = await runner.start(experiment)
+            await runner.stop(number)
+            assert await runner.stop(number) is Toggle.ALREADY
+            task.go.set()
+            assert await runner.resume(number) is Toggle.COOLING
+            with pytest.raises(CoolingDown):
+                await runner.start(experiment)
+
+    @in_loop
+    async def test_what_nobody_knows_cannot_be_stopped(self, tmp_path: Path) -> None:
+        async with runner_at(tmp_path) as runner:
+            with pytest.raises(UnknownExperiment):
+                await runner.stop("nothing")
+
+
+async def warmed_up(runner: Any, number: int) -> None:
+    """Ends the cool-down of a stop: it is what the database says."""
+    async with runner.store._database.writing() as connection:
+        await connection.execute(execution_configs.update().values(cooldown_until=None))
+
+
+class TestClaims:
+    @in_loop
+    async def test_a_stop_at_another_replica_is_heard_with_the_next_heartbeat(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path) as here, runner_at(tmp_path) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            assert await there.stop(number) is Toggle.DONE
+            await here._ownership.beat()
+            task.go.set()
+            summary = await here.wait(number)
+            assert (summary.status, summary.answered) == (Status.STOPPED, 1)
+
+    @in_loop
+    async def test_an_experiment_that_lives_elsewhere_is_not_run_twice(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with (
+            runner_at(tmp_path, heartbeat=0.05, stale_after=0.2) as here,
+            runner_at(tmp_path, stale_after=0.2) as there,
+        ):
+            number = await here.start(experiment)
+            with pytest.raises(ClaimedElsewhere) as caught:
+                await there.start(experiment)
+            assert caught.value.replica == here.replica
+            task.go.set()
+            await here.wait(number)
+        assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_a_replica_that_was_thought_dead_writes_nothing_and_stops(self, tmp_path: Path) -> None:
+        late, experiment = held(10)
+        task = Watch()
+        async with runner_at(tmp_path, heartbeat=3000.0, grace=0.0) as paused, runner_at(tmp_path) as alive:
+            number = await paused.start(experiment)
+            await late.until(lambda: late.inside == 1)
+            claim = await alive.store.claim(number, alive.replica, 0.0)
+            assert claim is not None
+            row = await alive.store.find(number)
+            assert row is not None
+            alive._run(Experiment("e", rows(10), task), row, claim, again=False)
+            late.go.set()
+            await paused.wait(number)
+            assert (await alive.wait(number)).complete
+            assert [run.output for run in await stored(alive.store, number)] == list(range(10))
+        assert set(task.calls) == set(range(10))
+
+    @in_loop
+    async def test_a_shutdown_keeps_the_claim_and_what_is_finished(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        runner = make(tmp_path)
+        number = await runner.start(experiment)
+        await task.until(lambda: task.inside == 1)
+        task.go.set()
+        await runner.shutdown()
+        async with runner_at(tmp_path, stale_after=0.05) as next_one:
+            row = await next_one.store.find(number)
+            assert row is not None
+            assert (row.status, row.claimed_by) == (Status.RUNNING, runner.replica)
+            done = set(task.calls)
+            summary = await next_one.run(experiment)
+        assert summary.complete
+        assert done
+        assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_a_shutdown_does_not_wait_for_ever_for_a_database_that_is_away(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(3)
+        runner = make(tmp_path, write_grace=0.02, grace=0.01)
+        number = await runner.start(experiment)
+        await task.until(lambda: task.inside == 1)
+
+        async def away(batch: Any) -> frozenset[int]:
+            raise StoreError("connection refused", retryable=True)
+
+        monkeypatch.setattr(runner.store, "write", away)
+        task.go.set()
+        await runner.shutdown()
+        async with runner_at(tmp_path, stale_after=0.05) as next_one:
+            assert (await next_one.run(experiment)).complete
+            assert len(await stored(next_one.store, number)) == 3
+
+    @in_loop
+    async def test_an_experiment_that_is_started_twice_at_once_runs_once(self, tmp_path: Path) -> None:
+        task = Watch()
+        experiment = Experiment("e", rows(30), task)
+        async with runner_at(tmp_path) as runner:
+            first, second = await asyncio.gather(runner.run(experiment), runner.run(experiment))
+            row = await runner.store.find("e")
+            assert row is not None
+            assert row.epoch == 1
+        assert first.complete
+        assert second.complete
+        assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_a_heartbeat_that_fails_is_repeated_and_stops_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(3)
+        async with runner_at(tmp_path, heartbeat=0.01) as runner:
+            number = await runner.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            renew, failures, beaten = runner.store.renew, [0], asyncio.Event()
+
+            async def sometimes(replica: str, claims: Any) -> frozenset[int]:
+                failures[0] += 1
+                if failures[0] <= 3:
+                    raise StoreError("connection refused", retryable=True)
+                kept = await renew(replica, claims)
+                beaten.set()
+                return kept
+
+            monkeypatch.setattr(runner.store, "renew", sometimes)
+            await beaten.wait()
+            task.go.set()
+            assert (await runner.wait(number)).complete
+
+    @in_loop
+    async def test_a_runner_that_was_shut_down_starts_nothing(self, tmp_path: Path) -> None:
+        runner = make(tmp_path)
+        await runner.open()
+        await runner.shutdown()
+        await runner.shutdown()
+        with pytest.raises(RuntimeError, match="shut down"):
+            await runner.start(Experiment("e", rows(1), Watch()))
+
+
+class TestDispatcher:
+    @in_loop
+    async def test_an_error_inside_is_survived_and_too_many_in_a_row_end_the_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(20)
+        async with runner_at(tmp_path, max_concurrency=2, grace=5.0) as runner:
+            number = await runner.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            dispatcher = runner._dispatcher
+            step, failures = dispatcher._step, [0]
+
+            def broken() -> bool:
+                failures[0] += 1
+                raise ZeroDivisionError
+
+            monkeypatch.setattr(dispatcher, "_step", broken)
+            for _ in range(3):
+                dispatcher._look()
+            assert (dispatcher.errors, dispatcher.stopped) == (3, False)
+            monkeypatch.setattr(dispatcher, "_step", step)
+            dispatcher._look()
+            assert dispatcher.errors == 0
+            monkeypatch.setattr(dispatcher, "_step", broken)
+            for _ in range(50):
+                dispatcher._look()
+            task.go.set()
+            summary = await runner.wait(number)
+        assert summary.status is Status.ERROR
+        assert "ZeroDivisionError" in (summary.last_error or "")
+
+
+class TestOrphans:
+    async def abandoned(self, path: Path, experiment: Experiment) -> int:
+        """An experiment whose replica has died: claimed, and nobody renews it."""
+        async with runner_at(path) as dead:
+            row = await dead.store.create(experiment.name, experiment.spec(), experiment.repetitions, "rows")
+            assert await dead.store.claim(row.id, "dead", 60.0) is not None
+            return row.id
+
+    @in_loop
+    async def test_a_new_replica_takes_up_what_a_dead_one_has_left(self, tmp_path: Path) -> None:
+        task = Watch()
+        experiment = Experiment("e", rows(5), task)
+        number = await self.abandoned(tmp_path, experiment)
+        async with make(
+            tmp_path, recover=True, restore=lambda spec: experiment, stale_after=0.01, orphan_scan=0.01
+        ) as runner:
+            await task.until(lambda: len(task.calls) == 5)
+            assert (await runner.wait(number)).complete
+
+    @in_loop
+    async def test_what_cannot_be_loaded_is_blocked_with_the_reason_and_not_tried_again(self, tmp_path: Path) -> None:
+        tries: list[int] = []
+
+        def restore(spec: Any) -> Experiment:
+            tries.append(1)
+            raise CannotLoad("e.py:e", "credentials are missing: OPENAI_API_KEY is not set here")
+
+        number = await self.abandoned(tmp_path, Experiment("e", rows(5), Watch()))
+        async with runner_at(tmp_path) as looking:
+            pass
+        async with make(tmp_path, restore=restore, stale_after=0.01) as runner:
+            runner._ownership._recover = runner._take_up
+            await asyncio.sleep(0.02)
+            await runner._ownership.look()
+            row = await runner.store.find(number)
+            assert row is not None
+            assert (row.status, row.claimed_by) == (Status.BLOCKED, None)
+            assert row.last_error == "e.py:e: credentials are missing: OPENAI_API_KEY is not set here"
+            await runner._ownership.look()
+        assert tries == [1]
+        assert looking.replica != runner.replica
+
+    @in_loop
+    async def test_a_resume_without_the_code_says_so_and_changes_nothing(self, tmp_path: Path) -> None:
+        async with runner_at(tmp_path) as runner:
+            number = await runner.store.create("e", {"source": "gone.py:e"}, 1, "rows")
+            with pytest.raises(CannotLoad, match="no such file"):
+                await runner.resume("e")
+            row = await runner.store.find(number.id)
+        assert row is not None
+        assert row.status is Status.READY

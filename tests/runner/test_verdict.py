@@ -1,0 +1,132 @@
+"""What the end of a call means for its row."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
+from tidegate.errors import DeadlineExceeded
+from tidegate.runner.redaction import LONGEST, clean, redacted
+from tidegate.runner.verdict import ANSWERED, Ruling, Verdict, judge
+
+OK = Outcome(Kind.OK)
+RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, 2.0)
+
+
+class WithStatus(Exception):
+    def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
+        self.status_code = status
+        self.headers = headers or {}
+
+
+def of(error: BaseException | None, outcome: Outcome | None = None, refused: Outcome | None = None) -> Verdict:
+    return judge(error, outcome, refused, False)
+
+
+def test_an_answer_is_an_answer() -> None:
+    assert of(None) == ANSWERED
+    assert of(None, OK) == ANSWERED
+
+
+def test_a_refusal_that_was_handed_back_is_no_answer_whatever_the_function_made_of_it() -> None:
+    assert of(None, RATE, RATE).ruling is Ruling.CAPACITY
+    assert of(ValueError("no choices"), RATE, RATE) == Verdict(Ruling.CAPACITY, "rate", 2.0)
+    assert of(None, RATE).ruling is Ruling.CAPACITY
+
+
+def test_an_outage_that_was_handed_back_as_the_probes_spends_no_attempt() -> None:
+    outage = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
+    assert of(OSError(), outage, outage) == Verdict(Ruling.CAPACITY, "outage")
+
+
+def test_an_answer_that_came_after_a_refusal_is_kept() -> None:
+    assert of(None, OK, RATE) == ANSWERED
+
+
+@pytest.mark.parametrize(
+    ("outcome", "ruling", "kind"),
+    [
+        (Outcome(Kind.RATE_LIMIT, Cause.SLOPE), Ruling.CAPACITY, "slope"),
+        (Outcome(Kind.OVERLOADED, Cause.OVERLOAD), Ruling.CAPACITY, "overload"),
+        (Outcome(Kind.DAILY_LIMIT, Cause.DAY), Ruling.PARKED, "day"),
+        (Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY), Ruling.PERMANENT, "money"),
+        (Outcome(Kind.TRANSIENT, Cause.OUTAGE), Ruling.TRANSIENT, "outage"),
+        (Outcome(Kind.PERMANENT, Cause.AUTH), Ruling.PERMANENT, "auth"),
+        (Outcome(Kind.PERMANENT, Cause.NEVER_FITS), Ruling.PERMANENT, "never_fits"),
+        (Outcome(Kind.PERMANENT), Ruling.PERMANENT, "invalid"),
+    ],
+)
+def test_the_last_governed_attempt_decides_before_the_exception(outcome: Outcome, ruling: Ruling, kind: str) -> None:
+    verdict = of(RuntimeError("wrapped by some framework"), outcome)
+    assert (verdict.ruling, verdict.kind) == (ruling, kind)
+
+
+def test_the_failure_of_a_probe_spends_no_attempt_of_the_row_that_it_was_sent_with() -> None:
+    outage = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
+    assert judge(OSError(), outage, None, probe=True).ruling is Ruling.CAPACITY
+
+
+def test_a_function_that_fails_after_its_calls_were_answered_fails_for_good() -> None:
+    assert of(KeyError("choices"), OK) == Verdict(Ruling.PERMANENT, "KeyError")
+
+
+@pytest.mark.parametrize(
+    ("error", "ruling", "kind"),
+    [
+        (WithStatus(429, {"retry-after": "7"}), Ruling.CAPACITY, "rate"),
+        (WithStatus(529), Ruling.CAPACITY, "overload"),
+        (WithStatus(503), Ruling.TRANSIENT, "status 503"),
+        (WithStatus(401), Ruling.PERMANENT, "auth"),
+        (WithStatus(402), Ruling.PERMANENT, "money"),
+        (WithStatus(400), Ruling.PERMANENT, "status 400"),
+        (ConnectionResetError(), Ruling.TRANSIENT, "outage"),
+        (TimeoutError(), Ruling.TRANSIENT, "timeout"),
+        (asyncio.IncompleteReadError(b"", 1), Ruling.PERMANENT, "IncompleteReadError"),
+        (ValueError("rate limit 429 mentioned in a text"), Ruling.PERMANENT, "ValueError"),
+        (DeadlineExceeded(key=Key("x", "y"), waited=1.0, max_wait=1.0, gate="pace"), Ruling.CAPACITY, "rate"),
+    ],
+)
+def test_without_a_governed_attempt_the_exception_says_it_by_its_structure(
+    error: Exception, ruling: Ruling, kind: str
+) -> None:
+    verdict = of(error)
+    assert (verdict.ruling, verdict.kind) == (ruling, kind)
+
+
+def test_a_named_wait_is_read_from_the_exceptions_headers() -> None:
+    assert of(WithStatus(429, {"retry-after": "7"})).retry_after == 7.0
+    assert of(WithStatus(429, {"retry-after": "soon"})).retry_after is None
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-proj-aBcD1234567890aBcD1234567890",
+        "Bearer abcdefghijklmnop",
+        "postgresql://user:hunter22@db/evals",
+        "https://host/v1?key=AIzaSyA1234567890abcdefghijklmno",
+        "api_key='0123456789abcdef'",
+        "AKIAIOSFODNN7EXAMPLE12",
+    ],
+)
+def test_what_looks_like_a_credential_is_not_kept(secret: str) -> None:
+    kept = clean(f"Incorrect key provided: {secret} (see the console)")
+    for part in ("aBcD1234", "abcdefghijk", "hunter22", "AIzaSyA123", "0123456789abcdef", "IOSFODNN7"):
+        assert part not in kept
+    assert kept.startswith("Incorrect key provided")
+
+
+def test_an_error_is_kept_with_its_type_and_cut_to_length() -> None:
+    assert redacted(KeyError("choices")) == "KeyError: 'choices'"
+    assert redacted(TimeoutError()) == "TimeoutError"
+    assert len(redacted(ValueError("word " * 1000))) == LONGEST
+
+
+def test_an_error_that_cannot_say_its_text_is_kept_by_its_type() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert redacted(Mute()) == "Mute"

@@ -1,0 +1,119 @@
+"""What one experiment does next: ranks, ageing, shares, heads of queues."""
+
+from __future__ import annotations
+
+from tidegate.runner.item import TASK, Item, Place
+from tidegate.runner.workload import Workload
+
+JUDGE = 1
+
+
+def item(stage: int, ordinal: int, attempts: int = 0) -> Item:
+    made = Item(stage, Place(ordinal, 1), {"row": ordinal})
+    made.attempts = attempts
+    return made
+
+
+def workload(*gates: str, ageing: int = 8, retry_slots: int = 2) -> Workload:
+    made = Workload(len(gates), high=10, ageing=ageing, retry_slots=retry_slots)
+    for stage, gate in enumerate(gates):
+        made.stand_behind(stage, gate)
+    return made
+
+
+def order(work: Workload, gate: str, count: int) -> list[tuple[int, int]]:
+    taken = [work.take(gate) for _ in range(count)]
+    return [(each.stage, each.place.ordinal) for each in taken if each is not None]
+
+
+def test_evaluations_go_before_ready_retries_and_those_before_tasks() -> None:
+    work = workload("key", "key")
+    work.add([item(TASK, 1), item(TASK, 2), item(JUDGE, 3)])
+    work.delay(item(TASK, 4, attempts=1), ready_at=5.0)
+    assert work.ripen(5.0) == [TASK]
+    assert order(work, "key", 5) == [(JUDGE, 3), (TASK, 4), (TASK, 1), (TASK, 2)]
+
+
+def test_a_retry_waits_for_its_instant() -> None:
+    work = workload("key")
+    work.delay(item(TASK, 1, attempts=1), ready_at=5.0)
+    assert (work.ripe_at, work.ripen(4.999), work.take("key")) == (5.0, [], None)
+    assert work.ripen(5.0) == [TASK]
+    assert work.ripe_at is None
+
+
+def test_tasks_that_were_passed_over_often_enough_go_next() -> None:
+    work = workload("key", "key", ageing=3)
+    work.add([item(TASK, ordinal) for ordinal in range(3)])
+    work.add([item(JUDGE, ordinal) for ordinal in range(10, 19)])
+    stages = [stage for stage, _ in order(work, "key", 8)]
+    assert stages == [JUDGE, JUDGE, JUDGE, TASK, JUDGE, JUDGE, JUDGE, TASK]
+
+
+def test_retries_with_their_share_of_the_slots_go_after_tasks_and_never_leave_a_slot_empty() -> None:
+    work = workload("key", ageing=100)
+    work.add([item(TASK, 1)])
+    for ordinal in (5, 6, 7, 8):
+        work.delay(item(TASK, ordinal, attempts=1), ready_at=0.0)
+    work.ripen(0.0)
+    assert order(work, "key", 5) == [(TASK, 5), (TASK, 6), (TASK, 1), (TASK, 7), (TASK, 8)]
+    work.add([item(TASK, 2)])
+    for _ in range(3):
+        work.ended(retried=True)
+    work.delay(item(TASK, 9, attempts=1), ready_at=0.0)
+    work.ripen(0.0)
+    assert order(work, "key", 2) == [(TASK, 9), (TASK, 2)]
+
+
+def test_what_was_refused_goes_back_to_the_head() -> None:
+    work = workload("key")
+    work.add([item(TASK, ordinal) for ordinal in range(3)])
+    first = work.take("key")
+    assert first is not None
+    work.back(first)
+    assert order(work, "key", 3) == [(TASK, 0), (TASK, 1), (TASK, 2)]
+
+
+def test_stages_behind_different_gates_do_not_hold_each_other_up() -> None:
+    work = workload("tasks", "judge")
+    work.add([item(TASK, 1), item(JUDGE, 2)])
+    assert set(work.gates()) == {"tasks", "judge"}
+    assert work.rank("judge") < work.rank("tasks")
+    assert order(work, "tasks", 2) == [(TASK, 1)]
+    assert (work.has("tasks"), work.has("judge")) == (False, True)
+
+
+def test_a_gate_that_is_passed_over_becomes_urgent() -> None:
+    work = workload("tasks", "judge", ageing=3)
+    work.add([item(TASK, 1)])
+    work.add([item(JUDGE, ordinal) for ordinal in range(9)])
+    order(work, "judge", 3)
+    assert work.rank("tasks") < work.rank("judge")
+
+
+def test_evaluators_of_one_gate_take_turns() -> None:
+    work = workload("tasks", "judge", "judge")
+    work.add([item(stage, ordinal) for stage in (1, 2) for ordinal in range(3)])
+    assert [stage for stage, _ in order(work, "judge", 6)] == [1, 2, 1, 2, 1, 2]
+
+
+def test_the_water_marks_say_when_a_page_is_wanted_and_how_much_fits() -> None:
+    work = workload("key")
+    assert (work.runs_low(TASK), work.room(TASK)) == (True, 10)
+    work.add([item(TASK, ordinal) for ordinal in range(10)])
+    assert (work.runs_low(TASK), work.room(TASK)) == (False, 0)
+    order(work, "key", 4)
+    assert not work.runs_low(TASK)
+    order(work, "key", 1)
+    assert (work.runs_low(TASK), work.room(TASK)) == (True, 5)
+
+
+def test_it_counts_what_waits_wherever_it_waits() -> None:
+    work = workload("key", "key")
+    work.add([item(TASK, 1), item(JUDGE, 2)])
+    work.delay(item(TASK, 3, attempts=1), ready_at=9.0)
+    assert work.waiting == 3
+    assert work.take("key") is not None
+    assert work.waiting == 2
+    work.clear()
+    assert (work.waiting, work.ripe_at, list(work.gates())) == (0, None, [])

@@ -1,0 +1,224 @@
+"""Results on their way to the database: in order, in batches, through its absence, never lost for another's sake."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
+from tidegate.errors import StoreError
+from tidegate.runner import Evaluator, Experiment, patience
+from tidegate.runner.writer import Result, Writer
+from tidegate.storage import ResultStatus, RunResult, Status, Store
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is away is asked again at once."""
+    monkeypatch.setattr(patience, "BASE", 0.0001)
+    monkeypatch.setattr(patience, "CAP", 0.001)
+
+
+class Paper:
+    """A store that notes its batches; `script` says what becomes of the next ones."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = list(script)
+        self.batches: list[list[int]] = []
+
+    async def write(self, batch: Sequence[Result]) -> frozenset[int]:
+        await asyncio.sleep(0)
+        answer = self.script.pop(0) if self.script else frozenset()
+        if callable(answer):
+            answer = answer(batch)
+        if isinstance(answer, Exception):
+            raise answer
+        self.batches.append([result.ordinal for result in batch if isinstance(result, RunResult)])
+        return cast("frozenset[int]", answer)
+
+
+class Told:
+    """A receiver that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.durables: list[int] = []
+        self.refused: list[int] = []
+        self.lost = 0
+        self._news = asyncio.Event()
+
+    def durable(self, item: Any, result: Any) -> None:
+        self.durables.append(result.ordinal)
+        self._news.set()
+
+    async def until(self, count: int) -> None:
+        while len(self.durables) < count:
+            self._news.clear()
+            await self._news.wait()
+
+    def unwritable(self, item: Any, result: Any, error: Exception) -> None:
+        self.refused.append(result.ordinal)
+
+    def fenced(self, count: int) -> None:
+        self.lost += count
+
+
+def result(ordinal: int, experiment: int = 1) -> RunResult:
+    return RunResult(experiment, 1, ordinal, 1, ResultStatus.OK, "1")
+
+
+def writer_of(paper: Paper, bound: int = 1000, batch: int = 10, seconds: float = 0.0) -> tuple[Writer, list[str]]:
+    roomy: list[str] = []
+    made = Writer(
+        cast(Store, paper), batch=batch, batch_seconds=seconds, bound=bound, roomy=lambda: roomy.append("room")
+    )
+    return made, roomy
+
+
+async def written(paper: Paper, count: int, **kwargs: Any) -> Told:
+    writer, _ = writer_of(paper, **kwargs)
+    told = Told()
+    for ordinal in range(count):
+        writer.put(told, None, result(ordinal))
+    writer.close()
+    await writer.run()
+    return told
+
+
+@in_loop
+async def test_results_are_written_in_their_order_and_told_when_they_are_durable() -> None:
+    paper = Paper()
+    told = await written(paper, 25)
+    assert [ordinal for batch in paper.batches for ordinal in batch] == told.durables == list(range(25))
+
+
+@in_loop
+async def test_a_full_batch_is_not_waited_for() -> None:
+    paper = Paper()
+    writer, _ = writer_of(paper, seconds=3600.0)
+    running = asyncio.create_task(writer.run())
+    told = Told()
+    for ordinal in range(10):
+        writer.put(told, None, result(ordinal))
+    await told.until(10)
+    writer.put(told, None, result(10))
+    await asyncio.sleep(0.01)
+    assert len(told.durables) == 10
+    writer.flush()
+    await told.until(11)
+    writer.close()
+    await running
+
+
+@in_loop
+async def test_a_database_that_is_away_is_waited_for_and_nothing_is_lost_or_doubled() -> None:
+    away = StoreError("gone", retryable=True)
+    paper = Paper(away, away, away)
+    told = await written(paper, 25)
+    assert [ordinal for batch in paper.batches for ordinal in batch] == told.durables == list(range(25))
+
+
+@in_loop
+async def test_one_result_that_the_store_refuses_spoils_no_other() -> None:
+    def refuses(batch: Sequence[Result]) -> Any:
+        bad = any(isinstance(each, RunResult) and each.ordinal == 3 for each in batch)
+        return StoreError("too large", retryable=False) if bad else frozenset()
+
+    told = await written(Paper(*[refuses] * 30), 8)
+    assert (told.durables, told.refused) == ([0, 1, 2, 4, 5, 6, 7], [3])
+
+
+@in_loop
+async def test_results_under_a_lost_claim_are_counted_and_those_of_others_are_written() -> None:
+    writer, _ = writer_of(Paper(frozenset({2})))
+    mine, lost = Told(), Told()
+    for ordinal in range(3):
+        writer.put(mine, None, result(ordinal))
+        writer.put(lost, None, result(ordinal, experiment=2))
+    writer.close()
+    await writer.run()
+    assert (mine.durables, mine.lost, lost.durables, lost.lost) == ([0, 1, 2], 0, [], 3)
+
+
+@in_loop
+async def test_it_has_no_room_while_the_database_is_away_and_says_when_it_has() -> None:
+    gate = asyncio.Event()
+
+    class Slow(Paper):
+        async def write(self, batch: Sequence[Result]) -> frozenset[int]:
+            await gate.wait()
+            return await super().write(batch)
+
+    writer, roomy = writer_of(Slow(), bound=5)
+    running = asyncio.create_task(writer.run())
+    told = Told()
+    for ordinal in range(5):
+        writer.put(told, None, result(ordinal))
+    await asyncio.sleep(0)
+    assert not writer.room
+    gate.set()
+    writer.close()
+    await running
+    assert (roomy, writer.room, len(told.durables)) == (["room"], True, 5)
+
+
+class TestRuns:
+    @in_loop
+    async def test_a_run_goes_on_when_its_database_is_back_with_nothing_lost_and_nothing_asked_twice(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, judge = Watch(), Watch()
+        async with runner_at(tmp_path, unwritten=20, max_concurrency=4) as runner:
+            write, tries, most = runner.store.write, [0], [0]
+
+            async def sometimes(batch: Sequence[Result]) -> frozenset[int]:
+                tries[0] += 1
+                most[0] = max(most[0], len(runner._writer._entries))
+                if tries[0] % 5 != 0:
+                    raise StoreError("server closed the connection unexpectedly", retryable=True)
+                return await write(batch)
+
+            monkeypatch.setattr(runner.store, "write", sometimes)
+            summary = await runner.run(Experiment("e", rows(200), task, [Evaluator(judge, name="judge")]))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert summary.complete
+        assert set(task.calls.values()) == set(judge.calls.values()) == {1}
+        assert len(runs) == 200
+        assert most[0] <= 20 + 2 * 4
+
+    @in_loop
+    async def test_a_result_that_cannot_be_stored_fails_its_row_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with runner_at(tmp_path) as runner:
+            write = runner.store.write
+
+            async def picky(batch: Sequence[Result]) -> frozenset[int]:
+                if any(isinstance(each, RunResult) and each.output == "7" for each in batch):
+                    raise StoreError("out of range", retryable=False)
+                return await write(batch)
+
+            monkeypatch.setattr(runner.store, "write", picky)
+            summary = await runner.run(Experiment("e", rows(20), Watch()))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert summary.status is Status.COMPLETED
+        assert [(run.ordinal, run.error_kind) for run in runs if run.status is ResultStatus.ERROR] == [
+            (7, "not_storable")
+        ]
+
+    @in_loop
+    async def test_a_store_that_refuses_everything_ends_the_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with runner_at(tmp_path) as runner:
+
+            async def never(batch: Sequence[Result]) -> frozenset[int]:
+                raise StoreError("read-only database", retryable=False)
+
+            monkeypatch.setattr(runner.store, "write", never)
+            summary = await runner.run(Experiment("e", rows(20), Watch()))
+        assert summary.status is Status.ERROR
+        assert "read-only database" in (summary.last_error or "")
