@@ -12,9 +12,11 @@ from pathlib import Path
 from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
 from tidegate.checkup.habits import HABITS
+from tidegate.cli.experiment.codes import MEANINGS
 from tidegate.clocks.clock import shown
 from tidegate.clocks.table import CLOCKS
 from tidegate.core import events
+from tidegate.runner import RunnerSettings
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
 
@@ -41,6 +43,16 @@ def settings() -> str:
     for name, field in Settings.model_fields.items():
         default = "none" if field.default is None else repr(field.default)
         rows.append(f"| `{name}` | `{default}` | {field.description} |")
+    return "\n".join(rows)
+
+
+def runner_settings() -> str:
+    fields = RunnerSettings.model_fields.items()
+    return "\n".join(f"| `{name}` | `{field.default!r}` | {field.description} |" for name, field in fields)
+
+
+def exit_codes() -> str:
+    rows = ["| code | means |", "|---|---|", *(f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items())]
     return "\n".join(rows)
 
 
@@ -216,6 +228,8 @@ def framework_table() -> str:
 
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("README.md", settings),
+    "runner settings": ("docs/runner.md", runner_settings),
+    "exit codes": ("docs/runner.md", exit_codes),
     "providers": ("docs/providers.md", provider_tables),
     "refusals": ("docs/providers.md", common_refusals),
     "events": ("docs/events.md", event_tables),

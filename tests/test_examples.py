@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+EXPERIMENTS = Path(__file__).parents[1] / "examples" / "experiments"
 SOURCE = Path(__file__).parents[1] / "src"
 AT_ONCE = 20
 """What the provider admits at once; after that, 40 a second."""
@@ -78,6 +80,54 @@ def test_the_quickstart_without_tidegate_loses_calls_at_the_same_limit() -> None
     total = provider.truth().total
     assert total.refusals > 0
     assert total.answered < 200
+
+
+def experiment(*words: str, folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
+    return subprocess.run(
+        [sys.executable, *words],
+        env={**own, "PYTHONPATH": str(SOURCE), "TIDEGATE_DB": str(folder / "runs.db"), **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_an_experiment_that_is_killed_and_resumed_asks_again_what_was_in_flight_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    done = experiment(str(EXPERIMENTS / "killed_and_resumed.py"), folder=tmp_path, env={})
+    assert done.returncode == 0, done.stderr
+    assert "capitals: COMPLETED: 40 rows × 3, 120 answered\n" in done.stdout
+    scores = [line.split()[:4] for line in done.stdout.splitlines()]
+    assert ["correct", "1.000", "120", "0"] in scores
+    assert ["short", "1.000", "120", "0"] in scores
+    said = re.search(r"^(\d+) answers for 120 questions$", done.stdout, re.MULTILINE)
+    assert said is not None, done.stdout
+    # At most so many functions are under way at once, and a result is durable 0.1 s after its answer: 40 a second.
+    assert 120 <= int(said[1]) <= 120 + 20 + 10
+
+
+def test_the_declared_experiment_is_the_same_without_code(tmp_path: Path) -> None:
+    countries = [json.loads(line) for line in (EXPERIMENTS / "countries.jsonl").read_text().splitlines()]
+    answers = {f"capital of {each['country']}?": each["capital"] for each in countries}
+    judgements = {f"the capital of {each['country']}? Answer 1 or 0": "1" for each in countries}
+    openai = SimulatorProcess(Scenario(dialect="openai", answers=answers))
+    anthropic = SimulatorProcess(Scenario(dialect="anthropic", answers=judgements))
+    command = "from tidegate.cli.main import main; main()"
+    with openai, anthropic:
+        env = {
+            "OPENAI_BASE_URL": openai.openai_url,
+            "ANTHROPIC_BASE_URL": anthropic.url,
+            "OPENAI_API_KEY": "any",
+            "ANTHROPIC_API_KEY": "any",
+        }
+        words = ("-c", command, "experiment", "run", str(EXPERIMENTS / "capitals.yaml"))
+        done = experiment(*words, folder=tmp_path, env=env)
+        assert openai.truth().total.answered == anthropic.truth().total.answered == 120
+    assert done.returncode == 0, done.stderr
+    assert ["correct", "1.000", "120", "0"] in [line.split()[:4] for line in done.stdout.splitlines()]
 
 
 def test_every_example_has_a_main_guard_and_says_what_it_shows() -> None:

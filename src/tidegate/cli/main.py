@@ -12,6 +12,7 @@ import tidegate
 from tidegate.cli.complaints import in_one_line
 from tidegate.cli.demo import demo
 from tidegate.cli.doctor import doctor
+from tidegate.cli.experiment.commands import app as experiment
 from tidegate.cli.explain import explain
 from tidegate.cli.run import run
 from tidegate.cli.simulate import simulate
@@ -47,6 +48,8 @@ for _command in (demo, doctor, explain, run, simulate, status):
     # What follows the command of `run` is that command's own, options too.
     _parsing = {"allow_interspersed_args": _command is not run}
     app.command(_command.__name__, context_settings=_parsing)(in_one_line(_command))
+
+app.add_typer(experiment, name="experiment")
 
 
 def main() -> None:

@@ -1,0 +1,1 @@
+"""`tidegate experiment`: durable experiments from the command line."""

@@ -1,0 +1,54 @@
+"""How a command about experiments ends: one exit code for each thing that a script would do something else about."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tidegate.runner.summary import Summary
+from tidegate.storage import Failure, ResultStatus, Status
+
+
+class Code(IntEnum):
+    """The exit codes; 2 is click's own for what cannot be used, 143 what a shell says of SIGTERM."""
+
+    DONE = 0
+    FAILED = 1
+    UNUSABLE = 2
+    ERRORS = 3
+    PARKED = 4
+    STOPPED = 5
+    BLOCKED = 6
+    BROKEN_OFF = 7
+    TERMINATED = 143
+
+
+MEANINGS = {
+    Code.DONE: "every row was answered, and every answer judged",
+    Code.FAILED: "it could not be done: the database, the dataset or the code is not there, or somebody else runs it",
+    Code.UNUSABLE: "an option, a name or a file that cannot be used",
+    Code.ERRORS: "it ran to its end, and rows or evaluations have failed, or rows are invalid",
+    Code.PARKED: "it ran to its end, and rows or evaluations are parked: `resume` tries them again",
+    Code.STOPPED: "it was stopped, here or from elsewhere: `resume` goes on",
+    Code.BLOCKED: "its code or a credential is not here; `show` says which",
+    Code.BROKEN_OFF: "it was broken off: too many failures of one kind in a row, or a dataset that cannot be read",
+    Code.TERMINATED: "SIGTERM or SIGHUP: what was under way has finished, the claim is kept, another process may go on",
+}
+
+BY_STATUS = {
+    Status.READY: Code.FAILED,
+    Status.RUNNING: Code.FAILED,
+    Status.STOPPED: Code.STOPPED,
+    Status.BLOCKED: Code.BLOCKED,
+    Status.ERROR: Code.BROKEN_OFF,
+}
+
+
+def code_of(summary: Summary, failures: list[Failure]) -> Code:
+    """The exit code of a run that has ended."""
+    if summary.status is not Status.COMPLETED:
+        return BY_STATUS[summary.status]
+    if any(each.status is not ResultStatus.PARKED for each in failures):
+        return Code.ERRORS
+    if failures:
+        return Code.PARKED
+    return Code.DONE if summary.complete else Code.ERRORS

@@ -1,0 +1,142 @@
+"""`tidegate experiment …`: the commands, their options, and what they say where they cannot do it.
+
+Nothing heavy is imported before a command is run: `tidegate --help` needs no database library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.complaints import UNUSABLE, stop
+from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
+
+NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
+DATABASE = "tidegate.db"
+"""In the working directory; the first run makes it."""
+
+Db = Annotated[
+    str,
+    typer.Option("--db", envvar="TIDEGATE_DB", metavar="URL", help="an SQLite file, or postgresql://user@host/name"),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="the experiment's name, or its number")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs")]
+
+
+class Format(StrEnum):
+    """What `export` writes."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+def run(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="my_eval.py:experiment, package.module:experiment, experiment.yaml"),
+    ],
+    db: Db = DATABASE,
+    max_concurrency: Annotated[int | None, typer.Option(help="functions under way at once (default: 20)")] = None,
+) -> None:
+    """Run an experiment to its end, or go on with it: what is done is kept, what failed is tried again.
+
+    Ctrl-C stops it once what is under way has finished, a second one cancels that too. The exit code is 0 where every
+    row was answered and every answer judged; docs/runner.md has the others.
+    """
+    from tidegate.cli.experiment.conducting import run_source
+
+    raise typer.Exit(run_source(source, db, max_concurrency))
+
+
+def resume(
+    name: Name,
+    db: Db = DATABASE,
+    max_concurrency: Annotated[int | None, typer.Option(help="functions under way at once (default: 20)")] = None,
+) -> None:
+    """Go on with an experiment, wherever its code is: what failed or was parked is tried again. Ends as `run` does."""
+    from tidegate.cli.experiment.conducting import resume_named
+
+    raise typer.Exit(resume_named(name, db, max_concurrency))
+
+
+def stop_(name: Name, db: Db = DATABASE) -> None:
+    """Stop an experiment, whichever process runs it: it notices within a heartbeat (15 s), and keeps what is done."""
+    from tidegate.cli.experiment.stopping import stop_named
+
+    raise typer.Exit(asyncio.run(stop_named(name, db)))
+
+
+def list_(db: Db = DATABASE, as_json: AsJson = False) -> None:
+    """List the experiments of a database, the newest first."""
+    from tidegate.cli.experiment.listing import listed
+
+    asyncio.run(listed(db, as_json))
+
+
+def show(
+    name: Name,
+    db: Db = DATABASE,
+    as_json: AsJson = False,
+    lines: Annotated[int, typer.Option("--lines", min=0, max=10_000, help="log lines shown, the last ones")] = 10,
+) -> None:
+    """Show how an experiment stands: its state and why, counts, scores, what it waits for, its last log lines."""
+    from tidegate.cli.experiment.showing import shown
+
+    asyncio.run(shown(name, db, as_json, lines))
+
+
+def export(
+    name: Name,
+    db: Db = DATABASE,
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="by default what --output ends in, else jsonl")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="by default standard output")] = None,
+) -> None:
+    """Write every run with its row and its judgements: JSONL, CSV, or Parquet where pyarrow is there."""
+    from tidegate.cli.experiment.exporting import exported
+
+    exported(name, db, format_.value if format_ is not None else None, output)
+
+
+def reported(command: Callable[..., None]) -> Callable[..., None]:
+    """The same command; what it cannot do ends it with one line and an exit code, never a traceback."""
+
+    @functools.wraps(command)
+    def run(*positional: Any, **named: Any) -> None:
+        if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
+            raise stop(f"experiments need {', '.join(missing)}: pip install 'tidegate[runner]'")
+        try:
+            command(*positional, **named)
+        except (UnknownExperiment, ConfigurationError) as error:
+            raise stop(str(error), UNUSABLE) from None
+        except (StoreError, ExperimentError) as error:
+            raise stop(str(error)) from None
+
+    return run
+
+
+app = typer.Typer(
+    help="Run experiments that outlive their process: datasets, tasks, evaluators, results in a database.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run,
+    "resume": resume,
+    "stop": stop_,
+    "list": list_,
+    "show": show,
+    "export": export,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(reported(_command))

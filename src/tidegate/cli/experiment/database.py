@@ -1,0 +1,40 @@
+"""Which database a command means, and who is in it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tidegate.errors import StoreError, UnknownExperiment
+from tidegate.storage import ExperimentRow, Store
+from tidegate.storage.urls import parsed
+
+
+@asynccontextmanager
+async def existing(url: str) -> AsyncIterator[Store]:
+    """The store at a URL that somebody has made; an SQLite file is not made by looking for it."""
+    must_be_there(url)
+    store = await Store.open(url)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def must_be_there(url: str) -> None:
+    """Raises `StoreError` where an SQLite file is not there."""
+    place = parsed(url)
+    if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
+        raise StoreError(
+            f"there is no database {place.database!r}: `tidegate experiment run` makes it, "
+            "--db or TIDEGATE_DB names another"
+        )
+
+
+async def found(store: Store, name: str) -> ExperimentRow:
+    """The experiment of that name or number. Raises `UnknownExperiment`."""
+    row = await store.find(name)
+    if row is None:
+        raise UnknownExperiment(name)
+    return row

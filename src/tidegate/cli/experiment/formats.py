@@ -1,0 +1,185 @@
+"""The formats of an export. All of them take runs page by page and hold no more than some pages."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import IO, Any, NamedTuple, Protocol
+
+from tidegate.errors import ConfigurationError
+from tidegate.storage import Annotation, Score, StoredRun, decoded
+
+FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
+PARTS = ("score", "label", "value", "error")
+"""What a table has of each output of each evaluator."""
+
+ROWS = 10_000
+"""Runs of one row group of a Parquet file."""
+
+
+class Output(NamedTuple):
+    """One output of one evaluator, and what its columns are called by."""
+
+    evaluator: str
+    output: str
+
+    @property
+    def prefix(self) -> str:
+        """The evaluator's name, and the output's where it has one of its own."""
+        return self.evaluator if self.output == self.evaluator else f"{self.evaluator}.{self.output}"
+
+
+def columns(scores: Sequence[Score]) -> list[Output]:
+    """The outputs that an experiment has by now, in their order."""
+    return [Output(each.evaluator, each.output) for each in scores]
+
+
+class Writer(Protocol):
+    """Writes runs in one format into a binary file that somebody else closes."""
+
+    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None: ...
+
+    def write(self, runs: Sequence[StoredRun]) -> None:
+        """Writes a page."""
+
+    def close(self) -> None:
+        """Writes what is left."""
+
+
+class Jsonl:
+    """A JSON object a line, with the row and every judgement as they are."""
+
+    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None:
+        self._file = file
+
+    def write(self, runs: Sequence[StoredRun]) -> None:
+        """Writes a page."""
+        for run in runs:
+            line = {**_fixed(run), "row": run.row, "output": run.output, "evaluations": _evaluations(run)}
+            self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+
+    def close(self) -> None:
+        """Nothing is left."""
+
+
+class Csv:
+    """A table with a header; rows, and whatever is no text and no number, are JSON in their cells."""
+
+    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None:
+        self._outputs = outputs
+        self._text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="", write_through=True)
+        self._csv = csv.writer(self._text)
+        self._csv.writerow(_header(outputs))
+
+    def write(self, runs: Sequence[StoredRun]) -> None:
+        """Writes a page."""
+        self._csv.writerows(_cells(run, self._outputs) for run in runs)
+
+    def close(self) -> None:
+        """Gives the file back, unclosed."""
+        self._text.detach()
+
+
+class Parquet:
+    """The same table with types, compressed, by pyarrow."""
+
+    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None:
+        if find_spec("pyarrow") is None:
+            raise ConfigurationError(
+                "format", "parquet", "it needs pyarrow (pip install pyarrow); jsonl and csv do not"
+            )
+        import pyarrow
+        import pyarrow.parquet
+
+        self._outputs = outputs
+        self._cells: list[list[Any]] = []
+        self._schema = pyarrow.schema([(name, _type(pyarrow, name)) for name in _header(outputs)])
+        self._table = pyarrow.Table
+        self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
+
+    def write(self, runs: Sequence[StoredRun]) -> None:
+        """Writes a page, once a row group is full."""
+        for run in runs:
+            cells = _cells(run, self._outputs)
+            cells[FIXED.index("finished_at")] = run.finished_on
+            self._cells.append(cells)
+        if len(self._cells) >= ROWS:
+            self._flush()
+
+    def close(self) -> None:
+        """Writes the last row group and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        columns = zip(*self._cells, strict=True) if self._cells else [[] for _ in self._schema]
+        named = dict(zip(self._schema.names, map(list, columns), strict=True))
+        self._writer.write_table(self._table.from_pydict(named, schema=self._schema))
+        self._cells = []
+
+
+FORMATS: dict[str, type[Writer]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
+
+
+def _fixed(run: StoredRun) -> dict[str, Any]:
+    return {
+        "id": run.name,
+        "repetition": run.repetition,
+        "row": None,
+        "status": run.status.value,
+        "output": None,
+        "error_kind": run.error_kind,
+        "error": run.error,
+        "attempts": run.attempts,
+        "seconds": run.seconds,
+        "finished_at": run.finished_on.isoformat(),
+    }
+
+
+def _evaluations(run: StoredRun) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for evaluator, each in run.annotations:
+        told = {"score": each.score, "label": each.label, "value": decoded(each.value),
+                "error_kind": each.error_kind, "error": each.error}  # fmt: skip
+        kept = {name: value for name, value in told.items() if value is not None}
+        found.setdefault(evaluator, {})[each.output] = {"status": each.status.value, **kept}
+    return found
+
+
+def _header(outputs: Sequence[Output]) -> list[str]:
+    return [*FIXED, *(f"{each.prefix}.{part}" for each in outputs for part in PARTS)]
+
+
+def _cells(run: StoredRun, outputs: Sequence[Output]) -> list[Any]:
+    cells = _fixed(run)
+    cells["row"] = _cell(run.row)
+    cells["output"] = _cell(run.output)
+    judged = {Output(evaluator, each.output): each for evaluator, each in run.annotations}
+    return [*cells.values(), *(_part(judged.get(each), part) for each in outputs for part in PARTS)]
+
+
+def _part(annotation: Annotation | None, part: str) -> Any:
+    if annotation is None:
+        return None
+    if part == "error":
+        return annotation.error if annotation.error is not None else annotation.error_kind
+    return getattr(annotation, part)
+
+
+def _cell(value: Any) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _type(pyarrow: Any, name: str) -> Any:
+    by_name = {
+        "repetition": pyarrow.int32(),
+        "attempts": pyarrow.int32(),
+        "seconds": pyarrow.float64(),
+        "finished_at": pyarrow.timestamp("us", tz="UTC"),
+    }
+    if name in by_name:
+        return by_name[name]
+    return pyarrow.float64() if name not in FIXED and name.endswith(".score") else pyarrow.string()

@@ -1,0 +1,88 @@
+"""`tidegate experiment show`: one experiment, its scores, what it waits for where it runs on this machine, its log."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from tidegate.cli.experiment import results
+from tidegate.cli.experiment.database import existing, found
+from tidegate.cli.experiment.publishing import told_by
+from tidegate.cli.run_lines import clock
+from tidegate.cli.status import facts as key_facts
+from tidegate.core.outlook import foresee
+from tidegate.launch.totals import KeyTotal
+from tidegate.runner.replica import gone
+from tidegate.runner.summary import Summary
+from tidegate.storage import Failure, LoggedLine, Status
+
+
+async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
+    """Prints how an experiment stands."""
+    async with existing(url) as store:
+        row = await found(store, name)
+        summary = Summary(row, await store.counts(row.id), tuple(await store.scores(row.id)))
+        failures = await store.failures(row.id)
+        log = await store.last_logs(row.id, lines) if lines else []
+    keys = _keys(summary)
+    if as_json:
+        now = time.monotonic()
+        waits = [key_facts(key, now) for key in keys]
+        told = {**results.facts(summary, failures), "keys": waits, "log": [_logged(each) for each in log]}
+        typer.echo(json.dumps(told, ensure_ascii=False))
+        return
+    _print(summary, failures, keys, log)
+
+
+def _print(summary: Summary, failures: list[Failure], keys: list[KeyTotal], log: list[LoggedLine]) -> None:
+    console = Console(highlight=False)
+    console.print(results.headline(summary), markup=False, soft_wrap=True)
+    row = summary.experiment
+    console.print(f"dataset: {row.source}{'' if row.complete else ', not read to its end yet'}", markup=False)
+    if row.status is Status.RUNNING:
+        heard = f", heard of {row.quiet:.0f} s ago" if row.quiet is not None else ""
+        heard = ", whose process is gone: `tidegate experiment resume` goes on" if gone(row.claimed_by) else heard
+        console.print(f"run by replica {row.claimed_by}{heard}", markup=False, soft_wrap=True)
+        for line in _waits(keys, time.monotonic()):
+            console.print(f"  {line}", markup=False, soft_wrap=True)
+    for table in results.tables(summary, failures):
+        console.print(table)
+    for each in log:
+        detail = ", ".join(f"{name} {value}" for name, value in each.detail.items())
+        console.print(
+            f"{each.at:%Y-%m-%d %H:%M:%S} {each.level} {each.category} {detail}", markup=False, soft_wrap=True
+        )
+
+
+def _keys(summary: Summary) -> list[KeyTotal]:
+    """The keys of the process that runs it, where that is one of this machine's."""
+    replica = summary.experiment.claimed_by
+    if replica is None or os.name != "posix":
+        return []
+    return told_by(replica)
+
+
+def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
+    for key in keys:
+        seen = key.outlook(now)
+        # What waits for this key waits outside its queue: when the next one may go is asked as if it stood there.
+        ahead = foresee(seen._replace(waiting=max(1, seen.waiting)))
+        when = f"next one in {clock(ahead.seconds)}" if ahead.seconds else "next one now"
+        when = "next one when one ends" if ahead.seconds is None else when
+        gate = f" ({ahead.gate})" if ahead.gate and ahead.seconds != 0.0 else ""
+        yield f"{key.key}: {key.in_flight} in flight of {key.slots}, {when}{gate}"
+
+
+def _logged(line: LoggedLine) -> dict[str, Any]:
+    return {
+        "at": line.at.isoformat(),
+        "level": line.level.value,
+        "category": line.category.value,
+        "detail": dict(line.detail),
+    }

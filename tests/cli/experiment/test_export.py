@@ -1,0 +1,196 @@
+"""`tidegate experiment export`, `list` and `show`: what is in the database, whole, for people and for programs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from tests.cli.experiment.commands import Place
+from tests.cli.running import environ
+from tidegate.cli.experiment import exporting
+
+MIXED = """
+from tidegate.runner import Evaluator, Experiment
+
+
+def answer(row):
+    if row["id"] == "c":
+        raise ValueError("no")
+    return row["text"] if row["id"] != "b" else {"nested": [1, None]}
+
+
+def scored(row, output):
+    return 0.5
+
+
+def named(row, output):
+    if row["id"] == "b":
+        raise ValueError("cannot judge")
+    return {"tone": "warm", "why": ["a", "list"]}
+
+
+experiment = Experiment("mixed", "rows.jsonl", answer, [scored, Evaluator(named, outputs=["tone", "why"])])
+"""
+ROWS = [
+    {"id": "a", "text": 'umlaut ü, "quotes", a\nline'},
+    {"id": "b", "text": "=1+1"},
+    {"id": "c", "text": ""},
+]
+
+
+@pytest.fixture
+def mixed(place: Place) -> Place:
+    """A database with answers and failures of every form."""
+    place.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in ROWS))
+    place.write("my_eval.py", MIXED)
+    assert place.run("run", "my_eval.py").code == 3
+    return place
+
+
+def test_jsonl_has_every_run_with_its_row_and_its_judgements(mixed: Place) -> None:
+    done = mixed.run("export", "mixed")
+    assert done.code == 0
+    first, second, third = (json.loads(line) for line in done.out.splitlines())
+    assert (first["id"], first["row"], first["output"]) == ("a", ROWS[0], ROWS[0]["text"])
+    assert first["evaluations"] == {
+        "named": {"tone": {"status": "ok", "label": "warm"}, "why": {"status": "ok", "value": ["a", "list"]}},
+        "scored": {"scored": {"status": "ok", "score": 0.5}},
+    }
+    assert second["output"] == {"nested": [1, None]}
+    failed = second["evaluations"]["named"]["tone"]
+    assert (failed["status"], failed["error_kind"], "score" in failed) == ("error", "ValueError", False)
+    assert (third["status"], third["output"], third["evaluations"]) == ("error", None, {})
+    assert third["error"] == "ValueError: no"
+    assert datetime.fromisoformat(first["finished_at"]).tzinfo is not None
+
+
+def test_csv_has_a_column_for_each_part_of_each_output(mixed: Place) -> None:
+    done = mixed.run("export", "mixed", "--format", "csv", "--output", "out.csv")
+    assert (done.code, done.out) == (0, "")
+    with (mixed.path / "out.csv").open(encoding="utf-8", newline="") as file:
+        first, second, third = csv.DictReader(file)
+    assert (first["id"], json.loads(first["row"]), first["output"]) == ("a", ROWS[0], ROWS[0]["text"])
+    assert (first["scored.score"], first["named.tone.label"]) == ("0.5", "warm")
+    assert json.loads(first["named.why.value"]) == ["a", "list"]
+    assert (second["output"], second["named.tone.error"]) == ('{"nested": [1, null]}', "ValueError: cannot judge")
+    assert (third["status"], third["scored.score"]) == ("error", "")
+
+
+def test_parquet_has_the_same_table_with_types(mixed: Place) -> None:
+    assert mixed.run("export", "mixed", "--output", "out.parquet").code == 0
+    table = pyarrow.parquet.read_table(mixed.path / "out.parquet")
+    assert table.column("scored.score").to_pylist() == [0.5, 0.5, None]
+    assert table.column("named.tone.label").to_pylist() == ["warm", None, None]
+    assert table.column("repetition").to_pylist() == [1, 1, 1]
+    finished: Any = table.column("finished_at").to_pylist()[0]
+    assert finished.tzinfo is not None
+    assert abs((datetime.now(UTC) - finished).total_seconds()) < 86_400
+
+
+def test_what_the_file_is_called_says_its_format(mixed: Place) -> None:
+    for name in ("out.jsonl", "out.csv", "out.parquet"):
+        assert mixed.run("export", "mixed", "--output", name).code == 0
+    assert (mixed.path / "out.jsonl").read_text().startswith('{"id": "a"')
+    assert (mixed.path / "out.csv").read_text().startswith("id,repetition,row")
+    assert (mixed.path / "out.parquet").read_bytes().startswith(b"PAR1")
+    done = mixed.run("export", "mixed", "--output", "out.xlsx")
+    assert (done.code, "ends in .jsonl, .csv, .parquet" in done.complaint) == (2, True)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_pages_of_any_size_come_to_the_same_export(mixed: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed.run("export", "mixed", "--format", form, "--output", "whole")
+    monkeypatch.setattr(exporting, "PAGE", 1)
+    mixed.run("export", "mixed", "--format", form, "--output", "paged")
+    assert (mixed.path / "paged").read_bytes() == (mixed.path / "whole").read_bytes()
+
+
+def test_without_pyarrow_parquet_is_refused_and_says_what_to_do(mixed: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = mixed.run("export", "mixed", "--output", "out.parquet")
+    assert done.code == 2
+    assert "it needs pyarrow (pip install pyarrow)" in done.complaint
+    assert not (mixed.path / "out.parquet").exists()
+
+
+def test_a_file_that_cannot_be_written_is_one_clear_line(mixed: Place) -> None:
+    done = mixed.run("export", "mixed", "--output", "no/such/folder/out.csv")
+    assert (done.code, "cannot be written" in done.complaint) == (1, True)
+
+
+def test_an_export_that_breaks_off_leaves_the_file_before_as_it_was(
+    mixed: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (mixed.path / "out.csv").write_text("before")
+
+    def broken(*args: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("tidegate.cli.experiment.formats._cells", broken)
+    with pytest.raises(ZeroDivisionError):
+        mixed.run("export", "mixed", "--output", "out.csv")
+    assert (mixed.path / "out.csv").read_text() == "before"
+    assert [path.name for path in mixed.path.glob(".out*")] == []
+
+
+def test_an_experiment_without_runs_exports_nothing_but_a_header(place: Place) -> None:
+    place.rows(0)
+    place.doubles(0)
+    assert place.run("run", "my_eval.py").code == 0
+    assert place.run("export", "doubles").out == ""
+    assert len(place.run("export", "doubles", "--format", "csv").out.splitlines()) == 1
+    assert place.run("export", "doubles", "--output", "out.parquet").code == 0
+    assert pyarrow.parquet.read_table(place.path / "out.parquet").num_rows == 0
+
+
+def test_list_shows_every_experiment_the_newest_first(mixed: Place) -> None:
+    mixed.doubles(2)
+    assert mixed.run("run", "my_eval.py").code == 0
+    told = [json.loads(line) for line in mixed.run("list", "--json").out.splitlines()]
+    assert [(each["name"], each["status"]) for each in told] == [("doubles", "COMPLETED"), ("mixed", "COMPLETED")]
+    assert told[1]["runs"] == {"ok": 2, "error": 1}
+    lines = [line.split() for line in mixed.run("list").out.splitlines()]
+    assert ["doubles", "COMPLETED", "4/4", "0", "0"] in [line[:5] for line in lines]
+    assert ["mixed", "COMPLETED", "2/3", "1", "0"] in [line[:5] for line in lines]
+
+
+def test_show_tells_the_state_the_scores_and_the_last_log_lines(mixed: Place) -> None:
+    said = mixed.run("show", "mixed", "--lines", "1").out.splitlines()
+    assert said[0] == "mixed: COMPLETED: 3 rows, 2 answered, 1 failed"
+    assert "dataset: rows.jsonl" in said[1]
+    assert any(line.split()[:3] == ["scored", "0.500", "2"] for line in said)
+    logged = [line for line in said if line.startswith("20")]
+    assert len(logged) == 1
+    assert "ValueError" in logged[0]
+    assert mixed.run("show", "1").out.splitlines()[0] == said[0]
+
+
+def test_the_help_of_the_commands_needs_no_database_library(tmp_path: Path) -> None:
+    code = """
+import sys
+from typer.testing import CliRunner
+from tidegate.cli.main import app
+for command in ("run", "resume", "stop", "list", "show", "export"):
+    assert CliRunner().invoke(app, ["experiment", command, "--help"]).exit_code == 0
+print([name for name in ("sqlalchemy", "alembic", "aiosqlite", "yaml", "pyarrow") if name in sys.modules])
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environ(), capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_without_a_database_library_each_command_says_what_to_install(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.cli.experiment.commands.NEEDED", {"no_such_module": "no-such-package"})
+    done = place.run("list")
+    assert done.code == 1
+    assert done.complaint == "tidegate: experiments need no-such-package: pip install 'tidegate[runner]'"

@@ -1,0 +1,160 @@
+"""What is seen of a run under way: counts from durable results, a rate of late, and why what is ready does not go."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+import tidegate
+from tidegate.cli.experiment.codes import MEANINGS, Code, code_of
+from tidegate.cli.experiment.progress import Display, board, line, waits
+from tidegate.cli.experiment.tally import Tally
+from tidegate.core.snapshot import RegistrySnapshot
+from tidegate.core.vocabulary import Key
+from tidegate.runner import StageProgress, Wait
+from tidegate.runner.summary import Summary
+from tidegate.storage import Counts, Failure, ResultStatus, Status
+from tidegate.storage.values import ExperimentRow
+
+OK, ERROR, PARKED, INVALID = ResultStatus.OK, ResultStatus.ERROR, ResultStatus.PARKED, ResultStatus.INVALID
+
+
+def task(total: int, wait: Wait | None = None, **done: int) -> StageProgress:
+    return StageProgress("task", total, {ResultStatus(name): count for name, count in done.items()}, 0, 5, wait)
+
+
+def judge(name: str = "judge", wait: Wait | None = None, **done: int) -> StageProgress:
+    return dataclasses.replace(task(0, wait, **done), name=name)
+
+
+def tally(*stages: StageProgress, now: float = 0.0) -> Tally:
+    made = Tally()
+    made.look(stages, now)
+    return made
+
+
+def test_evaluations_are_expected_of_what_is_answered_or_may_still_be() -> None:
+    seen = tally(task(20, ok=4, error=2, parked=1, invalid=1), judge(ok=3, error=1), judge("other", parked=2))
+    assert (seen.tasks.done, seen.tasks.total) == (8, 20)
+    assert (seen.evals.done, seen.evals.total) == (6, 32)
+    assert (seen.failed, seen.parked) == (4, 3)
+
+
+def test_the_eta_is_told_by_the_slower_of_both_and_by_nobody_before_there_is_a_rate() -> None:
+    seen = tally(task(100), judge())
+    assert seen.eta is None
+    seen.look([task(100, ok=20), judge(ok=10)], 10.0)
+    assert seen.eta == pytest.approx(90 / 1.0)
+    seen.look([task(100, ok=100), judge(ok=100)], 20.0)
+    assert seen.eta == 0.0
+
+
+def test_the_rate_is_that_of_the_last_minute() -> None:
+    seen, done = Tally(), 0
+    for second in range(200):
+        done += 10 if second < 100 else 1
+        seen.look([task(2000, ok=done)], float(second))
+    assert seen.eta == pytest.approx(2000 - done, rel=0.02)
+
+
+def test_stages_behind_one_key_are_told_together_with_the_first_opening() -> None:
+    stages = [
+        task(9, Wait("quota requests", "openai · m", 0.42)),
+        judge("judge", Wait("quota requests", "openai · m", 0.3)),
+        judge("free"),
+        judge("other", Wait("its first call", "", None)),
+    ]
+    assert waits(stages, RegistrySnapshot({})) == [
+        "task, judge: quota requests, next in 0.3 s · openai · m",
+        "other: its first call",
+    ]
+
+
+def test_calls_that_wait_inside_are_told_from_the_registry(registry: tidegate.RateLimitRegistry) -> None:
+    key = Key("openai", "https://api.openai.com", "m", "", "")
+    assert registry.try_admit(key)
+    ((key, state),) = registry.snapshot().keys.items()
+    assert waits([], RegistrySnapshot({key: state})) == []
+    held = dataclasses.replace(state, waiting=3, gate="quota requests", eta=75.0)
+    assert waits([], RegistrySnapshot({key: held})) == [f"3 calls: quota requests, ETA 1:15 · {key}"]
+
+
+def test_more_keys_than_fit_are_counted() -> None:
+    many = [judge(f"judge {number}", Wait("pace", f"key {number}", 1.0)) for number in range(9)]
+    assert waits(many, RegistrySnapshot({}))[-1] == "3 more"
+
+
+def test_a_line_says_what_there_is_to_say_and_no_more() -> None:
+    seen = tally(task(4), judge())
+    assert line("x", seen, [], "") == "x: 0/4 tasks, 0/4 evaluations"
+    seen.look([task(4, error=1), judge()], 1.0)
+    assert line("x", seen, ["task: pace"], "stopping") == (
+        "x: 1/4 tasks, 0/3 evaluations, 1 failed, waiting: task: pace (stopping)"
+    )
+
+
+def test_a_board_fits_a_narrow_terminal_and_shows_names_as_they_are() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    console.print(board("a [red]name[/x]", tally(task(4), judge()), ["task: pace · " + "k" * 200], "[bold]"))
+    told = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
+    assert "a [red]name[/x]  [bold]" in told
+    assert max(len(each) for each in told.splitlines()) <= 60
+
+
+def test_where_there_is_no_terminal_a_line_is_printed_every_ten_seconds() -> None:
+    file = io.StringIO()
+    display, seen = Display("x", Console(file=file)), tally(task(3))
+    with display.shown():
+        for second in range(25):
+            display.look(seen, [], float(second))
+    assert file.getvalue().splitlines() == ["x: 0/3 tasks"] * 2
+
+
+def summary(status: Status, ok: int, **failed: int) -> Summary:
+    row = ExperimentRow(
+        1,
+        "x",
+        1,
+        "list",
+        3,
+        True,
+        1,
+        {},
+        None,
+        status,
+        None,
+        None,
+        1,
+        None,
+        0,
+        0,  # type: ignore[arg-type]
+    )
+    runs = {OK: ok, **{ResultStatus(name): count for name, count in failed.items()}}
+    return Summary(row, Counts(3, runs), ())
+
+
+@pytest.mark.parametrize(
+    ("told", "failures", "code"),
+    [
+        (summary(Status.COMPLETED, 3), [], Code.DONE),
+        (summary(Status.COMPLETED, 2, parked=1), [Failure(None, PARKED, "rate", 1)], Code.PARKED),
+        (summary(Status.COMPLETED, 2, invalid=1), [Failure(None, INVALID, "invalid_row", 1)], Code.ERRORS),
+        (summary(Status.COMPLETED, 1, error=1, parked=1), [Failure(None, PARKED, "", 1), Failure(None, ERROR, "", 1)],
+         Code.ERRORS),
+        (summary(Status.COMPLETED, 3), [Failure("judge", ERROR, "KeyError", 1)], Code.ERRORS),
+        (summary(Status.COMPLETED, 3), [Failure("judge", PARKED, "rate", 1)], Code.PARKED),
+        (summary(Status.STOPPED, 2), [], Code.STOPPED),
+        (summary(Status.ERROR, 2), [], Code.BROKEN_OFF),
+        (summary(Status.BLOCKED, 2), [], Code.BLOCKED),
+        (summary(Status.RUNNING, 3), [], Code.FAILED),
+    ],
+)  # fmt: skip
+def test_the_exit_code_says_how_it_ended(told: Summary, failures: list[Failure], code: Code) -> None:
+    assert code_of(told, failures) is code
+
+
+def test_every_exit_code_has_a_meaning() -> None:
+    assert set(MEANINGS) == set(Code)

@@ -1,0 +1,284 @@
+"""`tidegate experiment run` and `resume`: an experiment to its end, whatever happened before, told by the exit code."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from tests.cli.experiment.commands import Place
+
+
+def test_a_run_answers_and_judges_every_row_and_says_so(place: Place) -> None:
+    place.doubles(20)
+    done = place.process("run", "my_eval.py:experiment")
+    assert done.code == 0, done.err
+    assert done.out.splitlines()[0] == "doubles: COMPLETED: 20 rows × 2, 40 answered"
+    judge = next(line for line in done.out.splitlines() if line.startswith("judge"))
+    assert judge.split() == ["judge", "1.000", "40", "0"]
+    assert "0 429s absorbed, wall time 0:0" in done.out
+    assert done.err == ""
+    assert (place.path / "tidegate.db").is_file()
+
+
+@pytest.mark.parametrize("words", [("run", "my_eval"), ("run", "my_eval.py"), ("resume", "doubles"), ("resume", "1")])
+def test_what_is_done_is_not_done_again(place: Place, words: tuple[str, ...]) -> None:
+    place.doubles(5)
+    place.write(
+        "my_eval.py",
+        (place.path / "my_eval.py").read_text() + "\nwith open('imports', 'a') as file:\n    file.write('x')\n",
+    )
+    assert place.run("run", "my_eval.py").code == 0
+    before = place.run("export", "doubles").out
+    done = place.process(*(f"{word}:experiment" if word == "my_eval" else word for word in words))
+    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 5 rows × 2, 10 answered")
+    assert place.run("export", "doubles").out == before
+    assert (place.path / "imports").read_text() == "xx"
+
+
+def test_the_database_is_where_the_option_or_the_variable_says(place: Place) -> None:
+    place.doubles(2)
+    assert place.run("run", "my_eval.py", "--db", "one.db").code == 0
+    assert place.run("run", "my_eval.py", TIDEGATE_DB="sqlite:///two.db").code == 0
+    assert sorted(path.name for path in place.path.glob("*.db")) == ["one.db", "two.db"]
+
+
+FAILING = """
+from tidegate.runner import Experiment
+
+
+def answer(row):
+    if row["n"] == 3:
+        raise ValueError("three, with the key sk-0123456789abcdef0123456789")
+    return row["n"]
+
+
+def judge(row, output):
+    if output == 4:
+        raise KeyError("four")
+    return {"right": 1 if output else 0, "tone": "warm" if output % 2 else "cold"}
+
+
+experiment = Experiment("failing", "rows.jsonl", answer, [judge])
+"""
+
+
+def test_a_failure_is_no_score_and_the_exit_code_says_that_there_were_some(place: Place) -> None:
+    place.rows(6)
+    place.write("my_eval.py", FAILING)
+    done = place.run("run", "my_eval.py")
+    assert done.code == 3
+    assert done.out.splitlines()[0] == "failing: COMPLETED: 6 rows, 5 answered, 1 failed"
+    lines = [line.split() for line in done.out.splitlines()]
+    # Of rows 0, 1, 2 and 5, whose scores are 0, 1, 1 and 1: the two that failed are in no mean.
+    assert ["judge.right", "0.750", "4", "0"] in lines
+    assert ["judge.tone", "–", "0", "0", "cold", "2,", "warm", "2"] in lines
+    assert ["task", "error", "ValueError", "1"] in lines
+    assert ["judge", "error", "KeyError", "1"] in lines
+    assert "sk-0123456789abcdef" not in place.run("show", "failing").out
+    told = place.shown("failing")
+    assert told["runs"] == {"ok": 5, "error": 1, "parked": 0, "invalid": 0}
+    assert told["evaluations"] == {"judge": {"ok": 4, "error": 1, "parked": 0, "invalid": 0}}
+    assert told["failures"][0] == {"stage": "task", "status": "error", "kind": "ValueError", "count": 1}
+
+
+def test_what_failed_is_tried_again_by_a_resume_and_nothing_else_is(place: Place) -> None:
+    place.rows(6)
+    place.write("my_eval.py", FAILING)
+    assert place.run("run", "my_eval.py").code == 3
+    mended = FAILING.replace('row["n"] == 3', 'row["n"] == 99').replace("output == 4", "output == 99")
+    count = "with open('calls', 'a') as file:\n        file.write('x')\n    return row[\"n\"]\n"
+    place.write("my_eval.py", mended.replace('return row["n"]\n', count))
+    done = place.run("resume", "failing")
+    assert (done.code, done.out.splitlines()[0]) == (0, "failing: COMPLETED: 6 rows, 6 answered")
+    assert (place.path / "calls").read_text() == "x"
+
+
+def test_a_malformed_row_is_recorded_with_its_line_and_the_run_goes_on(place: Place) -> None:
+    place.doubles(3)
+    lines = (place.path / "rows.jsonl").read_text().splitlines()
+    place.write("rows.jsonl", "\n".join([lines[0], '{"n": 1', lines[2]]))
+    done = place.run("run", "my_eval.py")
+    assert done.code == 3
+    assert done.out.splitlines()[0] == "doubles: COMPLETED: 3 rows × 2, 4 answered, 2 invalid"
+    exported = [json.loads(line) for line in place.run("export", "doubles").out.splitlines()]
+    invalid = [run for run in exported if run["status"] == "invalid"]
+    assert [run["id"] for run in invalid] == ["1", "1"]
+    assert "not JSON" in invalid[0]["error"]
+    assert "line 2" in invalid[0]["error"]
+
+
+def test_an_output_that_was_not_declared_is_an_error_with_its_name(place: Place) -> None:
+    place.rows(2)
+    place.write(
+        "my_eval.py",
+        "from tidegate.runner import Evaluator, Experiment\n"
+        "experiment = Experiment('odd', 'rows.jsonl', lambda row: 1,\n"
+        "    [Evaluator(lambda row, output: {'wright': 1}, name='judge', outputs=['right'])])\n",
+    )
+    done = place.run("run", "my_eval.py")
+    assert done.code == 3
+    exported = json.loads(place.run("export", "odd").out.splitlines()[0])
+    told = exported["evaluations"]["judge"]["right"]
+    assert told["status"] == "error"
+    assert "score" not in told
+    assert "unknown output 'wright'" in told["error"]
+
+
+def test_rows_of_one_id_break_the_run_off_with_both_lines(place: Place) -> None:
+    place.doubles()
+    place.write("rows.jsonl", '{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n{"id": "a", "n": 3}\n')
+    done = place.run("run", "my_eval.py")
+    assert done.code == 7
+    assert "ERROR" in done.out.splitlines()[0]
+    assert "two rows have the id 'a': lines 1 and 3" in done.out.splitlines()[0]
+    assert place.shown()["last_error"].endswith("two rows have the id 'a': lines 1 and 3")
+
+
+def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(place: Place) -> None:
+    place.rows(50)
+    place.write(
+        "my_eval.py",
+        "from tidegate.runner import Experiment\n"
+        "def answer(row):\n    raise PermissionError('no')\n"
+        "experiment = Experiment('barred', 'rows.jsonl', answer, max_concurrency=1)\n",
+    )
+    done = place.run("run", "my_eval.py")
+    assert done.code == 7
+    assert "PermissionError" in place.shown("barred")["last_error"]
+    assert place.shown("barred")["runs"]["error"] == 5
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("nothing.py", "nothing.py: there is no such file"),
+        ("nothing.py:experiment", "nothing.py:experiment: there is no such file"),
+        ("no_such_module:experiment", "no_such_module:experiment: its import failed: ModuleNotFoundError"),
+        ("my_eval.py:other", "my_eval.py:other: it has no 'other'"),
+        ("my_eval.py:asyncio", "'asyncio' is a module, not an Experiment"),
+        ("broken.py", "broken.py: its import failed: SyntaxError"),
+        ("leaving.py", "leaving.py: its import failed: SystemExit: 0"),
+        ("nothing.yaml", "'nothing.yaml' is not usable: a readable file"),
+        ("bad.yaml", "bad.yaml, line 1, nmae: 'x' is not usable: there is no such field"),
+    ],
+)
+def test_code_that_is_not_there_is_one_clear_line_and_makes_no_database(
+    place: Place, source: str, complaint: str
+) -> None:
+    place.doubles()
+    place.write("broken.py", "experiment = (\n")
+    place.write("leaving.py", "raise SystemExit(0)\n")
+    place.write("bad.yaml", "nmae: x\n")
+    done = place.run("run", source)
+    assert done.code in (1, 2)
+    assert complaint in done.complaint
+    assert not (place.path / "tidegate.db").exists()
+
+
+def test_a_dataset_that_is_not_there_is_one_clear_line(place: Place) -> None:
+    place.doubles()
+    (place.path / "rows.jsonl").unlink()
+    done = place.run("run", "my_eval.py")
+    assert (done.code, done.complaint) == (1, "tidegate: the dataset rows.jsonl: there is no such file")
+    assert "no experiments yet" in place.run("list").out
+
+
+@pytest.mark.parametrize("command", [("run", "my_eval.py"), ("resume", "doubles"), ("list",), ("export", "doubles")])
+def test_a_database_that_does_not_answer_is_one_clear_line_without_its_password(
+    place: Place, command: tuple[str, ...]
+) -> None:
+    place.doubles()
+    done = place.run(*command, "--db", "postgresql://me:hidden@127.0.0.1:9/db")
+    assert done.code == 1
+    assert done.complaint.startswith("tidegate: postgresql://me:***@127.0.0.1:9/db: ")
+    assert "hidden" not in done.err
+
+
+def test_a_database_of_a_newer_schema_is_one_clear_line_and_is_left_as_it_is(place: Place) -> None:
+    place.doubles(2)
+    assert place.run("run", "my_eval.py").code == 0
+    with sqlite3.connect(place.path / "tidegate.db") as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        version = next(name for name in tables if "version" in name)
+        database.execute(f"UPDATE {version} SET version_num = '9999'")
+    database.close()
+    done = place.run("resume", "doubles")
+    assert done.code == 1
+    assert "the database has schema 9999" in done.complaint
+    assert "made by a newer one" in done.complaint
+
+
+def test_a_database_that_is_no_database_is_one_clear_line(place: Place) -> None:
+    place.doubles(2)
+    place.write("tidegate.db", "just some text, and long enough to be no header of any database at all\n" * 20)
+    done = place.run("run", "my_eval.py")
+    assert done.code == 1
+    assert "not a database" in done.complaint
+
+
+def test_code_that_is_gone_at_a_resume_is_one_clear_line_and_nothing_is_lost(place: Place) -> None:
+    place.doubles(4)
+    assert place.run("run", "my_eval.py").code == 0
+    (place.path / "my_eval.py").rename(place.path / "moved.py")
+    done = place.run("resume", "doubles")
+    assert done.code == 6
+    assert "my_eval.py:experiment: there is no such file" in done.complaint
+    assert place.shown()["runs"]["ok"] == 8
+    (place.path / "moved.py").rename(place.path / "my_eval.py")
+    assert place.run("resume", "doubles").code == 0
+
+
+def test_a_name_that_nobody_has_is_refused(place: Place) -> None:
+    place.doubles(2)
+    assert place.run("run", "my_eval.py").code == 0
+    for command in ("resume", "stop", "show", "export"):
+        done = place.run(command, "nobody")
+        assert (done.code, done.complaint) == (2, "tidegate: there is no experiment 'nobody' in this database")
+
+
+@pytest.mark.parametrize("command", ["resume", "stop", "show", "export", "list"])
+def test_looking_for_a_database_makes_none(place: Place, command: str) -> None:
+    done = place.run(command, *(["x"] if command != "list" else []))
+    assert done.code == 1
+    assert "there is no database 'tidegate.db'" in done.complaint
+    assert list(place.path.iterdir()) == []
+
+
+def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_is_there(place: Place) -> None:
+    place.doubles(2)
+    text = (place.path / "my_eval.py").read_text()
+    place.write("my_eval.py", text.replace("repetitions=2", "credentials=['NO_SUCH_KEY']"))
+    done = place.run("run", "my_eval.py")
+    assert done.code == 6
+    assert "credentials are missing: NO_SUCH_KEY is not set here" in done.complaint
+    told = place.shown()
+    assert (told["status"], told["last_error"]) == ("BLOCKED", "credentials are missing: NO_SUCH_KEY is not set here")
+    assert place.run("run", "my_eval.py", NO_SUCH_KEY="here").code == 0
+
+
+def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(place: Place) -> None:
+    place.doubles(4)
+    assert place.run("run", "my_eval.py").code == 0
+    with sqlite3.connect(place.path / "tidegate.db") as database:
+        orphaned = "SET status = 'RUNNING', claimed_by = 'dead', claimed_at = '2020-01-01 00:00:00.000'"
+        database.execute(f"UPDATE tidegate_execution_configs {orphaned}")
+        database.execute("DELETE FROM tidegate_runs WHERE ordinal = 3")
+        database.execute("UPDATE tidegate_execution_configs SET low_water = 0, task_water = 0")
+    database.close()
+    (place.path / "my_eval.py").rename(place.path / "moved.py")
+    assert place.run("resume", "doubles").code == 6
+    told = place.shown()
+    assert (told["status"], "there is no such file" in told["last_error"]) == ("BLOCKED", True)
+    (place.path / "moved.py").rename(place.path / "my_eval.py")
+    done = place.run("resume", "doubles")
+    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 4 rows × 2, 8 answered")
+
+
+def test_code_with_a_loop_of_its_own_can_be_run_and_resumed(place: Place) -> None:
+    place.doubles(2)
+    text = (place.path / "my_eval.py").read_text()
+    place.write("my_eval.py", text + "\nasyncio.run(asyncio.sleep(0))\n")
+    assert place.run("run", "my_eval.py").code == 0
+    assert place.run("resume", "doubles").code == 0

@@ -1,0 +1,132 @@
+"""Who stops a run, and what stays: signals at its own terminal, and `stop` from another process."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests.cli.experiment.commands import Place
+
+ROWS = 400
+
+
+def underway(place: Place, process: subprocess.Popen[str]) -> None:
+    """Returns once answers are durable; fails where the process ends before."""
+    for _ in range(600):
+        assert process.poll() is None, process.communicate()
+        if (place.path / "tidegate.db").exists() and place.run("list").code == 0:
+            listed = place.run("list", "--json").out
+            found = re.search(r'"ok": (\d+)', listed)
+            if found is not None and int(found[1]) > 0:
+                return
+        time.sleep(0.05)
+    raise AssertionError("nothing was answered")
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    return process.returncode, out, err
+
+
+def test_an_interrupt_lets_finish_what_is_under_way_and_stops(place: Place) -> None:
+    place.doubles(ROWS, seconds=0.5)
+    with place.started("run", "my_eval.py") as process:
+        underway(place, process)
+        process.send_signal(signal.SIGINT)
+        code, out, err = ended(process)
+    assert code == 5
+    assert "stopping: what is under way may finish (30 s); Ctrl-C again cancels it" in err
+    assert out.splitlines()[0].startswith("doubles: STOPPED: ")
+    assert "`tidegate experiment resume doubles` goes on" in out
+    told = place.shown()
+    assert (told["status"], told["runs"]["error"]) == ("STOPPED", 0)
+    assert told["runs"]["ok"] >= 20, "what was under way was not kept"
+    assert told["untried"] > 0
+
+
+def test_a_second_interrupt_cancels_what_is_under_way(place: Place) -> None:
+    place.doubles(ROWS, seconds=0.2)
+    # From the second row on it hangs: only a cancellation ends it.
+    text = (place.path / "my_eval.py").read_text()
+    place.write("my_eval.py", text.replace("asyncio.sleep(0.2)", "asyncio.sleep(0 if row['n'] < 1 else 3600)"))
+    with place.started("run", "my_eval.py") as process:
+        underway(place, process)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while "Ctrl-C again" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        code, out, _ = ended(process)
+    assert code == 5
+    assert out.splitlines()[0].startswith(f"doubles: STOPPED: {ROWS} rows × 2, 2 answered, {ROWS * 2 - 2} not tried")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_termination_keeps_the_claim_and_what_was_under_way(place: Place, number: signal.Signals) -> None:
+    place.doubles(ROWS, seconds=0.5)
+    with place.started("run", "my_eval.py") as process:
+        underway(place, process)
+        process.send_signal(number)
+        code, _, err = ended(process)
+    assert code == 143
+    assert "the claim is kept" in err
+    told = place.shown()
+    assert (told["status"], told["runs"]["error"]) == ("RUNNING", 0)
+    assert told["runs"]["ok"] >= 20
+    assert "whose process is gone" in place.run("show", "doubles").out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ended_the_process_a_resume_goes_on_at_once(place: Place, number: signal.Signals) -> None:
+    place.doubles(60, seconds=0.1)
+    with place.started("run", "my_eval.py") as process:
+        underway(place, process)
+        process.send_signal(number)
+        process.wait(timeout=60)
+    done = place.process("resume", "doubles")
+    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 60 rows × 2, 120 answered")
+    # A claim that had to go stale first would have been waited for.
+    assert "is claimed by" not in done.err
+
+
+def test_a_stop_from_elsewhere_ends_the_run_and_a_second_one_says_that_it_is_so(place: Place) -> None:
+    place.doubles(4)
+    assert place.run("run", "my_eval.py").code == 0
+    said = place.run("stop", "doubles")
+    assert (said.code, said.out) == (0, "doubles is not running: it is COMPLETED\n")
+
+
+def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Place) -> None:
+    place.doubles(ROWS, seconds=0.2)
+    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
+        underway(place, process)
+        said = place.run("stop", "doubles")
+        assert said.code == 0
+        assert "doubles is stopped: replica" in said.out
+        again = place.run("stop", "doubles")
+        assert (again.code, again.out) == (0, "doubles is not running: it is STOPPED\n")
+        code, out, _ = ended(process)
+    assert code == 5
+    assert out.splitlines()[0].startswith("doubles: STOPPED: ")
+    cooling = place.run("resume", "doubles")
+    assert cooling.code == 1
+    assert "was stopped or resumed a moment ago" in cooling.complaint
+
+
+def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
+    place.doubles(ROWS, seconds=0.5)
+    with place.started("run", "my_eval.py") as process:
+        underway(place, process)
+        with place.started("resume", "doubles") as second:
+            assert second.stderr is not None
+            said = second.stderr.readline()
+        assert re.match(r"doubles is claimed by replica [\w-]+, heard of \d+ s ago: it is taken over if ", said), said
+        shown = place.run("show", "doubles").out
+        assert "run by replica" in shown
+        process.send_signal(signal.SIGINT)
+        assert ended(process)[0] == 5
