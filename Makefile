@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 lint format bench bench-makespan bench-overhead bench-waiters bench-peers frameworks suites clean
+.PHONY: demo test test-openai2 chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-runner frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -15,6 +15,10 @@ test: $(ENVS)/test/ready test-openai2
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
+
+# Experiments through kills, outages and pauses, as long as they must be to be believed: minutes.
+chaos: $(ENVS)/test/ready
+	$(ENVS)/test/bin/python -m pytest -n 2 -m "chaos or not chaos" tests/chaos
 
 lint: $(ENVS)/lint/ready
 	$(ENVS)/lint/bin/ruff check
@@ -32,7 +36,7 @@ bench: $(ENVS)/bench/ready
 bench-makespan: $(ENVS)/bench/ready
 	$(ENVS)/bench/bin/python -m bench.lab --http --family headers $(if $(SEEDS),--seeds $(SEEDS))
 
-bench-overhead bench-waiters bench-peers: bench-%: $(ENVS)/test/ready
+bench-overhead bench-waiters bench-peers bench-runner: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
 
 frameworks: $(ENVS)/test/ready

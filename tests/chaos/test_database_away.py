@@ -1,0 +1,35 @@
+"""PostgreSQL stopped in the middle of a run: the run goes on, nothing is lost, and nothing is asked twice."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from tests.chaos.processes import SOURCE, Scene, durable, everything, status, until
+from tests.postgres import Server
+
+
+@pytest.mark.parametrize(("away", "rows"), [(2.0, 60), pytest.param(10.0, 500, marks=pytest.mark.chaos)])
+def test_a_run_goes_on_when_its_database_is_back(
+    scene_on_postgresql: Scene, server: Server, away: float, rows: int
+) -> None:
+    scene = scene_on_postgresql
+    scene.rows(rows)
+    with scene.command("run", f"{SOURCE}:e0") as process:
+        until(lambda: scene.lines() >= rows, "a sixth of the run", process)
+        server.stop()
+        try:
+            stopped_at, before = time.monotonic(), scene.admitted()
+            until(lambda: scene.admitted() > before, "calls that go on without a database", process)
+            # For how long it is away is what is tried here: nothing is waited for.
+            time.sleep(max(0.0, stopped_at + away - time.monotonic()))
+        finally:
+            server.start()
+        assert process.poll() is None, scene.said()
+        assert status(scene.place, "e0") == "RUNNING"
+        assert process.wait(600) == 0, scene.said()
+    assert status(scene.place, "e0") == "COMPLETED"
+    assert durable(scene.place, "e0") == Counter(everything(rows))
+    assert scene.admitted() == len(everything(rows))
