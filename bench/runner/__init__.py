@@ -1,0 +1,1 @@
+"""What the experiment runner costs: durable results a second, a million rows, many experiments at once."""
