@@ -13,7 +13,7 @@ import asyncio
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -23,7 +23,7 @@ import openai
 import wrapt
 
 from bench.common import PAIR_HEADER, Pairs, paired, spread, table
-from bench.loopback import PLENTY, chat, clients, sequential, unpatched
+from bench.loopback import PLENTY, Call, chat, clients, sequential, streamed, unpatched
 from tidegate.core.permit import Permit
 from tidegate.testing import Scenario, SimulatorProcess
 from tidegate.transports import httpx
@@ -54,13 +54,33 @@ async def _drive(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 async def _send(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     response = await wrapped(*args, **kwargs)
-    await response.aread()
+    if kwargs.get("stream") and "event-stream" in response.headers.get("content-type", ""):
+        response.stream = Passing(response.stream)
+    else:
+        await response.aread()
     return response
 
 
-async def against(plain: openai.AsyncOpenAI, other: openai.AsyncOpenAI, rounds: int) -> Pairs:
+class Passing(httpx2.AsyncByteStream):
+    """A stream that whoever wants to know of its end must put around another one; nothing is kept of it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Closes the other one."""
+        await self._stream.aclose()
+
+
+async def against(
+    plain: openai.AsyncOpenAI, other: openai.AsyncOpenAI, rounds: int, ask: Callable[[openai.AsyncOpenAI], Call] = chat
+) -> Pairs:
     """CPU per call of two clients."""
-    blocks = sequential(chat(plain)), sequential(chat(other))
+    blocks = sequential(ask(plain)), sequential(ask(other))
     for block in blocks:
         await block(200)
     return await paired(*blocks, rounds=rounds, calls=50, seed=5)
@@ -105,6 +125,9 @@ async def measure(rounds: int) -> None:
             "plain again": await against(plain, again, rounds),
             "nothing decided": await against(fair, empty, rounds),
             "governed": await against(plain, governed, rounds),
+            "a stream, plain again": await against(plain, again, rounds, streamed),
+            "a stream, nothing decided": await against(fair, empty, rounds, streamed),
+            "a stream, governed": await against(plain, governed, rounds, streamed),
         }
         found = await steps(governed)
     table("CPU per call, one at a time", PAIR_HEADER, [pairs.row(name) for name, pairs in rows.items()])
