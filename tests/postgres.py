@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -59,7 +60,9 @@ class Server:
         self._folder = Path(tempfile.mkdtemp(prefix="tidegate-postgresql-"))
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
-        self._as = {"user": "nobody", "group": Path("/").stat().st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+        self._as: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            self._as = {"user": "nobody", "group": Path("/").stat().st_gid, "extra_groups": []}
         if self._as:
             shutil.chown(self._folder, "nobody")
         self._bin = self._reachable(binaries())

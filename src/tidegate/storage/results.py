@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Select, Table, and_, bindparam, delete, not_, select, tuple_
 
 from tidegate.storage.bodies import cleaned, encoded
-from tidegate.storage.bulk import arguments, put, unnested
+from tidegate.storage.bulk import execute, put, unnested
 from tidegate.storage.clock import now
 from tidegate.storage.database import Database
 from tidegate.storage.schema import OK, annotation_rows, execution_configs, logs, not_ok, runs
@@ -37,7 +37,7 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
     lost = frozenset(result.experiment_id for result in batch if newest.get(result.experiment_id) != result.epoch)
     for statement, values in _statements(sqlite, [one for one in batch if one.experiment_id not in lost]):
         if values:
-            connection.execute(statement, arguments(sqlite, values))
+            execute(connection, sqlite, statement, values)
     return lost
 
 
