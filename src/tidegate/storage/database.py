@@ -37,7 +37,7 @@ a batch would keep its claim from everybody until it wakes."""
 CONNECT_SECONDS = 10
 """libpq's `connect_timeout`; it would wait for ever by itself."""
 
-SQLITE_ARGUMENTS = {"isolation_level": None, "timeout": LOCK_SECONDS}
+SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
 SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     # A commit is on the disk when it returns: in WAL mode NORMAL would lose the last ones with the power.
@@ -113,15 +113,10 @@ class Database:
             raise StoreError(f"{self.shown}: {error}") from error
 
     def _opened(self, url: URL) -> AsyncEngine:
-        given: dict[str, Any] = (
-            SQLITE_ARGUMENTS
-            if self.sqlite
-            # A prepared statement would keep the plan that was made for a smaller table.
-            else {"connect_timeout": CONNECT_SECONDS, "application_name": "tidegate", "prepare_threshold": None}
-        )
         # What an engine was given it shows to whoever prints it, but for the password before the host.
         secrets = {name: url.query[name] for name in SECRETS if name in url.query}
         try:
+            given: dict[str, Any] = SQLITE_ARGUMENTS if self.sqlite else _postgresql_arguments()
             engine = create_async_engine(
                 url.difference_update_query(SECRETS),
                 connect_args={name: value for name, value in given.items() if name not in url.query} | secrets,
@@ -166,6 +161,23 @@ class WritingThread:
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self._engine.begin() as connection:
             return work(connection)
+
+
+def _postgresql_arguments() -> dict[str, Any]:
+    from psycopg import adapters
+    from psycopg.adapt import AdaptersMap
+    from psycopg.types.array import ListBinaryDumper
+
+    # As text, every quote in an array is escaped by a regular expression: a second for an answer of megabytes.
+    adapting = AdaptersMap(adapters)
+    adapting.register_dumper(list, ListBinaryDumper)
+    return {
+        "connect_timeout": CONNECT_SECONDS,
+        "application_name": "tidegate",
+        # A prepared statement would keep the plan that was made for a smaller table.
+        "prepare_threshold": None,
+        "context": adapting,
+    }
 
 
 def _settler(statements: tuple[str, ...]) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, and_, select, update
 
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
-from tidegate.storage.bodies import canonical, cleaned, digest
+from tidegate.storage.bodies import canonical, cleaned, digest, shortened
 from tidegate.storage.bulk import execute, listed, put
 from tidegate.storage.database import Database
 from tidegate.storage.schema import contents, dataset_rows, datasets
@@ -42,10 +42,13 @@ async def add_rows(database: Database, dataset_id: int, rows: Sequence[NewRow]) 
     await database.transacted(partial(_add, database.sqlite, dataset_id, stored, values))
 
 
-async def complete_dataset(database: Database, dataset_id: int) -> None:
-    """Notes that every row is there."""
-    completed = update(datasets).where(datasets.c.id == dataset_id).values(complete=True)
-    await database.acted(lambda connection: connection.execute(completed))
+async def complete_dataset(database: Database, dataset_id: int, rows: int | None) -> None:
+    """Notes that every row is there, which are `rows` where that is known."""
+    one = datasets.c
+    whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
+    completed = update(datasets).where(whole).values(complete=True)
+    if not await database.acted(lambda connection: connection.execute(completed).rowcount) and rows is not None:
+        raise DatasetChanged(ordinal=rows, gone=True)
 
 
 async def _there_already(database: Database, dataset_id: int, values: Sequence[Values]) -> bool:
@@ -95,7 +98,7 @@ def _values(dataset_id: int, row: NewRow, bodies: dict[bytes, str]) -> dict[str,
     return {
         "dataset_id": dataset_id,
         "ordinal": row.ordinal,
-        "name": cleaned(row.name),
+        "name": shortened(row.name),
         "digest": key,
         "invalid": None if invalid is None else cleaned(invalid),
         "line": row.line,

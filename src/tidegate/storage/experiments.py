@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
 
 from tidegate.errors import LeaseLost
-from tidegate.storage.bodies import cleaned, decoded, encoded
+from tidegate.storage.bodies import cleaned, decoded, encoded, shortened
 from tidegate.storage.bulk import insert_into
 from tidegate.storage.clock import since
 from tidegate.storage.database import Database
@@ -20,8 +20,8 @@ async def create(
     database: Database, name: str, spec: Mapping[str, JSON], repetitions: int, source: str
 ) -> ExperimentRow:
     """The experiment of that name: made with an empty dataset, or the one there is, as it is."""
-    named = EXPERIMENTS.where(experiments.c.name == cleaned(name))
-    values = {"name": cleaned(name), "spec": encoded(spec), "repetitions": repetitions}
+    named = EXPERIMENTS.where(experiments.c.name == shortened(name))
+    values = {"name": shortened(name), "spec": encoded(spec), "repetitions": repetitions}
 
     def work(connection: Connection) -> ExperimentRow:
         made = _one(connection, named)
@@ -38,7 +38,7 @@ async def find(database: Database, name_or_id: str | int) -> ExperimentRow | Non
     """The experiment of that name or number; a text that is no name may be a number."""
     async with database.reading() as connection:
         if isinstance(name_or_id, str):
-            named = await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.name == cleaned(name_or_id)))
+            named = await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.name == shortened(name_or_id)))
             if named is not None or not (name_or_id.isascii() and name_or_id.isdecimal() and len(name_or_id) < 19):
                 return named
         return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))

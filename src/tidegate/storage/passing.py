@@ -12,8 +12,9 @@ PASSING = frozenset({"25P03", "40001", "40P01", "53100", "53300", "55P03", "5701
 cancelled by somebody, shutdown, crash, starting, idle too long (PostgreSQL, appendix A). Class 08 are lost connections.
 """
 
-SQLITE_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_PROTOCOL")
-"""Primary codes that pass: a lock was not had, the disk is full for now (SQLite, "Result and Error Codes")."""
+SQLITE_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")
+"""Codes that pass: a lock was not had, or the disk is full, which of a quota is told as a failed write (SQLite, "Result
+and Error Codes")."""
 
 REFUSALS = (
     ("28P01", re.compile(r'password authentication failed for user "|no password supplied')),
