@@ -62,7 +62,7 @@ async def test_an_experiment_is_found_by_name_and_by_number(store: Store) -> Non
     found = await store.find(str(made.id))
     assert found is not None
     assert found.id == named.id
-    for unknown in ("cities", 77, "77", "٧", "9" * 40, ""):
+    for unknown in ("cities", 77, "77", "٧", "9" * 40, "", 2**63, -1, 10**5000):
         assert await store.find(unknown) is None
 
 

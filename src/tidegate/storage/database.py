@@ -11,47 +11,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from sqlalchemy import URL, Connection, create_engine, event
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.errors import StoreError
+from tidegate.storage.engines import plain_engine, shared_engine
 from tidegate.storage.passing import passes
-from tidegate.storage.urls import SECRETS, shown
+from tidegate.storage.urls import shown
 
 T = TypeVar("T")
-
-CONNECTIONS = 5
-"""Kept open at the most (SQLAlchemy's `pool_size`); as many more may be had for a while."""
-
-LOCK_SECONDS = 30.0
-"""For how long SQLite waits for another process's transaction before it says "database is locked"."""
-
-IDLE_SECONDS = 30.0
-"""After which PostgreSQL ends a transaction in which nothing happens: a replica that has gone to sleep in the middle of
-a batch would keep its claim from everybody until it wakes."""
-
-CONNECT_SECONDS = 10
-"""libpq's `connect_timeout`; it would wait for ever by itself."""
-
-SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
-SQLITE_PRAGMAS = (
-    "PRAGMA foreign_keys = ON",
-    # A commit is on the disk when it returns: in WAL mode NORMAL would lose the last ones with the power.
-    "PRAGMA synchronous = FULL",
-    "PRAGMA cache_size = -16000",
-    "PRAGMA temp_store = MEMORY",
-)
-POSTGRESQL_SETTINGS = tuple(
-    # Every query of ours is a walk along an index and a look into others. While a table grows, the statistics say for a
-    # minute that it is empty, and a plan made for that reads the whole of it, page after page.
-    f"SET enable_{way} = off"
-    for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")
-)
-CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
 
 
 class Database:
@@ -61,8 +33,9 @@ class Database:
         self.shown = shown(url)
         self.sqlite = url.get_backend_name() == "sqlite"
         self.path = url.database or ""
-        self._engine = self._opened(url)
-        self._thread = WritingThread(url) if self.sqlite else None
+        self._engine = shared_engine(url)
+        self._plain_engine: Callable[[], Engine] = lambda: plain_engine(url)
+        self._thread = WritingThread(plain_engine(url)) if self.sqlite else None
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     def __repr__(self) -> str:
@@ -112,40 +85,24 @@ class Database:
         except SQLAlchemyError as error:
             raise StoreError(f"{self.shown}: {error}") from error
 
-    def _opened(self, url: URL) -> AsyncEngine:
-        # What an engine was given it shows to whoever prints it, but for the password before the host.
-        secrets = {name: url.query[name] for name in SECRETS if name in url.query}
+    @contextmanager
+    def plain(self) -> Iterator[Connection]:
+        """A transaction as `transacted` has it, for whoever is in a thread of his own, on a connection of its own."""
+        engine = self._plain_engine()
         try:
-            given: dict[str, Any] = SQLITE_ARGUMENTS if self.sqlite else _postgresql_arguments()
-            engine = create_async_engine(
-                url.difference_update_query(SECRETS),
-                connect_args={name: value for name, value in given.items() if name not in url.query} | secrets,
-                pool_size=CONNECTIONS,
-                max_overflow=CONNECTIONS,
-                hide_parameters=True,
-            )
-        except ModuleNotFoundError as error:
-            raise StoreError(f"{self.shown}: {error.name} is missing: {CURES[self.sqlite]}") from error
-        idle = f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000:.0f}"
-        settings = SQLITE_PRAGMAS if self.sqlite else (*POSTGRESQL_SETTINGS, idle)
-        event.listen(engine.sync_engine, "connect", _settler(settings))
-        return engine
+            with self.translated(), engine.begin() as connection:
+                yield connection
+        finally:
+            engine.dispose()
 
 
 class WritingThread:
     """A thread with a connection of its own to an SQLite file, for transactions that are one visit each."""
 
-    def __init__(self, url: URL) -> None:
-        given = {name: value for name, value in SQLITE_ARGUMENTS.items() if name not in url.query}
-        self._engine = create_engine(
-            url.set(drivername="sqlite+pysqlite"),
-            connect_args={**given, "check_same_thread": False},
-            hide_parameters=True,
-        )
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._thread = ThreadPoolExecutor(1, "tidegate-store")
         self._closed = False
-        event.listen(self._engine, "connect", _settler(SQLITE_PRAGMAS))
-        event.listen(self._engine, "begin", _begin)
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """What `work` returns, in a transaction; who is cancelled meanwhile does not learn how it ended."""
@@ -161,35 +118,3 @@ class WritingThread:
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self._engine.begin() as connection:
             return work(connection)
-
-
-def _postgresql_arguments() -> dict[str, Any]:
-    from psycopg import adapters
-    from psycopg.adapt import AdaptersMap
-    from psycopg.types.array import ListBinaryDumper
-
-    # As text, every quote in an array is escaped by a regular expression: a second for an answer of megabytes.
-    adapting = AdaptersMap(adapters)
-    adapting.register_dumper(list, ListBinaryDumper)
-    return {
-        "connect_timeout": CONNECT_SECONDS,
-        "application_name": "tidegate",
-        # A prepared statement would keep the plan that was made for a smaller table.
-        "prepare_threshold": None,
-        "context": adapting,
-    }
-
-
-def _settler(statements: tuple[str, ...]) -> Any:
-    def settle(connection: Any, record: object) -> None:
-        cursor = connection.cursor()
-        for statement in statements:
-            cursor.execute(statement)
-        cursor.close()
-        connection.commit()
-
-    return settle
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

@@ -41,6 +41,8 @@ async def find(database: Database, name_or_id: str | int) -> ExperimentRow | Non
             named = await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.name == shortened(name_or_id)))
             if named is not None or not (name_or_id.isascii() and name_or_id.isdecimal() and len(name_or_id) < 19):
                 return named
+        elif not 0 < name_or_id < 2**63:
+            return None
         return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
 
 
