@@ -83,10 +83,10 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(fresh: Fresh) -> AsyncIterator[Scene]:
+async def scene(fresh: Fresh, rates: tuple[float, float]) -> AsyncIterator[Scene]:
     """One scene, for a while."""
     registry = RateLimitRegistry()
-    fast, slow = Provider(FAST, registry), Provider(SLOW, registry)
+    fast, slow = (Provider(rate, registry) for rate in rates)
     settings = RunnerSettings(max_concurrency=SLOTS, grace=0.0)
     try:
         async with ExperimentRunner(fresh(), registry=registry, settings=settings, recover=False) as runner:
@@ -96,18 +96,18 @@ async def scene(fresh: Fresh) -> AsyncIterator[Scene]:
         await slow.close()
 
 
-async def sharing(fresh: Fresh, rows: int) -> Sharing:
-    """One round of each; `rows` are those of the fast experiment."""
-    async with scene(fresh) as one:
+async def sharing(fresh: Fresh, rows: int, rates: tuple[float, float] = (FAST, SLOW)) -> Sharing:
+    """One round of each; `rows` are those of the fast experiment, `rates` the two providers' calls a second."""
+    async with scene(fresh, rates) as one:
         alone = await _seconds(one, rows)
-    async with scene(fresh) as one:
+    async with scene(fresh, rates) as one:
         throttled = await one.runner.start(Experiment("slow", list(range(rows)), one.slow.asked_by("slow")))
         beside = await _seconds(one, rows)
         admitted_at = one.slow.truth().admitted_at
         one.runner.leave(throttled)
-    async with scene(fresh) as one:
+    async with scene(fresh, rates) as one:
         judged = await _seconds(one, rows, Evaluator(one.slow.asked_by("judge"), name="judge"))
-    async with scene(fresh) as one:
+    async with scene(fresh, rates) as one:
         pair = [Experiment(name, list(range(rows // 2)), one.fast.asked_by(name)) for name in ("a", "b")]
         await asyncio.gather(*map(one.runner.run, pair))
         order = [who.split()[0] for who in one.fast.truth().order]
