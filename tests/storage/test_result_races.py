@@ -148,10 +148,11 @@ async def test_who_sleeps_in_the_middle_of_a_batch_does_not_keep_the_claim_from_
     stale(postgresql, claim)
 
     async def batch() -> None:
-        async with sleeping._database.writing() as connection:
-            await connection.execute(text(f"SELECT epoch FROM {CONFIGS} FOR SHARE"))
-            taken.append(await asyncio.wait_for(awake.claim(claim.experiment_id, "b", STALE), 20))
-            await connection.execute(text("SELECT 1"))
+        with sleeping._database.translated():
+            async with sleeping._database._engine.begin() as connection:
+                await connection.execute(text(f"SELECT epoch FROM {CONFIGS} FOR SHARE"))
+                taken.append(await asyncio.wait_for(awake.claim(claim.experiment_id, "b", STALE), 20))
+                await connection.execute(text("SELECT 1"))
 
     taken: list[Claim | None] = []
     with pytest.raises(StoreError) as caught:

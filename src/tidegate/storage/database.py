@@ -1,6 +1,8 @@
 """One database's connections: how to read, how to write, and what its failures mean.
 
-On SQLite the writers of one process stand in one line here: those that met in the database would sleep in turns.
+On SQLite whatever writes is one visit to one thread. Statement by statement each would stand in line with all that the
+loop is busy with, and its transaction would keep the file from every other process meanwhile; two threads that met in
+the file would sleep in turns.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, create_engine, event
@@ -17,6 +19,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from tidegate.errors import StoreError
+from tidegate.storage.passing import passes
 from tidegate.storage.urls import SECRETS, shown
 
 T = TypeVar("T")
@@ -34,7 +37,7 @@ a batch would keep its claim from everybody until it wakes."""
 CONNECT_SECONDS = 10
 """libpq's `connect_timeout`; it would wait for ever by itself."""
 
-SQLITE_ARGUMENTS = {"isolation_level": None, "timeout": LOCK_SECONDS}
+SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
 SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     # A commit is on the disk when it returns: in WAL mode NORMAL would lose the last ones with the power.
@@ -48,13 +51,7 @@ POSTGRESQL_SETTINGS = tuple(
     f"SET enable_{way} = off"
     for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")
 )
-PASSING = frozenset({"25P03", "40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03", "57P05"})
-"""SQLSTATEs that pass: idle in a transaction, lost a race, too many connections, lock not available, shutdown, crash,
-starting, idle too long (PostgreSQL, appendix A). Class 08 are lost connections."""
-
 CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
-
-WRITING = "tidegate_writing"
 
 
 class Database:
@@ -67,7 +64,6 @@ class Database:
         self._engine = self._opened(url)
         self._thread = WritingThread(url) if self.sqlite else None
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._line = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"Database({self.shown!r})"
@@ -79,40 +75,29 @@ class Database:
             async with self._reading.connect() as connection:
                 yield connection
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: committed at the end, rolled back by an exception. On SQLite it has the write lock at once."""
-        with self.translated():
-            if not self.sqlite:
-                async with self._engine.begin() as connection:
-                    yield connection
-                return
-            async with self._line, self._engine.execution_options(**{WRITING: True}).begin() as connection:
-                yield connection
-
     async def transacted(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, in a transaction as `writing` has it.
+        """What `work` returns, in a transaction: committed at its end, rolled back by an exception.
 
-        On SQLite all of it is one visit to a thread. Each statement of `writing` is several, and every one of them
-        stands in line with whatever the loop is busy with: a batch of results would be durable a second later.
+        On SQLite it has the write lock at once.
         """
-        if self._thread is None:
-            async with self.writing() as connection:
-                return await connection.run_sync(work)
         with self.translated():
-            async with self._line:
+            if self._thread is not None:
                 return await self._thread.run(work)
+            async with self._engine.begin() as connection:
+                return await connection.run_sync(work)
 
-    def acting(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A connection for one statement that writes: where a statement is a transaction by itself, it is left so."""
-        return self.writing() if self.sqlite else self.reading()
+    async def acted(self, work: Callable[[Connection], T]) -> T:
+        """What `work` returns, which is one statement: where a statement is a transaction by itself, it is left so."""
+        if self._thread is not None:
+            return await self.transacted(work)
+        async with self.reading() as connection:
+            return await connection.run_sync(work)
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Closes every connection, for good."""
         await self._engine.dispose()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            await thread.close()
+        if self._thread is not None:
+            await self._thread.close()
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -128,15 +113,10 @@ class Database:
             raise StoreError(f"{self.shown}: {error}") from error
 
     def _opened(self, url: URL) -> AsyncEngine:
-        given: dict[str, Any] = (
-            SQLITE_ARGUMENTS
-            if self.sqlite
-            # A prepared statement would keep the plan that was made for a smaller table.
-            else {"connect_timeout": CONNECT_SECONDS, "application_name": "tidegate", "prepare_threshold": None}
-        )
         # What an engine was given it shows to whoever prints it, but for the password before the host.
         secrets = {name: url.query[name] for name in SECRETS if name in url.query}
         try:
+            given: dict[str, Any] = SQLITE_ARGUMENTS if self.sqlite else _postgresql_arguments()
             engine = create_async_engine(
                 url.difference_update_query(SECRETS),
                 connect_args={name: value for name, value in given.items() if name not in url.query} | secrets,
@@ -149,8 +129,6 @@ class Database:
         idle = f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000:.0f}"
         settings = SQLITE_PRAGMAS if self.sqlite else (*POSTGRESQL_SETTINGS, idle)
         event.listen(engine.sync_engine, "connect", _settler(settings))
-        if self.sqlite:
-            event.listen(engine.sync_engine, "begin", _begin)
         return engine
 
 
@@ -164,8 +142,8 @@ class WritingThread:
             connect_args={**given, "check_same_thread": False},
             hide_parameters=True,
         )
-        self._writing = self._engine.execution_options(**{WRITING: True})
         self._thread = ThreadPoolExecutor(1, "tidegate-store")
+        self._closed = False
         event.listen(self._engine, "connect", _settler(SQLITE_PRAGMAS))
         event.listen(self._engine, "begin", _begin)
 
@@ -175,26 +153,31 @@ class WritingThread:
 
     async def close(self) -> None:
         """Ends it, in its turn: whoever was cancelled while he waited has left it at work."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
-        self._thread.shutdown()
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
+            self._thread.shutdown()
 
     def _run(self, work: Callable[[Connection], T]) -> T:
-        with self._writing.begin() as connection:
+        with self._engine.begin() as connection:
             return work(connection)
 
 
-def passes(error: DBAPIError) -> bool:
-    """Whether the same call may succeed later: the connection was lost, the server is away, or a lock was not had."""
-    if error.connection_invalidated:
-        return True
-    state = getattr(error.orig, "sqlstate", None)
-    if state is not None:
-        return state in PASSING or str(state).startswith("08")
-    code = getattr(error.orig, "sqlite_errorname", None)
-    if code is not None:
-        return bool(code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")))
-    # Without a state: libpq could not connect.
-    return type(error.orig).__name__ == "OperationalError"
+def _postgresql_arguments() -> dict[str, Any]:
+    from psycopg import adapters
+    from psycopg.adapt import AdaptersMap
+    from psycopg.types.array import ListBinaryDumper
+
+    # As text, every quote in an array is escaped by a regular expression: a second for an answer of megabytes.
+    adapting = AdaptersMap(adapters)
+    adapting.register_dumper(list, ListBinaryDumper)
+    return {
+        "connect_timeout": CONNECT_SECONDS,
+        "application_name": "tidegate",
+        # A prepared statement would keep the plan that was made for a smaller table.
+        "prepare_threshold": None,
+        "context": adapting,
+    }
 
 
 def _settler(statements: tuple[str, ...]) -> Any:
@@ -209,5 +192,4 @@ def _settler(statements: tuple[str, ...]) -> Any:
 
 
 def _begin(connection: Connection) -> None:
-    if connection.get_execution_options().get(WRITING):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

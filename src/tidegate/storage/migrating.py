@@ -35,10 +35,7 @@ async def migrate(database: Database) -> None:
     async with database.reading() as connection:
         if await connection.run_sync(found) == HEAD:
             return
-    async with database.writing() as connection:
-        if not database.sqlite:
-            await connection.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
-        await connection.run_sync(_upgrade)
+    await database.transacted(_upgrade)
 
 
 def found(connection: Connection) -> str | None:
@@ -75,6 +72,8 @@ def _upgrade(connection: Connection) -> None:
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection
