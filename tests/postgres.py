@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import psycopg
 
@@ -49,6 +49,14 @@ def binaries() -> Path:
     )
 
 
+class _Identity(TypedDict, total=False):
+    """Whom a command runs as, in the words of subprocess; PostgreSQL refuses to run as root."""
+
+    user: str
+    group: int
+    extra_groups: list[str | int]
+
+
 class Server:
     """One cluster in a directory of its own. `stop` and `start` may follow each other; the port stays.
 
@@ -60,9 +68,9 @@ class Server:
         self._folder = Path(tempfile.mkdtemp(prefix="tidegate-postgresql-"))
         self._process: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
-        self._as: dict[str, Any] = {}
+        self._as = _Identity()
         if os.geteuid() == 0:
-            self._as = {"user": "nobody", "group": Path("/").stat().st_gid, "extra_groups": []}
+            self._as = _Identity(user="nobody", group=Path("/").stat().st_gid, extra_groups=[])
         if self._as:
             shutil.chown(self._folder, "nobody")
         self._bin = self._reachable(binaries())

@@ -1,6 +1,7 @@
-"""What the experiment runner costs: durable results a second, a million rows, many experiments at once.
+"""What the experiment runner costs: durable results a second, a million rows, many experiments at once, and who waits
+for whom.
 
-    python -m bench.runner [--only speed,million,live] [--databases SQLite,PostgreSQL] [--rows 1000000]
+    python -m bench.runner [--only speed,million,live,advisor] [--databases SQLite,PostgreSQL] [--rows 1000000]
 
 Databases are made in the folder for temporary files (TMPDIR), and commits are waited for until they are on its disk.
 """
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import Check, conclude, spread, table
-from bench.runner import live, million, speed
+from bench.runner import advisor, live, million, speed
 from bench.runner.places import PLACES, Fresh
 
 LEAST_RATE = {"SQLite": 1500.0, "PostgreSQL": 1000.0}
@@ -32,6 +33,12 @@ MOST_FIRST = 3.0
 
 MOST_LIVE = 2.0
 """What a dispatch may cost with 1,000 live experiments, times what it does with 10."""
+
+LEAST_SPEED = 0.98
+"""What an experiment keeps of its speed alone beside a throttled one, or with a throttled judge."""
+
+MOST_APART = 5.0
+"""Calls of any hundred by which two experiments on one key may differ."""
 
 Found = tuple[dict[str, Any], list[Check]]
 
@@ -92,12 +99,34 @@ def measure_live(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
     return {str(count): [asdict(one) for one in each] for count, each in costs.items()}, [check]
 
 
+def measure_advisor(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
+    """An experiment at 100 calls a second beside one at 1 a second, judged by it, and two on one key."""
+    found = [asyncio.run(advisor.sharing(fresh, given.calls)) for _ in range(given.rounds)]
+    rows = [
+        [f"{one.alone:.2f}", f"{one.beside:.2f}", f"{one.judged:.2f}", f"{one.slow_rate:.3f}", str(one.apart)]
+        for one in found
+    ]
+    header = ("alone s", "beside s", "tasks judged s", "slow one a second", "apart in 100")
+    table(f"{name}: {given.calls:,} calls at {advisor.FAST:g} a second", header, rows)
+    checks = [
+        Check("speed beside a throttled one", statistics.median(one.alone / one.beside for one in found), LEAST_SPEED,
+              at_least=True),
+        Check("speed of tasks with a throttled judge", statistics.median(one.alone / one.judged for one in found),
+              LEAST_SPEED, at_least=True),
+        Check("the throttled one's calls, of its limit", min(one.slow_rate for one in found) / advisor.SLOW,
+              LEAST_SPEED, at_least=True),
+        Check("two on one key: apart in any hundred", max(one.apart for one in found), MOST_APART),
+    ]  # fmt: skip
+    return {"rounds": [asdict(one) for one in found]}, checks
+
+
 MEASURES: dict[str, tuple[Callable[[str, Fresh, argparse.Namespace], Found], Sequence[str]]] = {
     "speed": (measure_speed, tuple(PLACES)),
     "live": (measure_live, ("SQLite",)),
+    "advisor": (measure_advisor, ("SQLite",)),
     "million": (measure_million, tuple(PLACES)),
 }
-"""What is measured, and on which databases: what the dispatcher costs is no database's affair."""
+"""What is measured, and on which databases: what the dispatcher does is no database's affair."""
 
 
 def chosen(parser: argparse.ArgumentParser, words: str, known: Sequence[str]) -> list[str]:
@@ -115,6 +144,7 @@ def main() -> int:
     parser.add_argument("--databases", default=",".join(PLACES), help="some of: %(default)s")
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the long run (default 1,000,000)")
     parser.add_argument("--items", type=int, default=20_000, help="rows of a run whose rate is taken (default 20,000)")
+    parser.add_argument("--calls", type=int, default=1000, help="calls of the advised experiment (default 1,000)")
     parser.add_argument("--live-items", type=int, default=50_000, help="rows of all the live ones (default 50,000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each kind, but for the long one (default 3)")
     given = parser.parse_args()

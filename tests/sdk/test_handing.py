@@ -163,8 +163,7 @@ def test_the_failure_of_a_probe_comes_straight_back_and_is_nobodys_attempt() -> 
     settings = tidegate.Settings(breaker_threshold=1, breaker_cooldown=0.01, max_wait=5.0)
     with Simulator(scenario) as provider:
         registry = tidegate.RateLimitRegistry(settings)
-        client = registry.wrap(make("openai", provider.url, max_retries=0))
-        with handing(registry) as hand:
+        with registry.wrap(make("openai", provider.url, max_retries=0)) as client, handing(registry) as hand:
             outcome_of("openai", client)
         (key,) = hand.keys
         asked = threading.Event()
@@ -172,8 +171,7 @@ def test_the_failure_of_a_probe_comes_straight_back_and_is_nobodys_attempt() -> 
             asked.wait(0.005)
         assert isinstance(permit, tidegate.Permit)
         assert permit.probe
-        client = registry.wrap(make("openai", provider.url, max_retries=2))
-        with handing(registry, permit) as hand:
+        with registry.wrap(make("openai", provider.url, max_retries=2)) as client, handing(registry, permit) as hand:
             error = outcome_of("openai", client)
         truth = provider.truth()
     assert type(error).__name__ == "InternalServerError"
