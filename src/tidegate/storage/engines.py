@@ -97,6 +97,7 @@ def _postgresql_arguments() -> dict[str, Any]:
     return {
         "connect_timeout": CONNECT_SECONDS,
         "application_name": "tidegate",
+        "client_encoding": "UTF8",
         # A prepared statement would keep the plan that was made for a smaller table.
         "prepare_threshold": None,
         "context": adapting,

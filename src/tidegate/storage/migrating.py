@@ -38,6 +38,10 @@ async def migrate(database: Database) -> None:
     if database.sqlite:
         await _prepare(database)
     async with database.reading() as connection:
+        if not database.sqlite:
+            encoding = (await connection.execute(text("SHOW server_encoding"))).scalar_one()
+            if encoding != "UTF8":
+                raise StoreError(f"{database.shown}: its encoding is {encoding}; only UTF8 has every character")
         if await connection.run_sync(found) == HEAD:
             return
     await asyncio.to_thread(_upgrade_in_turn, database)
