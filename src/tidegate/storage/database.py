@@ -8,7 +8,7 @@ the file would sleep in turns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
@@ -37,6 +37,7 @@ class Database:
         self._plain_engine: Callable[[], Engine] = lambda: plain_engine(url)
         self._thread = WritingThread(plain_engine(url)) if self.sqlite else None
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._lending: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
         return f"Database({self.shown!r})"
@@ -45,7 +46,7 @@ class Database:
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection on which each statement is for itself."""
         with self.translated():
-            async with self._reading.connect() as connection:
+            async with self._borrowed(self._reading) as connection:
                 yield connection
 
     async def transacted(self, work: Callable[[Connection], T]) -> T:
@@ -56,7 +57,7 @@ class Database:
         with self.translated():
             if self._thread is not None:
                 return await self._thread.run(work)
-            async with self._engine.begin() as connection:
+            async with self._borrowed(self._engine) as connection, connection.begin():
                 return await connection.run_sync(work)
 
     async def acted(self, work: Callable[[Connection], T]) -> T:
@@ -68,9 +69,37 @@ class Database:
 
     async def close(self) -> None:
         """Closes every connection, for good."""
+        while self._lending:
+            await asyncio.wait(self._lending)
         await self._engine.dispose()
         if self._thread is not None:
             await self._thread.close()
+
+    @asynccontextmanager
+    async def _borrowed(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        """A connection of the pool's. Who is cancelled while he gets it, or gives it back, does not keep it: a pool
+        forgets what a cancelled checkout had taken out.
+        """
+        getting = self._lent(engine.connect().start())
+        try:
+            connection = await asyncio.shield(getting)
+        except asyncio.CancelledError:
+            getting.add_done_callback(self._returned)
+            raise
+        try:
+            yield connection
+        finally:
+            await asyncio.shield(self._lent(connection.close()))
+
+    def _lent(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(step)
+        self._lending.add(task)
+        task.add_done_callback(self._lending.discard)
+        return task
+
+    def _returned(self, getting: asyncio.Task[AsyncConnection]) -> None:
+        if not getting.cancelled() and getting.exception() is None:
+            self._lent(getting.result().close())
 
     @contextmanager
     def translated(self) -> Iterator[None]:
