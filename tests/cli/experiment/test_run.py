@@ -162,7 +162,10 @@ def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(pl
     [
         ("nothing.py", "nothing.py: there is no such file"),
         ("nothing.py:experiment", "nothing.py:experiment: there is no such file"),
-        ("no_such_module:experiment", "no_such_module:experiment: its import failed: ModuleNotFoundError"),
+        (
+            "no_such_module:experiment",
+            "no_such_module:experiment: there is no such module; what is run is my_eval.py",
+        ),
         ("my_eval.py:other", "my_eval.py:other: it has no 'other'"),
         ("my_eval.py:asyncio", "'asyncio' is a module, not an Experiment"),
         ("broken.py", "broken.py: its import failed: SyntaxError"),

@@ -136,7 +136,7 @@ class Display:
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """Shows it for as long as the block lasts."""
-        if not self._console.is_terminal:
+        if not self._console.is_terminal or self._console.is_dumb_terminal:
             yield
             return
         # What the experiment prints stays on standard output; where both are one terminal, it goes above the picture.
