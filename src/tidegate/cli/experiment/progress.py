@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -32,8 +33,12 @@ MOST_WAITS = 6
 """Keys that are told at once: the others are counted."""
 
 
-BAR, LEAST_BAR, BESIDE = 30, 8, 48
+BAR, LEAST_BAR, BESIDE = 30, 8, 44
 """Columns of a bar, at the most and at the least, and of what stands beside it: narrower terminals have no bar."""
+
+
+ECHOED = 4
+"""Columns that stay free: what a terminal echoes of a Ctrl-C, or two, must not begin a new row under the picture."""
 
 
 def nothing(_key: str) -> str:
@@ -85,11 +90,12 @@ class Board(NamedTuple):
     ending: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(1, options.max_width - ECHOED)
         head = Text(self.name, style="bold", overflow="fold")
-        yield head.append(f"  {self.note}", style="yellow") if self.note else head
-        yield self._table(options.max_width - BESIDE)
+        yield Constrain(head.append(f"  {self.note}", style="yellow") if self.note else head, width)
+        yield Constrain(self._table(width - BESIDE), width)
         for each in self.waiting:
-            yield Text(f"waiting  {each}", style="dim", no_wrap=True, overflow="ellipsis")
+            yield Constrain(Text(f"waiting  {each}", style="dim", no_wrap=True, overflow="ellipsis"), width)
 
     def _table(self, room: int) -> Table:
         tally, bars = self.tally, room >= LEAST_BAR
