@@ -141,7 +141,7 @@ class TestClaims:
             assert claim is not None
             row = await alive.store.find(number)
             assert row is not None
-            alive._run(Experiment("e", rows(10), task), row, claim, again=False)
+            alive._lives.begin(Experiment("e", rows(10), task), row, claim, again=False)
             late.go.set()
             await paused.wait(number)
             assert (await alive.wait(number)).complete
@@ -294,7 +294,7 @@ class TestOrphans:
         async with runner_at(tmp_path) as looking:
             pass
         async with make(tmp_path, restore=restore, stale_after=0.01) as runner:
-            runner._ownership._recover = runner._take_up
+            runner._ownership._recover = runner._taking.take_up
             await asyncio.sleep(0.02)
             await runner._ownership.look()
             row = await runner.store.find(number)
