@@ -125,6 +125,10 @@ def require(holds: bool, field: str, value: object, bound: str) -> None:
         raise ConfigurationError(field, value, bound)
 
 
+class UnusableAnswer(Error):
+    """An answer that came and cannot be used, where another one may be: a runner tries what raises it again."""
+
+
 class ExperimentError(Error):
     """An experiment that cannot be run; `experiment` is what it was asked for by."""
 
