@@ -123,12 +123,6 @@ class Server:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def lock_out(self, role: str) -> None:
-        """Asks a role for its password from now on."""
-        rules = self._folder / "cluster" / "pg_hba.conf"
-        rules.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
-        self.sql("SELECT pg_reload_conf()")
-
     def _reachable(self, folder: Path) -> Path:
         """The binaries, copied where the server's user may not go to where they are."""
         tried = subprocess.run([shutil.which("test") or "test", "-x", folder / "postgres"], check=False, **self._as)

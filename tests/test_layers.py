@@ -57,7 +57,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "runner": (
         {*CORE, "storage", "calls", "default", "handing", "queues", "registries", "runner"},
         True,
-        {"anyio", "pydantic", "yaml", "openai", "anthropic", "google"},
+        {"pydantic", "yaml", "openai", "anthropic", "google"},
     ),
     "transports": (TRANSPORTS, True, {"wrapt"}),
     "clocks": ({"settings", "transports", "clocks"}, True, set()),

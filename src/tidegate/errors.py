@@ -96,7 +96,8 @@ class DuplicateRow(StoreError):
         self.name = name
         self.first_line = first_line
         self.line = line
-        super().__init__(f"two rows have the id {name!r}: lines {first_line} and {line}")
+        where = "" if first_line is None or line is None else f": lines {first_line} and {line}"
+        super().__init__(f"two rows have the id {name!r}{where}")
 
 
 class DatasetChanged(StoreError):
@@ -122,6 +123,10 @@ def require(holds: bool, field: str, value: object, bound: str) -> None:
     """Raises `ConfigurationError` unless it `holds`."""
     if not holds:
         raise ConfigurationError(field, value, bound)
+
+
+class UnusableAnswer(Error):
+    """An answer that came and cannot be used, where another one may be: a runner tries what raises it again."""
 
 
 class ExperimentError(Error):

@@ -128,7 +128,8 @@ def _held(held: Claim) -> ColumnElement[bool]:
 
 
 def _freed(status: Status) -> Update:
-    return update(execution_configs).values(status=status, claimed_at=None, claimed_by=None)
+    # An end is nobody's toggle: it asks for no cool-down, and leaves none of the toggle that it follows.
+    return update(execution_configs).values(status=status, claimed_at=None, claimed_by=None, cooldown_until=None)
 
 
 async def _changed(database: Database, act: Update) -> bool:

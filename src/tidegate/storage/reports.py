@@ -76,21 +76,23 @@ async def failures(database: Database, experiment_id: int) -> list[Failure]:
     """The kinds of what is not good: of tasks, then of each evaluator, the most frequent first."""
     run, one = runs.c, annotation_rows.c
     kind = func.coalesce(run.error_kind, "").label("kind")
-    of_runs = select(run.status, kind, func.count()).where(run.experiment_id == experiment_id, not_ok(runs))
+    of_runs = select(run.status, kind, func.count(), func.min(run.error)).where(
+        run.experiment_id == experiment_id, not_ok(runs)
+    )
     # One output stands for all of an eval item that failed.
+    of_item = (one.evaluator, one.status, func.coalesce(one.error_kind, "").label("kind"), one.ordinal, one.repetition)
     items = (
-        select(one.evaluator, one.status, func.coalesce(one.error_kind, "").label("kind"), one.ordinal, one.repetition)
+        select(*of_item, func.min(one.error).label("error"))
         .where(one.experiment_id == experiment_id, not_ok(annotation_rows))
-        .distinct()
+        .group_by(*of_item)
         .subquery()
     )
-    of_evals = select(items.c.evaluator, items.c.status, items.c.kind, func.count()).group_by(
-        items.c.evaluator, items.c.status, items.c.kind
-    )
+    kinds = (items.c.evaluator, items.c.status, items.c.kind)
+    of_evals = select(*kinds, func.count(), func.min(items.c.error)).group_by(*kinds)
     async with database.reading() as connection:
         failed = [(None, *row) for row in await connection.execute(of_runs.group_by(run.status, kind))]
         failed += [tuple(row) for row in await connection.execute(of_evals)]
-    found = [Failure(evaluator, ResultStatus(status), kind, count) for evaluator, status, kind, count in failed]
+    found = [Failure(evaluator, ResultStatus(status), *how_often) for evaluator, status, *how_often in failed]
     return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.kind))
 
 
