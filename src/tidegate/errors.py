@@ -101,13 +101,18 @@ class DuplicateRow(StoreError):
 
 
 class DatasetChanged(StoreError):
-    """The row `ordinal` (at `line` of its source) was stored before, with another name or content."""
+    """The row `ordinal` (at `line` of its source) was stored before, with another name or content.
 
-    def __init__(self, *, ordinal: int, line: int | None) -> None:
+    Where it is `gone`, the source ends before it now.
+    """
+
+    def __init__(self, *, ordinal: int, line: int | None = None, gone: bool = False) -> None:
         self.ordinal = ordinal
         self.line = line
+        self.gone = gone
         where = f"row {ordinal}" if line is None else f"line {line}"
-        super().__init__(f"the dataset has changed since it was read first: {where} is another row now")
+        what = "is no longer there" if gone else "is another row now"
+        super().__init__(f"the dataset has changed since it was read first: {where} {what}")
 
 
 class NotStorable(StoreError, ValueError):
@@ -118,6 +123,10 @@ def require(holds: bool, field: str, value: object, bound: str) -> None:
     """Raises `ConfigurationError` unless it `holds`."""
     if not holds:
         raise ConfigurationError(field, value, bound)
+
+
+class UnusableAnswer(Error):
+    """An answer that came and cannot be used, where another one may be: a runner tries what raises it again."""
 
 
 class ExperimentError(Error):

@@ -106,6 +106,11 @@ class Hand:
                 if not self._standing:
                     self._waited += now - self._since
 
+    @property
+    def standing(self) -> bool:
+        """Whether one of the work's calls waits in a queue now."""
+        return bool(self._standing)
+
     def waited(self) -> float:
         """Seconds for which the work has stood in queues, with at least one of its calls, until now."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.runner.scene import QUICK, Refused, Watch, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
-from tidegate.runner import Evaluator, Experiment, emit
+from tidegate.runner import Evaluator, Experiment, UnusableAnswer, emit
 from tidegate.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
@@ -232,6 +233,51 @@ class TestFailures:
         assert (summary.last_error or "").startswith("5 consecutive failures of bad (ValueError)")
         bad_score = next(score for score in summary.scores if score.evaluator == "bad")
         assert (bad_score.ok, bad_score.failed, bad_score.mean) == (0, 5, None)
+
+    @in_loop
+    async def test_an_unlucky_answer_of_a_judge_is_asked_for_again(self, tmp_path: Path) -> None:
+        asked: Counter[int] = Counter()
+
+        async def judge(row: Any, output: Any) -> float:
+            asked[row["n"]] += 1
+            if asked[row["n"]] < 3:
+                raise UnusableAnswer("the judge's answer is not one number: 'well…'")
+            return 1.0
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(20), Watch(), [judge]))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert summary.complete
+        assert {run.annotations[0][1].score for run in runs} == {1.0}
+        assert set(asked.values()) == {3}
+
+    @in_loop
+    async def test_a_judge_whose_answers_can_never_be_used_stops_the_run_with_the_reason(self, tmp_path: Path) -> None:
+        asked: Counter[int] = Counter()
+
+        async def judge(row: Any, output: Any) -> float:
+            asked[row["n"]] += 1
+            raise UnusableAnswer("not one number: 'well…'")
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(50), Watch(), [judge]))
+        assert summary.status is Status.ERROR
+        assert (
+            summary.last_error
+            == "5 consecutive failures of judge (UnusableAnswer): UnusableAnswer: not one number: 'well…'"
+        )
+        assert sorted(asked.values())[-5:] == [3] * 5
+        assert next(score for score in summary.scores).mean is None
+
+    @in_loop
+    async def test_what_may_pass_never_stops_a_run_however_often_it_happens(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> str:
+            raise ConnectionError("reset")
+
+        async with runner_at(tmp_path, max_concurrency=1, attempts=2) as runner:
+            summary = await runner.run(Experiment("e", rows(12), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {ERROR: 12}
+        assert summary.status is Status.COMPLETED
 
     @in_loop
     async def test_an_output_that_an_evaluator_did_not_declare_is_an_error_for_all_its_outputs(

@@ -98,8 +98,8 @@ class TestStop:
 
 async def warmed_up(runner: Any, number: int) -> None:
     """Ends the cool-down of a stop: it is what the database says."""
-    async with runner.store._database.writing() as connection:
-        await connection.execute(execution_configs.update().values(cooldown_until=None))
+    cooled = execution_configs.update().values(cooldown_until=None)
+    await runner.store._database.acted(lambda connection: connection.execute(cooled))
 
 
 class TestClaims:
@@ -141,7 +141,7 @@ class TestClaims:
             assert claim is not None
             row = await alive.store.find(number)
             assert row is not None
-            alive._run(Experiment("e", rows(10), task), row, claim, again=False)
+            alive._lives.begin(Experiment("e", rows(10), task), row, claim, again=False)
             late.go.set()
             await paused.wait(number)
             assert (await alive.wait(number)).complete
@@ -197,6 +197,72 @@ class TestClaims:
         assert first.complete
         assert second.complete
         assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_who_waited_for_a_claim_judges_what_was_answered_meanwhile(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, judge = Watch(), Watch(held=True)
+        experiment = Experiment("e", rows(12), task, [Evaluator(judge, name="judge")])
+        async with runner_at(tmp_path, stale_after=0.05) as late:
+            row = await late.store.create("e", experiment.spec(), 1, "rows")
+            early = make(tmp_path)
+            await early.start(experiment)
+            await judge.until(lambda: len(judge.calls) > 0 and len(task.calls) == 12)
+            await early.shutdown(0.0)
+
+            async def seen_before(*_: Any) -> Any:
+                return row
+
+            monkeypatch.setattr(late.store, "create", seen_before)
+            judge.go.set()
+            summary = await late.run(experiment)
+            assert summary.complete
+            runs = await stored(late.store, row.id)
+        assert set(task.calls.values()) == {1}
+        assert [[each.score for _, each in run.annotations] for run in runs] == [[n] for n in range(12)]
+
+    @in_loop
+    async def test_an_experiment_that_was_changed_between_its_runs_is_gone_through_again_for_what_is_new(
+        self, tmp_path: Path
+    ) -> None:
+        task, judge, second = Watch(), Watch(), Watch()
+        judges = [Evaluator(judge, name="judge")]
+        async with runner_at(tmp_path) as runner:
+            assert (await runner.run(Experiment("e", rows(10), task, judges))).complete
+            await warmed_up(runner, 1)
+            more = Experiment("e", rows(10), task, [*judges, Evaluator(second, name="second")], repetitions=2)
+            summary = await runner.run(more)
+            assert (summary.complete, summary.answered) == (True, 20)
+        assert set(task.calls.values()) == set(judge.calls.values()) == set(second.calls.values()) == {2}
+
+    @in_loop
+    async def test_a_repetition_too_many_does_not_stand_for_one_that_failed(self, tmp_path: Path) -> None:
+        calls: list[int] = []
+
+        async def answer(row: Any) -> int:
+            calls.append(row["n"])
+            if len(calls) != 2:
+                raise KeyError
+            return 1
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            first = await runner.run(Experiment("e", rows(1), answer, repetitions=2))
+            assert (first.answered, first.unanswered) == (1, 1)
+            await warmed_up(runner, 1)
+            again = await runner.run(Experiment("e", rows(1), answer, repetitions=1))
+            assert (len(calls), again.complete, again.unanswered) == (3, False, 1)
+
+    @in_loop
+    async def test_a_judge_that_is_taken_away_is_not_held_against_the_rest(self, tmp_path: Path) -> None:
+        async def bad(row: Any, output: Any) -> float:
+            raise KeyError
+
+        good = Evaluator(Watch(), name="good")
+        async with runner_at(tmp_path) as runner:
+            assert not (await runner.run(Experiment("e", rows(3), Watch(), [good, bad]))).complete
+            await warmed_up(runner, 1)
+            assert (await runner.run(Experiment("e", rows(3), Watch(), [good]))).complete
 
     @in_loop
     async def test_a_heartbeat_that_fails_is_repeated_and_stops_nothing(
@@ -294,7 +360,7 @@ class TestOrphans:
         async with runner_at(tmp_path) as looking:
             pass
         async with make(tmp_path, restore=restore, stale_after=0.01) as runner:
-            runner._ownership._recover = runner._take_up
+            runner._ownership._recover = runner._taking.take_up
             await asyncio.sleep(0.02)
             await runner._ownership.look()
             row = await runner.store.find(number)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
-from tidegate.errors import DeadlineExceeded
+from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.runner.redaction import LONGEST, clean, redacted
 from tidegate.runner.verdict import ANSWERED, Ruling, Verdict, judge
 
@@ -70,6 +70,16 @@ def test_the_failure_of_a_probe_spends_no_attempt_of_the_row_that_it_was_sent_wi
 
 def test_a_function_that_fails_after_its_calls_were_answered_fails_for_good() -> None:
     assert of(KeyError("choices"), OK) == Verdict(Ruling.PERMANENT, "KeyError")
+
+
+class Unlucky(UnusableAnswer):
+    pass
+
+
+@pytest.mark.parametrize("outcome", [None, OK])
+def test_an_answer_that_cannot_be_used_may_be_mended_by_another_one(outcome: Outcome | None) -> None:
+    assert of(Unlucky("no number"), outcome) == Verdict(Ruling.UNUSABLE, "Unlucky")
+    assert of(Unlucky("no number"), RATE, RATE).ruling is Ruling.CAPACITY
 
 
 @pytest.mark.parametrize(

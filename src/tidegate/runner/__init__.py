@@ -7,6 +7,7 @@ summary = experiment.run()
 
 from __future__ import annotations
 
+from tidegate.errors import UnusableAnswer
 from tidegate.runner.chunks import emit
 from tidegate.runner.experiment import Evaluator, Experiment
 from tidegate.runner.loading import load
@@ -29,6 +30,7 @@ __all__ = [
     "StateChanged",
     "Subscription",
     "Summary",
+    "UnusableAnswer",
     "Wait",
     "emit",
     "load",

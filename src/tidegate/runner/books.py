@@ -79,10 +79,14 @@ class Books:
         return new
 
     @property
+    def owes(self) -> bool:
+        """Whether the database may have evaluations that memory does not hold."""
+        return any(backlog.owing for backlog in self.backlogs)
+
+    @property
     def settled(self) -> bool:
         """Whether nothing is left to do, here or in the database."""
-        owing = any(backlog.owing for backlog in self.backlogs)
-        return self.tasks_exhausted and not self._live and not self.unwritten and not owing
+        return self.tasks_exhausted and not self._live and not self.unwritten and not self.owes
 
     def water(self) -> tuple[int, int]:
         """The first row that may still need something, and the first that may still need a run."""

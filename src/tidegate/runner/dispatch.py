@@ -7,10 +7,12 @@ has come, a database that takes results again. Each of these pokes it; it then l
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
+from tidegate.core.permit import Permit
 from tidegate.runner.running import Running
 
 if TYPE_CHECKING:
@@ -23,13 +25,20 @@ MOST_ERRORS = 50
 
 
 class Dispatcher:
-    """Gives the slots of a runner to its experiments."""
+    """Gives the slots of a runner to its experiments.
+
+    An error in an experiment's turn ends that experiment. Others are survived, but for too many in a row: it is
+    `broken` then, and every experiment has ended.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.running: dict[int, Running] = {}
         self.errors = 0
         self.stopped = False
+        self.broken: BaseException | None = None
         self._loop = loop
+        # Who pokes may be in the middle of some call: what its context knows must not reach the next one's.
+        self._context = contextvars.copy_context()
         self._poked = False
         self._floor: Floor
 
@@ -41,7 +50,7 @@ class Dispatcher:
         """Looks again, soon; any number of pokes until then are one."""
         if not self._poked and not self.stopped:
             self._poked = True
-            self._loop.call_soon(self._look)
+            self._loop.call_soon(self._look, context=self._context)
 
     def stop(self) -> None:
         """Dispatches nothing more."""
@@ -66,19 +75,31 @@ class Dispatcher:
             return False
         experiment, gate = turn
         running = self.running[experiment]
+        try:
+            self._serve(running, gate)
+        except Exception as error:
+            logger.exception("experiment %s: its turn failed", running.experiment.name)
+            running.fail(error)
+        return True
+
+    def _serve(self, running: Running, gate: Hashable) -> None:
         item = running.workload.peek(gate)
         if item is None:
-            self._floor.roster.withdraw(experiment, gate)
-            return True
+            self._floor.roster.withdraw(running.id, gate)
+            return
         permit = self._floor.gates.ask(gate, running.stages[item.stage].habit.cost)
         if permit is False:
-            return True
-        taken = running.workload.take(gate) or item
-        self._floor.roster.dispatched(experiment)
-        running.dispatch(taken, None if permit is True else permit)
+            return
+        try:
+            taken = running.workload.take(gate) or item
+            self._floor.roster.dispatched(running.id)
+            running.dispatch(taken, None if permit is True else permit)
+        except BaseException:
+            if isinstance(permit, Permit) and not permit.settled:
+                self._floor.registry.withdraw(permit)
+            raise
         if not running.workload.has(gate):
-            self._floor.roster.withdraw(experiment, gate)
-        return True
+            self._floor.roster.withdraw(running.id, gate)
 
     def _urgency(self, experiment: int, gate: Hashable) -> int:
         return self.running[experiment].workload.rank(gate)
@@ -87,9 +108,10 @@ class Dispatcher:
         self.errors += 1
         logger.exception("the dispatcher failed (%d in a row)", self.errors)
         if self.errors >= MOST_ERRORS:
-            self.stopped = True
+            self.stopped, self.broken = True, error
             for running in list(self.running.values()):
                 running.fail(error)
             return
         self._poked = True
-        self._loop.call_later(min(0.1 * 2.0 ** min(self.errors, 9), 30.0), self._look)
+        wait = min(0.1 * 2.0 ** min(self.errors, 9), 30.0)
+        self._loop.call_later(wait, self._look, context=self._context)

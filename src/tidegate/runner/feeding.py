@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from functools import partial
 from typing import Any
@@ -25,17 +24,6 @@ class Feeder:
         self._complete = complete
         self._dry = False
         self._cursor: tuple[int, int] | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begins to feed, until the run is no longer live."""
-        self._task = self._running.floor.loop.create_task(self._feed())
-
-    async def stop(self) -> None:
-        """Ends a page that is being read."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
 
     def rows_came(self, complete: bool = False) -> None:
         """The store has more rows than it had, or has them all."""
@@ -43,7 +31,8 @@ class Feeder:
         self._dry = False
         self._running.wanted.set()
 
-    async def _feed(self) -> None:
+    async def feed(self) -> None:
+        """Feeds the run until it is no longer live; what goes wrong ends it."""
         running = self._running
         try:
             while running.phase is Phase.LIVE:
@@ -60,6 +49,9 @@ class Feeder:
     async def _page_of_tasks(self) -> None:
         running, books = self._running, self._running.books
         if books.tasks_exhausted or self._dry or running.phase is not Phase.LIVE or not running.workload.runs_low(TASK):
+            return
+        if not running.floor.writer.room:
+            # Rows that are invalid become results at once. When these are durable, the run looks around again.
             return
         complete = self._complete
         limit = max(1, running.workload.room(TASK))

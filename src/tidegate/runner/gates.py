@@ -140,6 +140,13 @@ class Gates:
         running = self._loop.time() - gate.closed_at if gate.closed is not None and gate.known else 0.0
         return gate.total + running
 
+    def closed_until_known(self, name: Hashable) -> float:
+        """Seconds until the known reset with which a gate is closed; 0 where there is none."""
+        gate = self._gates.get(name)
+        if gate is None or gate.closed is None or not gate.known:
+            return 0.0
+        return max(0.0, gate.closed.until - self._loop.time())
+
     def _gate(self, name: Hashable) -> _Gate:
         gate = self._gates.get(name)
         if gate is None:

@@ -19,14 +19,16 @@ class Item:
     """What is to be done once, and what it has cost so far; a job runs it, and keeps nothing.
 
     `attempts` counts those that were spent (refusals for want of capacity spend none), `seconds` the time that its
-    function has run. `refused_at` is when it first came back for want of capacity (monotonic seconds, None: never), and
-    `closed_before` how long its gate had been closed with a known reset until then.
+    function has run. `refused_at` is when it first came back for want of capacity (monotonic seconds, None: never),
+    `closed_before` how long its gate had been closed with a known reset until then, and `elsewhere` how often it was
+    refused at another key than the one that is asked for it.
     """
 
     __slots__ = (
         "attempts",
         "body",
         "closed_before",
+        "elsewhere",
         "output",
         "place",
         "refused_at",
@@ -43,6 +45,7 @@ class Item:
         self.seconds = 0.0
         self.refused_at: float | None = None
         self.closed_before = 0.0
+        self.elsewhere = 0
 
     @property
     def identity(self) -> tuple[int, int, int]:

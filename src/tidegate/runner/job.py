@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Key
@@ -24,41 +25,93 @@ class Cut(Enum):
 
 
 class Asking(Hand):
-    """A hand that tells of the first key its function asks for, as soon as it asks."""
+    """A hand that tells of the first key its function asks for, as soon as it asks, and when it begins or ends to wait.
 
-    __slots__ = ("_told", "first")
+    A permit of another key than the first is given back at once: it was a guess, and others may want it.
+    """
 
-    def __init__(self, queues: Queues, permit: Permit | None, told: Callable[[Key, Cost], None]) -> None:
+    __slots__ = ("_asked_for", "_key", "_stood", "first")
+
+    def __init__(
+        self,
+        queues: Queues,
+        permit: Permit | None,
+        asked_for: Callable[[Key, Cost], None],
+        stood: Callable[[], None],
+    ) -> None:
         super().__init__(queues, permit)
         self.first: Key | None = None
-        self._told = told
+        self._key = permit.key if permit is not None else None
+        self._asked_for = asked_for
+        self._stood = stood
 
     def asked(self, key: Key, cost: Cost) -> None:
         """Remembers it; the first is news."""
         super().asked(key, cost)
         if self.first is None:
             self.first = key
-            self._told(key, cost)
+            if key != self._key:
+                self.close()
+            self._asked_for(key, cost)
+
+    def stands(self, call: object, now: float) -> None:
+        """One of the work's calls waits in a queue."""
+        super().stands(call, now)
+        self._stood()
+
+    def goes(self, call: object, now: float) -> None:
+        """That call waits no more."""
+        stood = self.standing
+        super().goes(call, now)
+        if stood:
+            self._stood()
+
+
+class Owner(Protocol):
+    """Whose job it is. All of it is called in the loop's thread, but for `asked_for` and `emitted`."""
+
+    def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
+        """The function asks for its first key; in any thread."""
+        ...
+
+    def emitted(self, job: Job, chunk: Any) -> None:
+        """The function gives a piece of its answer; in any thread."""
+        ...
+
+    def in_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Has something called in the loop, soon; in any thread, also when the loop is gone."""
+        ...
+
+    def lent(self, job: Job) -> None:
+        """By `job.lends`, its function has begun to wait for capacity inside a call, or goes on."""
+        ...
+
+    def took(self, job: Job) -> None:
+        """It has ended."""
+        ...
 
 
 class Job:
-    """One execution of an item. It reports to `ended` exactly once, however its function ends or does not end.
+    """One execution of an item. It reports to its owner exactly once, however its function ends or does not end.
 
     At its end it has the function's `value` or `error`, or says by `cut` why that was cancelled. A function that does
     not even end when it is cancelled is left behind after `cancel_grace` seconds: its slot is free, its result dropped.
+    While the function stands in a key's queue, the job `lends` its slot.
     """
 
     __slots__ = (
         "_began",
         "_cancel_grace",
-        "_ended",
         "_loop",
+        "_owner",
+        "_suspended",
         "_timer",
         "cut",
         "done",
         "error",
         "hand",
         "item",
+        "lends",
         "probe",
         "seconds",
         "stage",
@@ -67,36 +120,31 @@ class Job:
     )  # fmt: skip
 
     def __init__(
-        self,
-        item: Item,
-        stage: Stage,
-        hand: Asking,
-        probe: bool,
-        cancel_grace: float,
-        ended: Callable[[Job], None],
+        self, item: Item, stage: Stage, owner: Owner, queues: Queues, permit: Permit | None, cancel_grace: float
     ) -> None:
         self.item = item
         self.stage = stage
-        self.hand = hand
-        self.probe = probe
+        self.hand = Asking(queues, permit, self._asked_for, self._stood)
+        self.probe = permit is not None and permit.probe
         self.value: Any = None
         self.error: BaseException | None = None
         self.cut: Cut | None = None
-        self.done = False
+        self.done = self.lends = self._suspended = False
         self.seconds = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self._owner = owner
         self._cancel_grace = cancel_grace
-        self._ended = ended
 
-    def start(self, loop: asyncio.AbstractEventLoop, emit: Callable[[Any], None]) -> None:
-        """Starts the function in a task of its own."""
+    def start(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
+        """Starts the function in a task of its own, which runs in `context`."""
         self._loop = loop
         self._began = loop.time()
         self._timer = loop.call_later(self.stage.timeout, self._time_is_up)
-        self.task = loop.create_task(self._run(emit))
+        self.task = loop.create_task(self._run(), context=context)
 
     def cancel(self, cut: Cut) -> None:
         """Cancels the function; where it takes no notice of that, it is left behind."""
-        if self.cut is None and not self.done:
+        if self.cut is None and not self.done and self.task is not None:
             self.cut = cut
             self.task.cancel()
             # One that is cancelled before its first step never runs.
@@ -104,8 +152,8 @@ class Job:
             self._timer.cancel()
             self._timer = self._loop.call_later(self._cancel_grace, self._report)
 
-    async def _run(self, emit: Callable[[Any], None]) -> None:
-        emits_to(emit)
+    async def _run(self) -> None:
+        emits_to(self._emitted)
         try:
             with self.hand:
                 self.value = await self.stage.invoke(self.item)
@@ -119,10 +167,33 @@ class Job:
             self.cut = None
         self._report()
 
+    def _emitted(self, chunk: Any) -> None:
+        self._owner.emitted(self, chunk)
+
+    def _asked_for(self, key: Key, cost: Cost) -> None:
+        self._owner.asked_for(self.stage, key, cost)
+
+    def _stood(self) -> None:
+        # In whatever thread the call waits. What counts is how it is when the loop comes to look.
+        self._owner.in_loop(self._look)
+
+    def _look(self) -> None:
+        if self.done:
+            return
+        standing = self.hand.standing
+        if standing is not self.lends:
+            self.lends = standing
+            self._owner.lent(self)
+        if not standing and self._suspended:
+            self._suspended = False
+            self._time_is_up()
+
     def _time_is_up(self) -> None:
-        now = self._loop.time()
-        left = self.stage.timeout - (now - self._began - self.hand.waited())
-        if left > 0.001:
+        left = self.stage.timeout - (self._loop.time() - self._began - self.hand.waited())
+        if self.hand.standing:
+            # Its time stands still until it goes on, which is told.
+            self._suspended = True
+        elif left > 0.001:
             self._timer = self._loop.call_later(left, self._time_is_up)
         else:
             self.cancel(Cut.TIMEOUT)
@@ -132,6 +203,8 @@ class Job:
             return
         self.done = True
         self._timer.cancel()
-        self.hand.close()
         self.seconds = self._loop.time() - self._began
-        self._ended(self)
+        try:
+            self.hand.close()
+        finally:
+            self._owner.took(self)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidegate.core.backoff import full_jitter
+from tidegate.core.backoff import full_jitter, half_jitter
+from tidegate.core.vocabulary import Key
 from tidegate.errors import NotStorable
 from tidegate.runner import results
 from tidegate.runner.gates import Own
@@ -35,10 +36,10 @@ class Outcomes:
         if verdict.ruling is Ruling.ANSWERED:
             self._answered(item, job.value)
         elif verdict.ruling is Ruling.CAPACITY:
-            self._refused(item, verdict)
+            self._refused(job, verdict)
         elif verdict.ruling is Ruling.PARKED:
             self.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
-        elif verdict.ruling is Ruling.TRANSIENT:
+        elif verdict.ruling in (Ruling.TRANSIENT, Ruling.UNUSABLE):
             self._passing(item, verdict, _text(job))
         else:
             item.attempts += 1
@@ -80,24 +81,38 @@ class Outcomes:
             else:
                 running.books.turn_away(item.place, stage.index)
 
-    def _refused(self, item: Item, verdict: Verdict) -> None:
-        running = self._running
+    def _refused(self, job: Job, verdict: Verdict) -> None:
+        running, item = self._running, job.item
         if not running.live:
             return
         gate = running.workload.gate(item.stage)
         if isinstance(gate, Own):
             running.floor.gates.refused(gate, verdict.retry_after)
-        if running.waits.refused(item):
-            running.workload.back(item)
-        else:
+        if not running.waits.refused(item):
             running.park(item)
+        elif isinstance(gate, Key) and job.hand.refused is None:
+            self._delay_elsewhere(item, verdict)
+        else:
+            running.workload.back(item)
+
+    def _delay_elsewhere(self, item: Item, verdict: Verdict) -> None:
+        # Its gate is open and knows nothing of it: at the head of its queue it would go again at once, and again.
+        running, settings = self._running, self._running.floor.settings
+        item.elsewhere += 1
+        delay = half_jitter(item.elsewhere, settings.backoff_base, settings.backoff_cap, running.floor.draw())
+        running.waits.over(item)
+        named = min(verdict.retry_after or 0.0, settings.row_deadline)
+        running.workload.delay(item, running.floor.loop.time() + max(delay, named))
 
     def _passing(self, item: Item, verdict: Verdict, text: str | None) -> None:
         running = self._running
         settings = running.floor.settings
         item.attempts += 1
         if item.attempts >= settings.attempts:
-            self.write_failure(item, ResultStatus.ERROR, verdict.kind, text)
+            if verdict.ruling is Ruling.UNUSABLE:
+                self._failed(item, verdict.kind, text)
+            else:
+                self.write_failure(item, ResultStatus.ERROR, verdict.kind, text)
         elif running.live:
             delay = full_jitter(item.attempts, settings.backoff_base, settings.backoff_cap, running.floor.draw())
             if verdict.retry_after is not None:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from tidegate.errors import StoreError
+from tidegate.runner.minding import Minded
 from tidegate.runner.running import Phase, Running
 from tidegate.runner.settings import RunnerSettings
 from tidegate.storage import Store
@@ -39,24 +40,34 @@ class Ownership:
         self._running = running
         self._recover = recover
         self._draw = draw
-        self._beating: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._beating: Minded | None = None
+        self._looking: Minded | None = None
 
     def start(self) -> None:
         """Begins; the first orphan pass is made at once."""
-        loop = asyncio.get_running_loop()
-        self._beating = loop.create_task(self._beat_on())
+        self._beat_again()
         if self._recover is not None:
-            self._looking = loop.create_task(self._look_on())
+            self._look_again()
 
     async def stop_looking(self) -> None:
         """Takes up no more orphans; what is claimed is kept."""
-        await _ended(self._looking)
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            await looking.stop(self._settings.cancel_grace)
 
     async def stop(self) -> None:
         """Ends the heartbeat too."""
         await self.stop_looking()
-        await _ended(self._beating)
+        if self._beating is not None:
+            await self._beating.stop(self._settings.cancel_grace)
+
+    def _beat_again(self, error: BaseException | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self._beating = Minded(loop, self._beat_on(), "the heartbeat", self._beat_again)
+
+    def _look_again(self, error: BaseException | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self._looking = Minded(loop, self._look_on(error is not None), "the look for orphans", self._look_again)
 
     async def beat(self) -> None:
         """One heartbeat: claims that the database no longer knows as this replica's stop here."""
@@ -76,8 +87,15 @@ class Ownership:
         if self._recover is None:
             return
         for number in await self._store.orphans(self._settings.stale_after, MOST_ORPHANS):
-            if number not in self._running:
+            if number in self._running:
+                continue
+            try:
                 await self._recover(number)
+            except StoreError as error:
+                logger.warning("experiment %s could not be taken up: %s", number, error)
+            except Exception:
+                # The next ones are not to wait behind it.
+                logger.exception("experiment %s could not be taken up", number)
 
     async def _beat_on(self) -> None:
         loop = asyncio.get_running_loop()
@@ -94,18 +112,14 @@ class Ownership:
                 logger.exception("a heartbeat failed and is repeated")
                 due = loop.time() + self._settings.heartbeat
 
-    async def _look_on(self) -> None:
+    async def _look_on(self, later: bool) -> None:
         while True:
+            if later:
+                await asyncio.sleep(self._settings.orphan_scan * (1.0 + 0.1 * self._draw()))
+            later = True
             try:
                 await self.look()
             except StoreError as error:
                 logger.warning("a look for orphans failed and is repeated: %s", error)
             except Exception:
                 logger.exception("a look for orphans failed and is repeated")
-            await asyncio.sleep(self._settings.orphan_scan * (1.0 + 0.1 * self._draw()))
-
-
-async def _ended(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

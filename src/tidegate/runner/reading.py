@@ -11,15 +11,15 @@ import inspect
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
-from anyio import to_thread
-
 from tidegate.errors import CannotRead
 from tidegate.runner.experiment import Dataset
 from tidegate.runner.redaction import redacted
+from tidegate.runner.threads import in_thread
 from tidegate.storage import NewRow
 
 JSONL = frozenset({".jsonl", ".ndjson", ".jsonlines"})
@@ -43,7 +43,7 @@ async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
             yield batch
         return
     rows = _opened(dataset)
-    while batch := await to_thread.run_sync(_next, rows, size, abandon_on_cancel=True):
+    while batch := await in_thread(partial(_next, rows, size)):
         yield batch
 
 
@@ -151,7 +151,7 @@ def _next(rows: Iterator[NewRow], size: int) -> list[NewRow]:
         return list(islice(rows, size))
     except CannotRead:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CannotRead("that is being read", redacted(error)) from error
 
 

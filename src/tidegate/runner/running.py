@@ -2,44 +2,42 @@
 
 Theory of operation. A run is LIVE (dispatching), DRAINING (nothing new; what is under way may finish for its grace) or
 ENDED. It drains for one reason, the first that came: everything is done, the user's stop, the guard, a failure of the
-dataset, a lost claim, a shutdown. It has ended when nothing is under way and every result is durable or fenced off;
-only then is the claim given back, where that is this replica's right. All of it happens in the loop's thread.
+dataset, a lost claim, a shutdown. It is drained when nothing is under way and every result is durable or fenced off;
+only then does its life (`lives`) give the claim back, where that is this replica's right. All of it happens in the
+loop's thread. Whatever goes wrong in here ends the run with that as its reason: it never just stands still.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import threading
+from collections.abc import Callable
 from enum import Enum
-from functools import partial
 from typing import Any
 
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Key
-from tidegate.errors import StoreError
 from tidegate.runner import results
 from tidegate.runner.books import Books
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.floor import Floor
-from tidegate.runner.gates import Own
 from tidegate.runner.item import TASK, Item
-from tidegate.runner.job import Asking, Cut, Job
+from tidegate.runner.job import Cut, Job
+from tidegate.runner.learning import Learning
 from tidegate.runner.outcomes import Outcomes
-from tidegate.runner.patience import patiently
 from tidegate.runner.progress import Tally
 from tidegate.runner.redaction import redacted
-from tidegate.runner.stage import Stage
+from tidegate.runner.stage import Stage, stages_of
 from tidegate.runner.subscribers import Chunk, Event, StateChanged
 from tidegate.runner.waits import Waits
+from tidegate.runner.water import Water
 from tidegate.runner.workload import Workload
 from tidegate.runner.writer import Result
 from tidegate.storage import AnnotationResult, Category, Claim, Level, LogLine, ResultStatus, RunResult, Status
 
 logger = logging.getLogger("tidegate")
-
-ADVANCE_EVERY = 1000
-"""Results after which it is written how far the run is: a resume begins there."""
 
 
 class Phase(Enum):
@@ -51,17 +49,23 @@ class Phase(Enum):
 
 
 class Running:
-    """One experiment under one claim. `again` says that what failed or was parked before is to be tried again."""
+    """One experiment under one claim. `again` says that what failed or was parked before is to be tried again.
 
-    def __init__(self, floor: Floor, experiment: Experiment, claim: Claim, *, left_over: bool, again: bool) -> None:
+    Its functions run in copies of the context in which it was made, so that what one of them sets no other sees.
+    """
+
+    def __init__(self, floor: Floor, experiment: Experiment, claim: Claim, *, again: bool) -> None:
         settings = floor.settings
+        # The first claim of an experiment has the epoch 1: whoever comes later may find something left over.
+        left_over = claim.epoch > 1
         self.floor = floor
         self.experiment = experiment
         self.claim = claim
         self.again = again
         self.phase = Phase.LIVE
-        self.ended: asyncio.Future[Status | None] = floor.loop.create_future()
-        self.stages = _stages(experiment, floor)
+        self.context = contextvars.copy_context()
+        self.drained: asyncio.Future[None] = floor.loop.create_future()
+        self.stages = stages_of(experiment, settings)
         self.cap = min(experiment.max_concurrency or settings.max_concurrency, settings.max_concurrency)
         self.workload = Workload(
             len(self.stages),
@@ -74,17 +78,14 @@ class Running:
         self.wanted = asyncio.Event()
         self.under_way: set[Job] = set()
         self.reason: str | None = None
-        self._final: Status | None = None
+        self.final: Status | None = None
         self._thread = threading.get_ident()
-        self._advanced = (claim.low_water, claim.task_water)
-        self._settled = 0
-        self._water: asyncio.Task[None] | None = None
         self._grace_timer: asyncio.TimerHandle | None = None
-        self._ending: asyncio.Task[None] | None = None
+        self.water = Water(self)
         self.waits = Waits(self)
+        self._learning = Learning(self)
         self._outcomes = Outcomes(self)
-        for stage in self.stages:
-            self.workload.stand_behind(stage.index, Own(self.id, stage.index))
+        self._learning.begin()
 
     @property
     def id(self) -> int:
@@ -137,37 +138,43 @@ class Running:
     def dispatch(self, item: Item, permit: Permit | None) -> None:
         """Starts an item that was taken from the workload, in a slot that is free."""
         stage = self.stages[item.stage]
-        hand = Asking(self.floor.registry, permit, partial(self._asked, stage))
-        job = Job(item, stage, hand, permit is not None and permit.probe, self.floor.settings.cancel_grace, self.took)
-        self.under_way.add(job)
-        self.floor.slots -= 1
+        job = Job(item, stage, self, self.floor.registry, permit, self.floor.settings.cancel_grace)
         self.waits.over(item)
-        if len(self.under_way) >= self.cap:
+        if len(self.under_way) + 1 >= self.cap:
             self.floor.roster.hold(self.id)
-        if not stage.habit.known:
-            self.floor.gates.shut(Own(self.id, stage.index), "its first call")
+        self._learning.dispatched(stage)
         if self.workload.runs_low(stage.index):
             self.wanted.set()
-        job.start(self.floor.loop, partial(self._emitted, job))
+        # Nothing can fail between these: a slot that is taken is given back by the job's one report.
+        self.under_way.add(job)
+        self.floor.slots -= 1
+        job.start(self.floor.loop, self.context.copy())
 
     def took(self, job: Job) -> None:
         """A job has ended: its slot is free, and its item goes where its end says."""
         item, stage = job.item, job.stage
         self.under_way.discard(job)
-        self.floor.slots += 1
-        self.floor.roster.free(self.id)
-        self.workload.ended(item.attempts > 0)
-        item.seconds += job.seconds
+        if not job.lends:
+            self.floor.slots += 1
         try:
-            self._learn(stage, job.hand)
+            self.floor.roster.free(self.id)
+            self.workload.ended(item.attempts > 0)
+            item.seconds += job.seconds
+            self._learning.took(stage, job.hand)
             self._outcomes.conclude(job)
+            self.offer()
         except Exception as error:
             logger.exception("experiment %s: an item's end could not be taken in", self.experiment.name)
             self.fail(error)
-        if self.phase is Phase.LIVE:
-            self.offer()
-        else:
-            self._maybe_ended()
+        self._maybe_drained()
+        self.floor.poke()
+
+    def lent(self, job: Job) -> None:
+        """Its function waits for capacity inside a call, and another has its slot meanwhile; or it goes on.
+
+        So that who waits there starves nobody: it counts against this experiment's share, and no other's.
+        """
+        self.floor.slots += 1 if job.lends else -1
         self.floor.poke()
 
     def park(self, item: Item) -> None:
@@ -178,12 +185,8 @@ class Running:
     def durable(self, item: Item | None, result: Result) -> None:
         """A result of this run is in the database: only now is it told, and forgotten."""
         self.books.unwritten -= 1
-        try:
-            if item is not None and not isinstance(result, LogLine):
-                self._settle(item, result)
-        except Exception as error:
-            logger.exception("experiment %s: a durable result could not be noted", self.experiment.name)
-            self.fail(error)
+        if item is not None and not isinstance(result, LogLine):
+            self._settle(item, result)
         self.look_around()
 
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
@@ -201,7 +204,14 @@ class Running:
         """Another replica has the experiment: what is under way here is no longer worth its slot."""
         self.books.unwritten -= count
         self.lost()
-        self._cancel_all()
+        self.cancel()
+        self.look_around()
+
+    def given_up(self, count: int, error: BaseException) -> None:
+        """Nothing can be written any more: `count` results are lost here, and are left to be done again."""
+        self.books.unwritten -= count
+        self.fail(error)
+        self.cancel()
         self.look_around()
 
     def lost(self) -> None:
@@ -220,135 +230,83 @@ class Running:
         if self.phase is not Phase.LIVE:
             return
         self.phase = Phase.DRAINING
-        self._final, self.reason = final, reason
+        self.final, self.reason = final, reason
         self.floor.roster.leave(self.id)
-        for stage in self.stages:
-            self.floor.gates.remove(Own(self.id, stage.index))
+        self._learning.end()
         self.workload.clear()
         self.waits.end()
         grace = self.floor.settings.grace if grace is None else grace
         if grace <= 0:
-            self._cancel_all()
+            self.cancel()
         elif self.under_way:
-            self._grace_timer = self.floor.loop.call_later(grace, self._cancel_all)
+            self._grace_timer = self.floor.loop.call_later(grace, self.cancel)
         if final is Status.ERROR:
             self.note(Level.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
         self.wanted.set()
-        self._maybe_ended()
+        self._maybe_drained()
 
     def cancel(self) -> None:
-        """Ends the grace of a run that is draining."""
-        self._cancel_all()
+        """Cancels what is under way, as at the end of a grace."""
+        for job in list(self.under_way):
+            job.cancel(Cut.STOP)
 
     def put(self, item: Item | None, result: Result) -> None:
         """Has a result written; `durable` follows."""
         self.books.unwritten += 1
         self.floor.writer.put(self, item, result)
 
-    def _settle(self, item: Item, result: RunResult | AnnotationResult) -> None:
-        self.books.close(item, results.failed(result))
-        self.tally.add(item.stage, result)
-        self._settled += 1
-        if self._settled % ADVANCE_EVERY == 0 and self._water is None:
-            self._water = self.floor.loop.create_task(self._advance())
-        if self.floor.hub.heard(self.id, self.experiment.name):
-            self.tell(result)
-
     def look_around(self) -> None:
         """After something became durable: whether more is wanted, how far it is, whether that was all."""
         if self.phase is Phase.LIVE:
-            if any(backlog.owing for backlog in self.books.backlogs):
+            if self.books.owes or (self.workload.runs_low(TASK) and not self.books.tasks_exhausted):
                 self.wanted.set()
             if self.books.settled:
                 self.drain(Status.COMPLETED, None)
-        elif not self.under_way:
-            self._maybe_ended()
+        else:
+            self._maybe_drained()
 
-    def _learn(self, stage: Stage, hand: Asking) -> None:
-        if hand.first is not None:
-            self._know(stage, hand.first, hand.keys[hand.first])
-        elif stage.habit.ended():
-            self.floor.gates.open(Own(self.id, stage.index))
-
-    def _asked(self, stage: Stage, key: Key, cost: Cost) -> None:
-        """The function asks for a key, in whatever thread it runs."""
+    def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
+        """The function asks for its first key, in whatever thread it runs."""
         if stage.habit.key != key:
-            self.floor.loop.call_soon_threadsafe(self._know, stage, key, cost)
+            self.in_loop(self._learning.know, stage, key, cost)
 
-    def _know(self, stage: Stage, key: Key, cost: Cost) -> None:
-        if not stage.habit.asked(key, cost) or self.phase is not Phase.LIVE:
-            return
-        before = self.workload.gate(stage.index)
-        self.workload.stand_behind(stage.index, key)
-        if not self.workload.has(before):
-            self.floor.roster.withdraw(self.id, before)
-        self.floor.gates.open(Own(self.id, stage.index))
-        self.offer()
-
-    def _emitted(self, job: Job, chunk: Any) -> None:
+    def emitted(self, job: Job, chunk: Any) -> None:
+        """A function gives a piece of its answer, in whatever thread it runs."""
         if not self.floor.hub.heard(self.id, self.experiment.name):
             return
         if threading.get_ident() == self._thread:
             self._stream(job, chunk)
         else:
-            self.floor.loop.call_soon_threadsafe(self._stream, job, chunk)
+            self.in_loop(self._stream, job, chunk)
+
+    def in_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Has something called in the loop, soon; a thread that was left behind may come when that is gone."""
+        if threading.get_ident() == self._thread and not self.floor.loop.is_closed():
+            self.floor.loop.call_soon(function, *args)
+            return
+        try:
+            self.floor.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return
 
     def _stream(self, job: Job, chunk: Any) -> None:
         if not job.done and job.item.stage == TASK:
             self.tell(Chunk(*job.item.place, job.item.attempts + 1, chunk))
 
-    def _cancel_all(self) -> None:
-        for job in list(self.under_way):
-            job.cancel(Cut.STOP)
+    def _settle(self, item: Item, result: RunResult | AnnotationResult) -> None:
+        self.books.close(item, results.failed(result))
+        self.tally.add(item.stage, result)
+        self.water.rose()
+        if self.floor.hub.heard(self.id, self.experiment.name):
+            self.tell(result)
 
-    def _maybe_ended(self) -> None:
-        if self.phase is not Phase.DRAINING or self.under_way or self.books.unwritten or self._ending is not None:
-            if self.phase is Phase.DRAINING and not self.under_way:
-                self.floor.writer.flush()
+    def _maybe_drained(self) -> None:
+        if self.phase is not Phase.DRAINING or self.under_way:
             return
-        self._ending = self.floor.loop.create_task(self._end())
-
-    async def _end(self) -> None:
+        if self.books.unwritten:
+            self.floor.writer.flush()
+            return
         if self._grace_timer is not None:
             self._grace_timer.cancel()
-        status = self._final
-        try:
-            if self._water is not None:
-                await self._water
-            await self._write_water()
-            if status is not None:
-                final = status
-                released = await patiently(
-                    lambda: self.floor.store.release(self.claim, final, self.reason), "the end of a run"
-                )
-                status = status if released else None
-        except StoreError:
-            logger.exception("experiment %s: its end could not be written", self.experiment.name)
-            status = None
-        self.phase = Phase.ENDED
-        if not self.ended.done():
-            self.ended.set_result(status)
-
-    async def _advance(self) -> None:
-        try:
-            await self._write_water()
-        except StoreError:
-            logger.exception("experiment %s: how far it is could not be written", self.experiment.name)
-        finally:
-            self._water = None
-
-    async def _write_water(self) -> None:
-        low, tasks = self.books.water()
-        if (low, tasks) > self._advanced:
-            self._advanced = (low, tasks)
-            await patiently(lambda: self.floor.store.advance(self.claim, low, tasks), "the low water")
-
-
-def _stages(experiment: Experiment, floor: Floor) -> list[Stage]:
-    settings = floor.settings
-    task_timeout = experiment.task_timeout or settings.task_timeout
-    stages = [Stage(TASK, "task", experiment.task, (), task_timeout, settings.guard)]
-    for index, evaluator in enumerate(experiment.evaluators, start=1):
-        timeout = evaluator.timeout or settings.eval_timeout
-        stages.append(Stage(index, evaluator.name, evaluator.function, evaluator.outputs, timeout, settings.guard))
-    return stages
+        if not self.drained.done():
+            self.drained.set_result(None)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import anyio
-from anyio import to_thread
-
 from tidegate.runner.chunks import emit, whole
+from tidegate.runner.experiment import Experiment
 from tidegate.runner.guard import Guard
 from tidegate.runner.habit import Habit
 from tidegate.runner.item import TASK, Item, copied
+from tidegate.runner.settings import RunnerSettings
+from tidegate.runner.threads import in_thread
 
 Invocation = Callable[[Item], Awaitable[Any]]
 
@@ -38,6 +37,16 @@ class Stage:
         self.guard = Guard(guard)
         self.habit = Habit()
         self.invoke = invocation(function, _row if index == TASK else _row_and_output)
+
+
+def stages_of(experiment: Experiment, settings: RunnerSettings) -> list[Stage]:
+    """The stages of an experiment: its tasks, then its evaluators in their order."""
+    task_timeout = experiment.task_timeout or settings.task_timeout
+    stages = [Stage(TASK, "task", experiment.task, (), task_timeout, settings.guard)]
+    for index, evaluator in enumerate(experiment.evaluators, start=1):
+        timeout = evaluator.timeout or settings.eval_timeout
+        stages.append(Stage(index, evaluator.name, evaluator.function, evaluator.outputs, timeout, settings.guard))
+    return stages
 
 
 def _row(item: Item) -> tuple[Any, ...]:
@@ -80,7 +89,5 @@ def _drained(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
-    # The runner's slots bound the threads: a limiter would count those that hang.
-    limiter = anyio.CapacityLimiter(math.inf)
-    result = await to_thread.run_sync(call, abandon_on_cancel=True, limiter=limiter)
+    result = await in_thread(call)
     return await result if inspect.isawaitable(result) else result

@@ -32,17 +32,22 @@ class Summary:
 
     @property
     def unanswered(self) -> int:
-        """How many runs have none: failed, parked, invalid, or never tried."""
-        return max(0, self.counts.rows * self.experiment.repetitions - self.answered)
+        """How many runs have none: failed, parked, invalid, or never tried.
+
+        Runs of repetitions that are asked for no more stand for no others.
+        """
+        failed = sum(self.counts.runs.values()) - self.answered
+        return max(failed, self.counts.rows * self.experiment.repetitions - self.answered)
 
     @property
     def unjudged(self) -> int:
-        """How many outputs of evaluators have no judgement because they failed or were parked."""
+        """How many outputs of the experiment's evaluators have no judgement because they failed or were parked."""
+        asked = self.experiment.spec.get("evaluators")
         return sum(
             count
-            for statuses in self.counts.annotations.values()
+            for evaluator, statuses in self.counts.annotations.items()
             for status, count in statuses.items()
-            if status is not ResultStatus.OK
+            if status is not ResultStatus.OK and (not isinstance(asked, dict) or evaluator in asked)
         )
 
     @property

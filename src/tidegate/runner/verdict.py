@@ -1,5 +1,8 @@
 """What the end of a call means for its row: an answer, a refusal for want of capacity, a failure that may pass or not.
 
+An answer that cannot be used (a judge that named no score) may be mended by another attempt, as models are not the
+same twice; but where all attempts come to that, it is the prompt, and counts as a failure that no attempt can mend.
+
 The last governed attempt says it best, by the provider's own tables. Where no attempt was governed, the exception says
 it by its structure: a status, a type, a well-known name; never by its text.
 """
@@ -11,7 +14,7 @@ from typing import NamedTuple
 
 from tidegate.calls import OUTAGES, TRANSIENTS
 from tidegate.core.vocabulary import CAPACITY, Cause, Kind, Outcome
-from tidegate.errors import NotAdmitted
+from tidegate.errors import NotAdmitted, UnusableAnswer
 
 
 class Ruling(StrEnum):
@@ -21,6 +24,7 @@ class Ruling(StrEnum):
     CAPACITY = "capacity"
     PARKED = "parked"
     TRANSIENT = "transient"
+    UNUSABLE = "unusable"
     PERMANENT = "permanent"
 
 
@@ -64,6 +68,8 @@ def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome
         return _of_outcome(last, probe) if last is not None and last.kind in CAPACITY else ANSWERED
     if isinstance(error, NotAdmitted):
         return Verdict(Ruling.CAPACITY, "rate")
+    if isinstance(error, UnusableAnswer):
+        return Verdict(Ruling.UNUSABLE, type(error).__name__)
     if last is not None and last.kind is not Kind.OK and last.kind is not Kind.ABANDONED:
         return _of_outcome(last, probe)
     return _of_exception(error)

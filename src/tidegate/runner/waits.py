@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from tidegate.runner.running import Running
 
 
+SHORTEST = 0.001
+"""Seconds between two looks at least: a rest of a deadline may be too small to move the clock."""
+
+
 class Waits:
     """Two timers of a run, each set to a known instant.
 
@@ -70,9 +74,13 @@ class Waits:
 
     def _set_deadline(self, now: float) -> None:
         if self._deadline is None and self._refused:
-            first = next(iter(self._refused))
-            wait = max(0.0, self._left(first, now))
-            self._deadline = self._running.floor.loop.call_later(wait, self._look)
+            first = min(self._due_in(item, now) for item in self._refused)
+            self._deadline = self._running.floor.loop.call_later(max(SHORTEST, first), self._look)
+
+    def _due_in(self, item: Item, now: float) -> float:
+        # While its gate is closed with a known reset, its deadline moves away as fast as time goes.
+        gate = self._running.workload.gate(item.stage)
+        return self._left(item, now) + self._running.floor.gates.closed_until_known(gate)
 
     def _look(self) -> None:
         self._deadline = None

@@ -4,21 +4,30 @@ Theory of operation. Results stand in one queue in the order in which they came,
 its evaluations. A batch is written when it is full, or when its first result has waited long enough; while one is
 written the next one fills, and may be larger. Nobody waits to put a result in: the queue is bounded by whoever asks
 `room` before he starts more work. What the store refuses for good is written one by one, so that one bad result spoils
-nothing but itself.
+nothing but itself. A result leaves the queue in the moment in which its receiver is told; whatever else goes wrong,
+`run` can be called again, and goes on with what is left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from tidegate.core.backoff import half_jitter
 from tidegate.runner.item import Item
-from tidegate.runner.patience import patiently
+from tidegate.runner.patience import BASE, CAP, patiently
 from tidegate.storage import AnnotationResult, LogLine, RunResult, Store
 
+logger = logging.getLogger("tidegate")
+
 Result: TypeAlias = RunResult | AnnotationResult | LogLine
+
+MOST_FAILURES = 5
+"""Consecutive errors of its own after which nothing more is written: a programming error, not a bad moment."""
 
 MOST = 10
 """A batch that has waited for the one before it may be so many times larger."""
@@ -37,6 +46,14 @@ class Receiver(Protocol):
 
     def fenced(self, count: int) -> None:
         """Somebody else has claimed the experiment: `count` of its results were not written."""
+        ...
+
+    def given_up(self, count: int, error: BaseException) -> None:
+        """Nothing is written any more: `count` of its results never will be."""
+        ...
+
+    def fail(self, error: BaseException) -> None:
+        """It could not take in what it was told."""
         ...
 
 
@@ -63,6 +80,8 @@ class Writer:
         self._full = asyncio.Event()
         self._some = asyncio.Event()
         self._closing = False
+        self._failures = 0
+        self.broken: BaseException | None = None
 
     @property
     def room(self) -> bool:
@@ -76,6 +95,9 @@ class Writer:
 
     def put(self, receiver: Receiver, item: Item | None, result: Result) -> None:
         """Takes a result in; its receiver will be told what became of it."""
+        if self.broken is not None:
+            asyncio.get_running_loop().call_soon(receiver.given_up, 1, self.broken)
+            return
         self._entries.append(Entry(receiver, item, result))
         count = len(self._entries)
         if count == 1:
@@ -94,16 +116,38 @@ class Writer:
         self._full.set()
 
     async def run(self) -> None:
-        """Writes until it is closed and empty."""
+        """Writes until it is closed and empty; an error of its own is survived, so many in a row are not.
+
+        It is `broken` then: nothing more is written, and every receiver is told so.
+        """
+        while True:
+            try:
+                await self._write_on()
+                return
+            except Exception as error:
+                self._failures += 1
+                logger.exception("writing results failed (%d in a row)", self._failures)
+                if self._failures >= MOST_FAILURES:
+                    self._give_up(error)
+                    return
+                await asyncio.sleep(half_jitter(self._failures, BASE, CAP, random.random()))
+
+    async def _write_on(self) -> None:
         while True:
             await self._some.wait()
             if not self._entries and self._closing:
                 return
             await self._filled()
+            # What is being written stays in the queue: it counts against its bound.
             entries = [self._entries[place] for place in range(min(len(self._entries), MOST * self._batch))]
             if entries:
                 await self._write(entries)
-            self._settle(len(entries))
+                self._failures = 0
+            if not self._entries and not self._closing:
+                self._some.clear()
+            if self.room:
+                # It may have been crowded at any moment since it was asked last.
+                self._roomy()
 
     async def _filled(self) -> None:
         if len(self._entries) < self._batch and not self._closing:
@@ -114,35 +158,46 @@ class Writer:
             except TimeoutError:
                 pass
 
-    def _settle(self, count: int) -> None:
-        # Only now do they leave the queue: what is being written counts against its bound.
-        crowded = not self.room
-        for _ in range(count):
-            self._entries.popleft()
-        if not self._entries and not self._closing:
-            self._some.clear()
-        if crowded and self.room:
-            self._roomy()
-
     async def _write(self, entries: Sequence[Entry]) -> None:
+        """Writes the first ones of the queue, and tells their receivers."""
         results = [entry.result for entry in entries]
         try:
             fenced = await patiently(lambda: self._store.write(results), "a batch of results")
         except Exception as error:
-            await self._one_by_one(entries, error)
-            return
-        lost: dict[int, list[Entry]] = {}
-        for entry in entries:
-            if entry.result.experiment_id in fenced:
-                lost.setdefault(entry.result.experiment_id, []).append(entry)
+            if len(entries) > 1:
+                for entry in entries:
+                    await self._write([entry])
             else:
-                entry.receiver.durable(entry.item, entry.result)
-        for each in lost.values():
-            each[0].receiver.fenced(len(each))
-
-    async def _one_by_one(self, entries: Sequence[Entry], error: Exception) -> None:
-        if len(entries) == 1:
-            entries[0].receiver.unwritable(entries[0].item, entries[0].result, error)
+                receiver, item, result = self._entries.popleft()
+                _tell(receiver, receiver.unwritable, item, result, error)
             return
-        for entry in entries:
-            await self._write([entry])
+        lost: dict[Receiver, int] = {}
+        for _ in entries:
+            receiver, item, result = self._entries.popleft()
+            if result.experiment_id in fenced:
+                lost[receiver] = lost.get(receiver, 0) + 1
+            else:
+                _tell(receiver, receiver.durable, item, result)
+        for receiver, count in lost.items():
+            _tell(receiver, receiver.fenced, count)
+
+    def _give_up(self, error: Exception) -> None:
+        self.broken = error
+        lost: dict[Receiver, int] = {}
+        while self._entries:
+            receiver = self._entries.popleft().receiver
+            lost[receiver] = lost.get(receiver, 0) + 1
+        for receiver, count in lost.items():
+            _tell(receiver, receiver.given_up, count, error)
+
+
+def _tell(receiver: Receiver, what: Callable[..., None], *args: Any) -> None:
+    """Tells a receiver; what he makes of it holds up nobody else's results."""
+    try:
+        what(*args)
+    except Exception as error:
+        logger.exception("a durable result could not be taken in")
+        try:
+            receiver.fail(error)
+        except Exception:
+            logger.exception("nor could that")

@@ -29,6 +29,9 @@ from tidegate.storage.values import (
 MOST_LABELS = 100
 """Different labels that a summary tells apart; an output with more of them is free text."""
 
+SCALE = 2.0**-32
+"""Of scores before they are added up: so many of the greatest there are have no sum, and PostgreSQL fails for it."""
+
 
 async def counts(database: Database, experiment_id: int) -> Counts:
     """How far an experiment is: its rows, its task items by status, and its eval items by evaluator and status."""
@@ -54,7 +57,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
             func.count(case((one.status == "ok", 1))).label("ok"),
             func.count(case((one.status != "ok", 1))).label("failed"),
             func.count(one.score).label("scored"),
-            func.avg(one.score).label("mean"),
+            func.sum(one.score * SCALE).label("total"),
         )
         .where(one.experiment_id == experiment_id)
         .group_by(one.evaluator, one.output)
@@ -64,7 +67,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
         rows = (await connection.execute(of_outputs)).all()
         labels = [await _labels(connection, experiment_id, row) for row in rows]
     return [
-        Score(row.evaluator, row.output, row.ok, row.failed, row.scored, row.mean, found)
+        Score(row.evaluator, row.output, row.ok, row.failed, row.scored, _mean(row), found)
         for row, found in zip(rows, labels, strict=True)
     ]
 
@@ -139,6 +142,10 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
         for row in await connection.execute(query):
             by_run.setdefault((row.ordinal, row.repetition), []).append((row.evaluator, _annotation(row)))
     return [_stored(row, by_run.get((row.ordinal, row.repetition), ())) for row in found]
+
+
+def _mean(row: Row[Any]) -> float | None:
+    return None if row.total is None else float(row.total / row.scored / SCALE)
 
 
 async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
-from tidegate.errors import CannotLoad, Error
+from tidegate.errors import CannotLoad, UnusableAnswer
 from tidegate.runner.declared.declaration import Question
 from tidegate.runner.declared.template import Template
 
 
-class NoText(Error):
+class NoText(UnusableAnswer):
     """An answer that holds no text; `reason` is what the provider says of its end."""
 
     def __init__(self, model: str, reason: object) -> None:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate.errors import Error
+from tidegate.errors import UnusableAnswer
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)%?")
 LONGEST = 80
 """Characters of an answer that a complaint shows."""
 
 
-class Unparsable(Error):
+class Unparsable(UnusableAnswer):
     """A judge's answer that does not say what it was asked for."""
 
     def __init__(self, answer: str, wanted: str) -> None:

@@ -1,0 +1,375 @@
+"""Whatever fails inside the runner ends the run with a reason, or is begun anew: nothing just stands still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.runner.scene import Watch, in_loop, make, rows, runner_at, stored
+from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, patience, writer
+from tidegate.runner.lives import Lives
+from tidegate.runner.outcomes import Outcomes
+from tidegate.runner.running import Running
+from tidegate.runner.subscribers import Hub
+from tidegate.runner.writer import Writer
+from tidegate.storage import Status, Store
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried again is tried at once."""
+    for module in (patience, writer):
+        monkeypatch.setattr(module, "BASE", 0.0001)
+        monkeypatch.setattr(module, "CAP", 0.001)
+
+
+def failing(times: float = 1, error: BaseException | None = None, after: int = 0) -> Callable[[Any], Any]:
+    """What makes a method fail so many times, once it has been called `after` times."""
+
+    def broken(method: Any) -> Any:
+        calls = [0]
+
+        def called(*args: Any, **kwargs: Any) -> Any:
+            calls[0] += 1
+            if after < calls[0] <= after + times:
+                raise error if error is not None else ZeroDivisionError("inside")
+            return method(*args, **kwargs)
+
+        return called
+
+    return broken
+
+
+async def ends(runner: ExperimentRunner, experiment: Experiment) -> Summary:
+    summary = await runner.run(experiment)
+    assert runner.progress(experiment.name) is None
+    return summary
+
+
+def judged(count: int = 40) -> Experiment:
+    return Experiment("e", rows(count), Watch(), [Evaluator(Watch(), name="judge")])
+
+
+CANCELLED = asyncio.CancelledError
+
+
+class TestWriter:
+    @in_loop
+    async def test_an_error_of_its_own_is_survived_and_nothing_is_lost(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with runner_at(tmp_path) as runner:
+            monkeypatch.setattr(Writer, "_filled", failing(3, after=2)(Writer._filled))
+            summary = await ends(runner, judged())
+        assert summary.complete
+
+    @in_loop
+    async def test_one_that_somebody_cancels_is_begun_anew(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with runner_at(tmp_path) as runner:
+            monkeypatch.setattr(Writer, "_filled", failing(2, CANCELLED(), after=1)(Writer._filled))
+            summary = await ends(runner, judged())
+        assert summary.complete
+
+    @in_loop
+    async def test_too_many_in_a_row_end_every_run_and_another_runner_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        experiment = judged()
+        with monkeypatch.context() as patch:
+            async with runner_at(tmp_path) as runner:
+                patch.setattr(Writer, "_filled", failing(float("inf"))(Writer._filled))
+                other = Experiment("other", rows(3), Watch())
+                ended = await asyncio.gather(ends(runner, experiment), ends(runner, other))
+                assert [(each.status, each.last_error) for each in ended] == [
+                    (Status.ERROR, "ZeroDivisionError: inside")
+                ] * 2
+                with pytest.raises(RuntimeError, match="broken"):
+                    await runner.start(experiment)
+        async with runner_at(tmp_path) as sound:
+            assert (await sound.run(experiment)).complete
+            assert len(await stored(sound.store, 1)) == 40
+
+    @pytest.mark.parametrize("where", ["durable", "look_around", "_settle"])
+    @in_loop
+    async def test_a_run_that_cannot_take_in_a_durable_result_ends_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    ) -> None:
+        def broken(method: Any) -> Any:
+            broken_ones = [0]
+
+            def called(self: Running, *args: Any) -> Any:
+                if self.experiment.name == "e" and self.live:
+                    broken_ones[0] += 1
+                    if broken_ones[0] > 5:
+                        if where == "durable":
+                            self.books.unwritten -= 1
+                        raise ZeroDivisionError("inside")
+                return method(self, *args)
+
+            return called
+
+        async with runner_at(tmp_path) as runner:
+            monkeypatch.setattr(Running, where, broken(getattr(Running, where)))
+            other = Experiment("other", rows(100), Watch())
+            summary, fine = await asyncio.gather(ends(runner, judged()), ends(runner, other))
+        assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+        assert fine.complete
+
+    @in_loop
+    async def test_subscribers_that_cannot_be_told_end_the_run_they_watch(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with runner_at(tmp_path) as runner:
+            watching = runner.subscribe("e")
+            monkeypatch.setattr(Hub, "tell", failing(1, after=4)(Hub.tell))
+            summary = await ends(runner, judged())
+            assert len([event async for event in watching]) > 3
+        assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+
+
+@pytest.mark.parametrize("method", ["pending_tasks", "pending_evals", "add_rows", "complete_dataset"])
+@pytest.mark.parametrize("error", [ZeroDivisionError("inside"), CANCELLED()], ids=["raises", "is cancelled"])
+@in_loop
+async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
+) -> None:
+    task = Watch()
+    async with runner_at(tmp_path, page=2) as runner:
+        monkeypatch.setattr(runner.store, method, failing(1, error)(getattr(runner.store, method)))
+        judge = Evaluator(Watch(), name="judge")
+        if method == "pending_evals":
+            # There is something left over to look for.
+            monkeypatch.setattr(Lives, "begin", left_over(Lives.begin))
+        summary = await ends(runner, Experiment("e", rows(20), task, [judge]))
+    assert summary.status is Status.ERROR
+    assert ("inside" if isinstance(error, Exception) else "was cancelled") in (summary.last_error or "")
+
+
+def left_over(begin: Any) -> Any:
+    def called(self: Lives, experiment: Any, row: Any, claim: Any, *, again: bool) -> None:
+        begin(self, experiment, row, claim, again=again)
+        for backlog in self.running[row.id].books.backlogs:
+            backlog.owing = True
+
+    return called
+
+
+@in_loop
+async def test_a_run_that_cannot_begin_ends_with_the_reason_and_can_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with runner_at(tmp_path) as runner:
+        with monkeypatch.context() as patch:
+            patch.setattr(Running, "begin", failing(1)(Running.begin))
+            summary = await ends(runner, judged())
+            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+        with monkeypatch.context() as patch:
+            patch.setattr(runner.store, "counts", failing(1)(runner.store.counts))
+            summary = await ends(runner, judged())
+            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+
+
+@in_loop
+async def test_a_claim_whose_run_cannot_be_made_is_given_back_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with runner_at(tmp_path) as runner:
+        monkeypatch.setattr(Lives, "begin", failing(1)(Lives.begin))
+        with pytest.raises(ZeroDivisionError):
+            await runner.start(judged())
+        row = await runner.store.find("e")
+    assert row is not None
+    assert (row.status, row.claimed_by, row.last_error) == (Status.ERROR, None, "ZeroDivisionError: inside")
+
+
+@in_loop
+async def test_an_end_that_cannot_be_written_ends_the_run_here_and_it_can_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = judged()
+    async with runner_at(tmp_path) as runner:
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "release", failing(1)(Store.release))
+            assert (await ends(runner, experiment)).status is Status.RUNNING
+        assert (await ends(runner, experiment)).complete
+
+
+@in_loop
+async def test_a_water_mark_that_cannot_be_written_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with runner_at(tmp_path) as runner:
+        monkeypatch.setattr(Store, "advance", failing(float("inf"))(Store.advance))
+        assert (await ends(runner, Experiment("e", rows(1100), Watch()))).complete
+
+
+@in_loop
+async def test_an_items_end_that_cannot_be_taken_in_ends_the_run_and_gives_its_slot_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with runner_at(tmp_path, max_concurrency=2) as runner:
+        with monkeypatch.context() as patch:
+            patch.setattr(Outcomes, "conclude", failing(1, after=4)(Outcomes.conclude))
+            summary = await ends(runner, judged())
+            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+        both = Watch()
+        assert (await ends(runner, Experiment("next", rows(50), both))).complete
+        assert both.most == 2
+
+
+class TestDispatcher:
+    @pytest.mark.parametrize("part", ["take", "peek"])
+    @in_loop
+    async def test_an_error_in_its_turn_ends_an_experiment_and_no_other_and_leaves_no_permit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+    ) -> None:
+        registry, key = tidegate.RateLimitRegistry(tidegate.Settings()), tidegate.Key("p", "https://p.test")
+        fine, bad = Watch(), Watch()
+
+        def governed(watch: Watch) -> Any:
+            async def ask(row: Any) -> Any:
+                return await registry.aexecute(key, lambda: watch(row))
+
+            return ask
+
+        async with runner_at(tmp_path, registry=registry) as runner:
+            going = asyncio.create_task(ends(runner, Experiment("fine", rows(200), governed(fine))))
+            number = await runner.start(Experiment("bad", rows(50), governed(bad)))
+            workload = runner._dispatcher.running[number].workload
+            monkeypatch.setattr(workload, part, failing(1, after=3)(getattr(workload, part)))
+            summary = await runner.wait(number)
+            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+            assert (await going).complete
+        assert registry.snapshot().keys[key].in_flight == 0
+
+    @in_loop
+    async def test_a_broken_one_starts_nothing_more_and_says_so(self, tmp_path: Path) -> None:
+        async with runner_at(tmp_path) as runner:
+            for _ in range(50):
+                runner._dispatcher._failed(ZeroDivisionError("inside"))
+            with pytest.raises(RuntimeError, match="broken") as caught:
+                await runner.start(judged())
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+            assert await runner.store.list() == []
+
+
+class TestOwnership:
+    @pytest.mark.parametrize("error", [ZeroDivisionError("inside"), CANCELLED()], ids=["raises", "is cancelled"])
+    @in_loop
+    async def test_a_heartbeat_goes_on_whatever_ends_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    ) -> None:
+        task = Watch(held=True)
+        async with runner_at(tmp_path, heartbeat=0.005) as runner:
+            number = await runner.start(Experiment("e", rows(3), task))
+            renew, beaten = runner.store.renew, asyncio.Event()
+
+            async def noted(replica: str, claims: Any) -> frozenset[int]:
+                kept = await renew(replica, claims)
+                beaten.set()
+                return kept
+
+            monkeypatch.setattr(runner.store, "renew", failing(2, error)(noted))
+            await beaten.wait()
+            task.go.set()
+            assert (await runner.wait(number)).complete
+
+    @pytest.mark.parametrize("error", [ZeroDivisionError("inside"), CANCELLED()], ids=["raises", "is cancelled"])
+    @in_loop
+    async def test_a_look_for_orphans_goes_on_whatever_ends_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    ) -> None:
+        task = Watch()
+        experiment = Experiment("e", rows(3), task)
+        await abandoned(tmp_path, experiment)
+        monkeypatch.setattr(Store, "orphans", failing(2, error)(Store.orphans))
+        async with make(
+            tmp_path, recover=True, restore=lambda spec: experiment, stale_after=0.001, orphan_scan=0.005
+        ) as runner:
+            await task.until(lambda: len(task.calls) == 3)
+            assert (await runner.wait("e")).complete
+
+    @in_loop
+    async def test_an_orphan_that_cannot_be_taken_up_holds_up_no_other(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task = Watch()
+        experiments = {name: Experiment(name, rows(3), task) for name in ("bad", "good")}
+        for experiment in experiments.values():
+            await abandoned(tmp_path, experiment)
+        claim = Store.claim
+
+        async def picky(self: Store, number: int, replica: str, stale_after: float) -> Any:
+            if number == 1:
+                raise ZeroDivisionError("inside")
+            return await claim(self, number, replica, stale_after)
+
+        monkeypatch.setattr(Store, "claim", picky)
+        async with make(
+            tmp_path, recover=True, restore=lambda spec: experiments["good"], stale_after=0.001, orphan_scan=3000.0
+        ) as runner:
+            await task.until(lambda: len(task.calls) == 3)
+            assert (await runner.wait("good")).complete
+
+
+async def abandoned(path: Path, experiment: Experiment) -> None:
+    """An experiment whose replica has died long ago."""
+    async with runner_at(path) as dead:
+        row = await dead.store.create(experiment.name, experiment.spec(), experiment.repetitions, "rows")
+        assert await dead.store.claim(row.id, "dead", 60.0) is not None
+        await asyncio.sleep(0.01)
+
+
+class TestEnds:
+    @in_loop
+    async def test_a_dataset_that_will_not_end_and_an_experiment_that_will_not_close_are_left_behind(
+        self, tmp_path: Path
+    ) -> None:
+        never, reading = asyncio.Event(), asyncio.Event()
+
+        async def source() -> Any:
+            reading.set()
+            yield {"n": 0}
+            while not never.is_set():
+                try:
+                    await never.wait()
+                except asyncio.CancelledError:
+                    continue
+
+        class Clinging(Experiment):
+            async def aclose(self) -> None:
+                await never.wait()
+
+        async with runner_at(tmp_path) as runner:
+            watching = runner.subscribe("e")
+            number = await runner.start(Clinging("e", source, Watch()))
+            await reading.wait()
+            runner.leave(number)
+            assert (await runner.wait(number)).status is Status.STOPPED
+            assert [event async for event in watching]
+            never.set()
+            await asyncio.sleep(0)
+
+    @in_loop
+    async def test_a_second_shutdown_waits_for_the_end_of_the_first(self, tmp_path: Path) -> None:
+        task = Watch(held=True)
+        runner = make(tmp_path)
+        await runner.start(Experiment("e", rows(3), task))
+        await task.until(lambda: task.inside == 1)
+        first = asyncio.create_task(runner.shutdown())
+        second = asyncio.create_task(runner.shutdown())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not second.done()
+        task.go.set()
+        await second
+        assert first.done()
+        async with runner_at(tmp_path) as later:
+            assert len(await stored(later.store, 1)) == 1

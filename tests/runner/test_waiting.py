@@ -1,0 +1,210 @@
+"""Who waits for capacity: in whose slot, for how long, and what that costs the others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.chaos.floor import registry as registry_in_virtual_time
+from tests.chaos.virtual_time import in_virtual_time
+from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses
+from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.runner import Experiment
+from tidegate.runner.job import Job
+from tidegate.runner.waits import Waits
+from tidegate.storage import ResultStatus
+
+OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
+KEY = tidegate.Key("p", "https://p.test")
+SHUT = tidegate.Key("shut", "https://shut.test")
+
+
+def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
+    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, **changes))
+
+
+def held_up(registry: tidegate.RateLimitRegistry, seconds: float) -> None:
+    """The provider behind `SHUT` says that nobody is to come for so long."""
+    permit = registry.try_admit(SHUT)
+    assert isinstance(permit, tidegate.Permit)
+    registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, seconds))
+
+
+async def nothing() -> int:
+    return 1
+
+
+class TestInside:
+    @in_loop
+    async def test_functions_that_wait_inside_their_first_call_leave_their_slots_to_others(
+        self, tmp_path: Path
+    ) -> None:
+        registry, free = registry_of(), Watch()
+        held_up(registry, 1000.0)
+
+        async def answer(row: Any) -> Any:
+            return await registry.aexecute(SHUT, nothing)
+
+        async with runner_at(tmp_path, registry=registry, max_concurrency=2) as runner:
+            for name in ("a", "b", "c"):
+                await runner.start(Experiment(name, rows(5), answer))
+            assert (await runner.run(Experiment("free", rows(50), free))).complete
+            assert free.most <= 2
+            await runner.shutdown(0.0)
+
+    @in_loop
+    async def test_so_do_those_that_wait_inside_a_later_call_and_their_experiment_has_no_more_than_its_share(
+        self, tmp_path: Path
+    ) -> None:
+        registry, free = registry_of(), Watch()
+        held_up(registry, 0.5)
+        inside = [0]
+
+        async def answer(row: Any) -> Any:
+            await registry.aexecute(KEY, nothing)
+            inside[0] += 1
+            return await registry.aexecute(SHUT, nothing)
+
+        async with runner_at(tmp_path, registry=registry, max_concurrency=3) as runner:
+            going = asyncio.create_task(runner.run(Experiment("e", rows(30), answer)))
+            while inside[0] < 3:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            assert (await runner.run(Experiment("free", rows(50), free))).complete
+            assert (inside[0], going.done()) == (3, False)
+            assert (await going).complete
+            assert runner._lives._floor.slots == 3
+
+    @in_loop
+    async def test_what_waits_inside_a_thread_leaves_its_slot_as_well(self, tmp_path: Path) -> None:
+        registry, free = registry_of(), Watch()
+        held_up(registry, 0.3)
+
+        def answer(row: Any) -> Any:
+            return registry.execute(SHUT, lambda: 1)
+
+        async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
+            going = asyncio.create_task(runner.run(Experiment("e", rows(3), answer)))
+            assert (await runner.run(Experiment("free", rows(20), free))).complete
+            assert not going.done()
+            assert (await going).complete
+            assert runner._lives._floor.slots == 1
+
+    @in_loop
+    async def test_a_functions_time_stands_still_while_it_waits_and_nobody_looks_at_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        registry, looks = registry_of(), [0]
+        held_up(registry, 0.2)
+        is_up = Job._time_is_up
+
+        def counted(self: Job) -> None:
+            looks[0] += 1
+            is_up(self)
+
+        monkeypatch.setattr(Job, "_time_is_up", counted)
+
+        async def answer(row: Any) -> Any:
+            return await registry.aexecute(SHUT, nothing)
+
+        async with runner_at(tmp_path, registry=registry, task_timeout=0.02, attempts=1) as runner:
+            assert (await runner.run(Experiment("e", rows(1), answer))).complete
+        assert looks[0] <= 3
+
+
+class TestOtherKeys:
+    @in_loop
+    async def test_a_permit_of_a_key_that_a_row_does_not_ask_is_given_back_at_once(self, tmp_path: Path) -> None:
+        registry = registry_of(start_concurrency=1, max_concurrency=1)
+        free: list[int] = []
+
+        async def answer(row: Any) -> Any:
+            if row["n"] % 2 == 0:
+                return await registry.aexecute(KEY, nothing)
+
+            async def other() -> None:
+                free.append(registry.snapshot().keys[KEY].in_flight)
+
+            return await registry.aexecute(SHUT, other) or 1
+
+        async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
+            assert (await runner.run(Experiment("e", rows(10), answer))).complete
+        assert free == [0] * 5
+
+    @in_loop
+    async def test_a_permit_comes_back_from_a_function_that_is_cancelled_before_its_first_call(
+        self, tmp_path: Path
+    ) -> None:
+        registry = registry_of(start_concurrency=1, max_concurrency=1)
+        began = asyncio.Event()
+
+        async def answer(row: Any) -> Any:
+            if row["n"] > 0:
+                began.set()
+                await asyncio.Event().wait()
+            return await registry.aexecute(KEY, nothing)
+
+        async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
+            number = await runner.start(Experiment("e", rows(3), answer))
+            await began.wait()
+            assert registry.snapshot().keys[KEY].in_flight == 1
+            runner.leave(number)
+            runner.hasten()
+            await runner.wait(number)
+            assert (registry.snapshot().keys[KEY].in_flight, registry.snapshot().keys[KEY].attempts) == (0, 1)
+
+    @in_loop
+    async def test_a_refusal_at_a_key_that_is_not_asked_is_waited_for_longer_each_time(self, tmp_path: Path) -> None:
+        registry, paid = registry_of(), [0]
+
+        async def call() -> None:
+            paid[0] += 1
+
+        async def answer(row: Any) -> Any:
+            await registry.aexecute(KEY, call)
+            # By a client that nobody governs.
+            raise Refused(429)
+
+        async with runner_at(
+            tmp_path, registry=registry, row_deadline=0.3, backoff_base=0.05, backoff_cap=10.0
+        ) as runner:
+            summary = await runner.run(Experiment("e", rows(1), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {PARKED: 1}
+        assert 3 <= paid[0] <= 8
+
+
+class TestDeadlines:
+    @in_virtual_time
+    async def test_while_a_key_is_closed_for_a_known_time_no_deadline_is_looked_at(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        registry, refusals, looks = registry_in_virtual_time(), [0], [0]
+        look = Waits._look
+
+        def counted(self: Waits) -> None:
+            looks[0] += 1
+            look(self)
+
+        monkeypatch.setattr(Waits, "_look", counted)
+
+        async def call() -> int:
+            if refusals[0] < 2:
+                refusals[0] += 1
+                refusal = Refused(429)
+                refusal.response = SimpleNamespace(status_code=429, headers={"retry-after": "100"}, content=b"")  # type: ignore[attr-defined]
+                raise refusal
+            return 1
+
+        async def answer(row: Any) -> Any:
+            return await registry.aexecute(KEY, call if row["n"] else nothing)
+
+        async with runner_at(tmp_path, registry=registry, row_deadline=1.0, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(2), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {OK: 2}
+        assert refusals[0] == 2
+        assert asyncio.get_running_loop().time() > 199.0
+        assert looks[0] <= 4
