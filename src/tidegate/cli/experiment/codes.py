@@ -49,8 +49,12 @@ def code_of(summary: Summary, failures: list[Failure]) -> Code:
     """The exit code of a run that has ended."""
     if summary.status is not Status.COMPLETED:
         return BY_STATUS[summary.status]
-    if any(each.status is not ResultStatus.PARKED for each in failures):
+    asked = summary.experiment.spec.get("evaluators")
+    # An evaluator that is asked no more may have failed: that is nothing that a resume would mend.
+    known = {None, *(asked if isinstance(asked, dict) else (each.evaluator for each in failures))}
+    failed = [each for each in failures if each.evaluator in known]
+    if any(each.status is not ResultStatus.PARKED for each in failed):
         return Code.ERRORS
-    if failures:
+    if failed:
         return Code.PARKED
     return Code.DONE if summary.complete else Code.ERRORS
