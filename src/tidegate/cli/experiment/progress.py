@@ -77,6 +77,8 @@ def waits(
 
 
 def _why(gate: str, trouble: str) -> str:
+    if gate == "concurrency":
+        return "as much is under way as may be (max_concurrency)"
     return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
 
 
