@@ -53,7 +53,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "registering": ({"errors", "providers"}, True, set()),
     "turn": ({*CORE, "handing", "line", "queues", "registries"}, False, set()),
     "calls": (REGISTRY, False, set()),
-    "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic"}),
+    "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg"}),
     "runner": (
         {*CORE, "storage", "calls", "default", "handing", "queues", "registries", "runner"},
         True,

@@ -96,17 +96,23 @@ class DuplicateRow(StoreError):
         self.name = name
         self.first_line = first_line
         self.line = line
-        super().__init__(f"two rows have the id {name!r}: lines {first_line} and {line}")
+        where = "" if first_line is None or line is None else f": lines {first_line} and {line}"
+        super().__init__(f"two rows have the id {name!r}{where}")
 
 
 class DatasetChanged(StoreError):
-    """The row `ordinal` (at `line` of its source) was stored before, with another name or content."""
+    """The row `ordinal` (at `line` of its source) was stored before, with another name or content.
 
-    def __init__(self, *, ordinal: int, line: int | None) -> None:
+    Where it is `gone`, the source ends before it now.
+    """
+
+    def __init__(self, *, ordinal: int, line: int | None = None, gone: bool = False) -> None:
         self.ordinal = ordinal
         self.line = line
+        self.gone = gone
         where = f"row {ordinal}" if line is None else f"line {line}"
-        super().__init__(f"the dataset has changed since it was read first: {where} is another row now")
+        what = "is no longer there" if gone else "is another row now"
+        super().__init__(f"the dataset has changed since it was read first: {where} {what}")
 
 
 class NotStorable(StoreError, ValueError):

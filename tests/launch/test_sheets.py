@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.values import KEY, OK, answer, bucket, fixed, refusal
+from tests.core.values import KEY, OK, OUTAGE, answer, bucket, fixed, refusal
 from tidegate.core.admission import Admission
 from tidegate.core.outlook import foresee
 from tidegate.core.vocabulary import Cost, Key, Reading
@@ -95,6 +95,15 @@ def test_a_pause_is_told_as_soon_as_somebody_waits_for_its_end(tmp_path: Path) -
     call(slots, 0.0, refusal(30.0))
     slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     assert foresee(only(tmp_path).outlook(11.0)) == (20.0, "pause")
+
+
+def test_a_breaker_is_told_also_where_nobody_waits_for_it(tmp_path: Path) -> None:
+    slots = opened(Sheets(str(tmp_path)))
+    for number in range(5):
+        call(slots, float(number), OUTAGE)
+    assert slots.admission.breaker.ready_at > 5.0
+    seen = only(tmp_path).outlook(5.0)
+    assert (seen.closed_for, seen.closed_by) == (slots.admission.breaker.ready_at - 5.0, "breaker")
 
 
 def test_a_boundary_that_has_passed_since_brings_the_limit_back(tmp_path: Path) -> None:

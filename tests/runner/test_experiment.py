@@ -83,9 +83,9 @@ class TestLoading:
         [
             ("{path}/gone.py:experiment", "there is no such file"),
             ("{path}/my_eval.py:nothing", "it has no 'nothing'"),
-            ("{path}/my_eval.py:number", "'number' is a int, not an Experiment"),
+            ("{path}/my_eval.py:number", "'number' is an int, not an Experiment: its experiments are experiment"),
             ("{path}/broken.py:experiment", "its import failed: ZeroDivisionError"),
-            ("no_such_module_of_ours:experiment", "its import failed: ModuleNotFoundError"),
+            ("no_such_module_of_ours:experiment", "there is no such module"),
         ],
     )
     def test_what_is_not_there_is_one_clear_error(self, tmp_path: Path, source: str, said: str) -> None:

@@ -43,6 +43,7 @@ def test_one_declared_output_may_be_returned_plainly() -> None:
     [
         (None, (), "is None"),
         (float("nan"), (), "finite"),
+        (10**400, (), "finite"),
         ({}, (), "no outputs"),
         ({"a": 1, "c": 1}, ("a", "b"), "unknown output 'c', no output 'b'"),
         (1, ("a", "b"), "unknown output 'judge'"),

@@ -191,11 +191,12 @@ class TestFailures:
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", rows(3), answer))
             runs = await stored(runner.store, summary.experiment.id)
-        assert [(run.status, run.attempts, run.error_kind, run.error) for run in runs] == [
-            (OK, 3, None, None),
-            (ERROR, 3, "outage", "ConnectionError: reset"),
-            (OK, 3, None, None),
+        assert [(run.status, run.attempts, run.error_kind) for run in runs] == [
+            (OK, 3, None),
+            (ERROR, 3, "outage"),
+            (OK, 3, None),
         ]
+        assert str(runs[1].error).startswith("ConnectionError: reset (test_running.py:")
         assert not summary.complete
 
     @in_loop
@@ -219,7 +220,7 @@ class TestFailures:
             summary = await runner.run(Experiment("e", rows(50), answer))
             assert await statuses(runner.store, summary.experiment.id) == {ERROR: 5}
         assert summary.status is Status.ERROR
-        assert summary.last_error == "5 consecutive failures of task (auth): Refused: status 401"
+        assert str(summary.last_error).startswith("5 consecutive failures of task (auth): Refused: status 401 (")
 
     @in_loop
     async def test_an_evaluator_has_a_guard_of_its_own_and_its_failure_is_no_score(self, tmp_path: Path) -> None:
@@ -414,7 +415,7 @@ class TestTime:
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", rows(1), answer))
             (run,) = await stored(runner.store, summary.experiment.id)
-        assert (run.error_kind, run.error) == ("SystemExit", "SystemExit: 3")
+        assert (run.error_kind, str(run.error).partition(" (")[0]) == ("SystemExit", "SystemExit: 3")
 
 
 TOO_LATE = QUICK.task_timeout

@@ -98,8 +98,8 @@ class TestStop:
 
 async def warmed_up(runner: Any, number: int) -> None:
     """Ends the cool-down of a stop: it is what the database says."""
-    async with runner.store._database.writing() as connection:
-        await connection.execute(execution_configs.update().values(cooldown_until=None))
+    cooled = execution_configs.update().values(cooldown_until=None)
+    await runner.store._database.acted(lambda connection: connection.execute(cooled))
 
 
 class TestClaims:

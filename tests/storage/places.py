@@ -44,6 +44,15 @@ class Place(abc.ABC):
     def ago(self, seconds: float) -> str:
         """The instant so many seconds ago, as SQL."""
 
+    def now(self) -> Any:
+        """The instant by the database's clock, as the database gives it back."""
+        return self.sql(f"SELECT {self.ago(0)}")[0][0]
+
+    def later_than(self, instant: Any) -> None:
+        """Returns when the database's clock has gone on."""
+        while self.now() <= instant:
+            pass
+
     def age(self, experiment_id: int, seconds: float) -> None:
         """Makes a claim so much older."""
         self.sql(f"UPDATE {CONFIGS} SET claimed_at = {self.ago(seconds)} WHERE experiment_id = {experiment_id}")
@@ -61,6 +70,17 @@ class Place(abc.ABC):
         return (
             f"UPDATE {CONFIGS} SET epoch = epoch + 1, claimed_by = '{replica}', claimed_at = {self.ago(0)}, "
             f"status = 'RUNNING' WHERE experiment_id = {experiment_id}"
+        )
+
+    def renewed(self, experiment_id: int) -> str:
+        """The statement by which its owner keeps an experiment."""
+        return f"UPDATE {CONFIGS} SET claimed_at = {self.ago(0)} WHERE experiment_id = {experiment_id}"
+
+    def freed(self, experiment_id: int, status: str) -> str:
+        """The statement by which an experiment is nobody's any more."""
+        return (
+            f"UPDATE {CONFIGS} SET status = '{status}', claimed_by = NULL, claimed_at = NULL "
+            f"WHERE experiment_id = {experiment_id}"
         )
 
     def many_experiments(self, replica: str) -> None:

@@ -36,7 +36,7 @@ async def test_a_replica_may_claim_its_own_again_and_gets_a_new_epoch(store: Sto
 
 async def test_a_stale_claim_goes_to_whoever_asks_first(store: Store, other: Store, place: Place) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    place.age(claim.experiment_id, STALE - 10)
+    place.age(claim.experiment_id, STALE / 2)
     assert await other.claim(claim.experiment_id, "b", STALE) is None
     place.age(claim.experiment_id, STALE + 1)
     assert await other.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
@@ -93,6 +93,15 @@ async def test_a_release_ends_the_claim_with_its_reason(store: Store) -> None:
     assert (found.status, found.claimed_by, found.quiet) == (Status.ERROR, None, None)
     assert found.last_error == "five times � the same"
     assert not await store.release(claim, Status.COMPLETED)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+async def test_only_the_newest_claim_of_its_owner_is_released(store: Store, name: str) -> None:
+    older = await claimed(store, (await experiment(store)).id)
+    newer = await claimed(store, older.experiment_id)
+    forged = older if name == "a" else Claim(newer.experiment_id, "b", newer.epoch)
+    assert not await store.release(forged, Status.COMPLETED)
+    assert await store.renew("a", {newer.experiment_id: newer.epoch}) == {newer.experiment_id}
 
 
 async def test_a_release_says_how_the_run_ended_and_cannot_say_that_it_runs(store: Store) -> None:
@@ -172,6 +181,7 @@ async def test_water_marks_only_rise_and_only_for_the_newest_claim(store: Store)
     claim = await claimed(store, (await experiment(store)).id)
     await store.advance(claim, 2)
     await store.advance(claim, 1, task_water=3)
+    await store.advance(claim, 0, task_water=1)
     found = await store.find(claim.experiment_id)
     assert found is not None
     assert (found.low_water, found.task_water) == (2, 3)

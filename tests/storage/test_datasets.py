@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.storage.places import Place
+from tests.storage.places import PATIENCE, Place
 from tests.storage.values import claimed, experiment, rows, run
 from tidegate.errors import DatasetChanged, DuplicateRow
 from tidegate.storage import NewRow, PendingTask, ResultStatus, Status, Store
@@ -62,7 +62,7 @@ async def test_an_experiment_is_found_by_name_and_by_number(store: Store) -> Non
     found = await store.find(str(made.id))
     assert found is not None
     assert found.id == named.id
-    for unknown in ("cities", 77, "77", "٧", "9" * 40, ""):
+    for unknown in ("cities", 77, "77", "٧", "9" * 40, "", 2**63, -1, 10**5000):
         assert await store.find(unknown) is None
 
 
@@ -151,6 +151,46 @@ async def test_a_reading_that_was_broken_off_is_taken_up_by_reading_again(store:
     assert found is not None
     assert found.rows == 750
     assert [row.ordinal for row in await stored(store, made.id)] == list(range(750))
+
+
+async def test_rows_that_are_there_are_read_again_without_a_write(store: Store, place: Place) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    all_rows = [*rows(300), NewRow(300, "bad", invalid="no \x00 comma", line=301)]
+    await store.add_rows(made.dataset_id, all_rows)
+    lock = () if place.on_sqlite else ("LOCK TABLE tidegate_contents, tidegate_dataset_rows IN SHARE MODE",)
+    with place.begun(*lock) as held:
+        await asyncio.wait_for(store.add_rows(made.dataset_id, all_rows), PATIENCE)
+        held.rollback()
+
+
+async def test_a_row_that_has_only_moved_to_another_line_is_the_same_row(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, rows(3))
+    moved = [replace(row, line=(row.line or 0) + 7) for row in rows(5)]
+    await store.add_rows(made.dataset_id, moved)
+    assert [row.line for row in await stored(store, made.id)] == [1, 2, 3, 11, 12]
+
+
+async def test_a_source_that_has_become_shorter_is_told(store: Store) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, rows(5))
+    with pytest.raises(DatasetChanged, match="row 3 is no longer there") as told:
+        await store.complete_dataset(made.dataset_id, 3)
+    assert (told.value.ordinal, told.value.gone) == (3, True)
+    await store.complete_dataset(made.dataset_id, 5)
+    found = await store.find(made.id)
+    assert found is not None
+    assert found.complete
+
+
+@pytest.mark.parametrize("at", [0, 499, 500, 998, 999])
+async def test_an_edit_is_found_wherever_it_is_in_a_page(store: Store, at: int) -> None:
+    made = await store.create("capitals", {}, 1, "questions.jsonl")
+    await store.add_rows(made.dataset_id, rows(1000))
+    edited = [replace(row, body={"question": "another?"}) if row.ordinal == at else row for row in rows(1000)]
+    with pytest.raises(DatasetChanged) as told:
+        await store.add_rows(made.dataset_id, edited)
+    assert told.value.ordinal == at
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from tests.postgres import Server, served
 from tests.storage.places import PostgreSQL, SQLite
 from tests.storage.values import claimed, experiment, run
 from tidegate.errors import ConfigurationError, StoreError
-from tidegate.storage import RunResult, Store, database
+from tidegate.storage import RunResult, Store, database, engines
+from tidegate.storage.passing import passes
 from tidegate.storage.urls import parsed, shown
 
 pytestmark = pytest.mark.anyio
@@ -101,9 +102,39 @@ async def test_a_server_that_is_not_there_is_told_by_its_address() -> None:
     assert SECRET not in "".join(traceback.format_exception(told.value))
 
 
-async def test_a_database_that_is_not_there_is_told(server: Server) -> None:
-    with pytest.raises(StoreError, match="does not exist"):
+async def test_a_database_that_is_not_there_is_told_and_not_waited_for(server: Server) -> None:
+    with pytest.raises(StoreError, match="does not exist") as told:
         await Store.open(server.url("no_such_database"))
+    assert not told.value.retryable
+
+
+async def test_a_user_that_is_not_there_is_told_and_not_waited_for(server: Server) -> None:
+    with pytest.raises(StoreError, match='role "nobody_we_know" does not exist') as told:
+        await Store.open(server.url("postgres").replace("//tidegate@", "//nobody_we_know@"))
+    assert not told.value.retryable
+
+
+async def test_a_password_that_is_refused_is_told_and_not_waited_for(server: Server) -> None:
+    server.sql("CREATE ROLE guarded LOGIN PASSWORD 'right'")
+    server.lock_out("guarded")
+    for given in ("guarded:wrong", "guarded"):
+        with pytest.raises(StoreError, match="password") as told:
+            await Store.open(server.url("postgres").replace("//tidegate@", f"//{given}@"))
+        assert not told.value.retryable
+        assert "wrong" not in "".join(traceback.format_exception(told.value))
+
+
+async def test_a_store_whose_database_is_removed_under_it_waits_once_and_is_told_then(server: Server) -> None:
+    place = PostgreSQL.made(server)
+    store = await Store.open(place.url)
+    claim = await claimed(store, (await experiment(store)).id)
+    place.drop()
+    with pytest.raises(StoreError) as lost:
+        await store.write([run(claim, 0)])
+    with pytest.raises(StoreError, match="does not exist") as told:
+        await store.write([run(claim, 0)])
+    assert (lost.value.retryable, told.value.retryable) == (True, False)
+    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -152,7 +183,7 @@ async def test_what_a_statement_was_given_is_not_in_its_error(sqlite: SQLite) ->
 
 
 async def test_an_sqlite_file_that_stays_locked_can_be_retried(sqlite: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "LOCK_SECONDS", 0.05)
+    monkeypatch.setitem(engines.SQLITE_ARGUMENTS, "timeout", 0.05)
     store = await Store.open(sqlite.url)
     claim = await claimed(store, (await experiment(store)).id)
     with sqlite.locked() as held:
@@ -221,13 +252,58 @@ def test_a_database_is_named_by_a_path_or_a_url(given: str, named: str) -> None:
     [
         ("57P01", True),
         ("57P03", True),
+        ("57014", True),
         ("08006", True),
         ("40P01", True),
+        ("53100", True),
         ("53300", True),
         ("23505", False),
         ("42P01", False),
+        ("28P01", False),
+        ("3D000", False),
     ],
 )
 def test_what_passes_is_known_by_its_state(state: str, passing: bool) -> None:
     error = psycopg.errors.lookup(state)("said") if state != "08006" else psycopg.errors.ConnectionFailure("said")
-    assert database.passes(DBAPIError("SELECT 1", None, error)) is passing
+    assert passes(DBAPIError("SELECT 1", None, error)) is passing
+
+
+@pytest.mark.parametrize(
+    ("said", "passing"),
+    [
+        ("FATAL:  the database system is starting up", True),
+        ("FATAL:  the database system is shutting down", True),
+        ("FATAL:  the database system is in recovery mode", True),
+        ("FATAL:  sorry, too many clients already", True),
+        ("Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?", True),
+        ("server closed the connection unexpectedly", True),
+        ("FATAL:  no existe nada que sepamos", True),
+        ('FATAL:  password authentication failed for user "me"', False),
+        ("fe_sendauth: no password supplied", False),
+        ('FATAL:  Peer authentication failed for user "me"', False),
+        ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "me", database "runs", no encryption', False),
+        ('FATAL:  role "me" is not permitted to log in', False),
+        ('FATAL:  database "runs" does not exist', False),
+        ('FATAL:  permission denied for database "runs"', False),
+    ],
+)
+def test_a_connection_that_is_not_made_passes_unless_the_server_has_refused_us(said: str, passing: bool) -> None:
+    error = psycopg.OperationalError(f'connection failed: connection to server at "127.0.0.1", port 1 failed: {said}')
+    assert passes(DBAPIError("SELECT 1", None, error)) is passing
+
+
+async def test_a_full_disk_is_waited_for_and_loses_nothing(sqlite: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "SQLITE_PRAGMAS", (*engines.SQLITE_PRAGMAS, "PRAGMA max_page_count = 200"))
+    store = await Store.open(sqlite.url)
+    claim = await claimed(store, (await experiment(store)).id)
+    large = run(claim, 1, output="x" * 1_000_000)
+    with pytest.raises(StoreError, match="full") as full:
+        await store.write([run(claim, 0), large])
+    assert full.value.retryable
+    await store.close()
+    monkeypatch.undo()
+    store = await Store.open(sqlite.url)
+    assert await store.results(claim.experiment_id, after=None, limit=10) == []
+    assert await store.write([run(claim, 0), large]) == frozenset()
+    assert len(await store.results(claim.experiment_id, after=None, limit=10)) == 2
+    await store.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,8 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 import tidegate.storage
-from tests.storage.places import Place
+from tests.postgres import Server
+from tests.storage.places import Place, PostgreSQL, SQLite
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.storage import Store
 from tidegate.storage.database import Database
@@ -35,6 +38,27 @@ async def main():
     await store.close()
 
 sys.stdin.read()
+asyncio.run(main())
+"""
+
+
+READ_ONLY = """
+import asyncio, os, sys
+from pathlib import Path
+from tidegate.errors import StoreError
+from tidegate.storage import Store
+
+async def main():
+    try:
+        await (await Store.open(str(path))).create("capitals", {}, 1, "")
+    except StoreError as error:
+        print(error, error.retryable)
+
+path = Path(sys.argv[1])
+os.chmod(path, 0o444)
+os.chmod(path.parent, 0o555)
+if os.geteuid() == 0:
+    os.setuid(65534)
 asyncio.run(main())
 """
 
@@ -108,6 +132,17 @@ def test_many_processes_may_use_a_new_database_first(bare_place: Place) -> None:
     assert told == ["1"] * 4
 
 
+async def test_one_process_may_use_several_new_databases_first(server: Server, tmp_path: Path) -> None:
+    bare = [PostgreSQL.made(server) for _ in range(3)]
+    urls = [*(place.url for place in bare), *(str(tmp_path / f"{n}.db") for n in range(3))]
+    # As often as not in threads, each with a loop of its own.
+    await asyncio.gather(*map(opened, urls[::2]), *(asyncio.to_thread(asyncio.run, opened(url)) for url in urls[1::2]))
+    for place in [*bare, *(SQLite(tmp_path / f"{n}.db") for n in range(3))]:
+        assert place.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
+        if isinstance(place, PostgreSQL):
+            place.drop()
+
+
 async def test_who_comes_while_somebody_migrates_waits_for_him(bare_place: Place) -> None:
     lock = () if bare_place.on_sqlite else (f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})",)
     with bare_place.begun(*lock) as held:
@@ -148,6 +183,22 @@ async def test_an_sqlite_file_is_in_wal_mode_from_the_first_use_on(tmp_path: Pat
     connection = sqlite3.connect(tmp_path / "new.db")
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
+
+
+@pytest.mark.parametrize("journal", ["WAL", "DELETE"])
+async def test_a_file_that_may_only_be_read_is_told_and_not_waited_for(journal: str) -> None:
+    # Where anybody may go: whoever is root becomes somebody else there.
+    with tempfile.TemporaryDirectory(prefix="tidegate-") as folder:
+        path = Path(folder) / "store.db"
+        await opened(str(path))
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA journal_mode = {journal}")
+        refused = [sys.executable, "-c", READ_ONLY, str(path)]
+        told = await asyncio.to_thread(subprocess.run, refused, capture_output=True, text=True, check=False)
+        path.parent.chmod(0o700)
+    assert told.returncode == 0, told.stderr
+    assert "read" in told.stdout or "unable to open" in told.stdout
+    assert told.stdout.endswith("False\n")
 
 
 async def test_a_path_with_every_kind_of_character_is_a_path(tmp_path: Path) -> None:

@@ -110,12 +110,19 @@ async def plans(request: pytest.FixtureRequest, store: Store, place: Place, clai
     """The plans of the store's statements, with the database knowing its tables, without, and for any parameters."""
     if request.param == "analysed":
         place.sql("ANALYZE")
-        await store.close()
+        await _disconnected(store)
     plans = Plans(store, place, generic=request.param == "generic")
     yield plans
     plans.end()
     if request.param == "analysed" and not place.on_sqlite:
         place.sql("DELETE FROM pg_statistic")
+
+
+async def _disconnected(store: Store) -> None:
+    database = store._database
+    await database._engine.dispose()
+    if database._thread is not None:
+        database._thread._engine.dispose()
 
 
 async def test_what_is_left_to_do_is_found_by_its_index(store: Store, claim: Claim, plans: Plans) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tests.storage.places import CONFIGS, Place, PostgreSQL
 from tests.storage.values import OK, STALE, claimed, experiment, run
 from tidegate.errors import LeaseLost, StoreError
-from tidegate.storage import Claim, Status, Store, Toggle, database
+from tidegate.storage import Claim, Status, Store, Toggle, engines
 
 pytestmark = pytest.mark.anyio
 
@@ -142,16 +142,17 @@ async def test_a_renewal_waits_while_results_are_written_and_succeeds_then(
 async def test_who_sleeps_in_the_middle_of_a_batch_does_not_keep_the_claim_from_others(
     postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(engines, "IDLE_SECONDS", 0.2)
     sleeping, awake = await Store.open(postgresql.url), await Store.open(postgresql.url)
     claim = await claimed(sleeping, (await experiment(sleeping)).id)
     stale(postgresql, claim)
 
     async def batch() -> None:
-        async with sleeping._database.writing() as connection:
-            await connection.execute(text(f"SELECT epoch FROM {CONFIGS} FOR SHARE"))
-            taken.append(await asyncio.wait_for(awake.claim(claim.experiment_id, "b", STALE), 20))
-            await connection.execute(text("SELECT 1"))
+        with sleeping._database.translated():
+            async with sleeping._database._engine.begin() as connection:
+                await connection.execute(text(f"SELECT epoch FROM {CONFIGS} FOR SHARE"))
+                taken.append(await asyncio.wait_for(awake.claim(claim.experiment_id, "b", STALE), 20))
+                await connection.execute(text("SELECT 1"))
 
     taken: list[Claim | None] = []
     with pytest.raises(StoreError) as caught:

@@ -17,7 +17,8 @@ from tidegate.storage import (
 )
 
 OK, ERROR, PARKED, INVALID = ResultStatus.OK, ResultStatus.ERROR, ResultStatus.PARKED, ResultStatus.INVALID
-STALE = 60.0
+STALE = 3600.0
+"""Seconds: so many that no slow machine makes a claim stale that a test has not aged."""
 
 
 def rows(count: int, start: int = 0) -> list[NewRow]:

@@ -67,12 +67,12 @@ def answered(gates: Gates, permit: Permit, now: float, out: Out) -> None:
 
 def failed(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """The provider, or the way to it, broke down. `draw` is uniform in [0, 1)."""
+    if outcome.cause is Cause.OUTAGE or permit.probe:
+        gates.lessons.breaker.taken(Origin.FAILURES, now)
+        if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
+            out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
+    # Last: who keeps the counts elsewhere writes down with them how the breaker stands now.
     gates.counts.failed += 1
-    if outcome.cause is not Cause.OUTAGE and not permit.probe:
-        return
-    gates.lessons.breaker.taken(Origin.FAILURES, now)
-    if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
-        out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
 
 
 def _adopt(gates: Gates, mirror: Mirror, permit: Permit, now: float) -> None:

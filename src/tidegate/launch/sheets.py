@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tidegate.core.breaker import CLOSED
 from tidegate.core.permit import Counts
 from tidegate.core.quota import Quotas
 from tidegate.core.snapshot import outlook
@@ -144,6 +145,9 @@ class KeptCounts(Counts):
         if now >= self._outlook_at:
             self._outlook_at = now + OUTLOOK_EVERY
             self._look_ahead(now)
+        elif admission.breaker.state is not CLOSED:
+            # Nobody need wait here for it: a runner asks before it gives a slot away.
+            self._close()
 
     def _write_quotas(self, quotas: Quotas) -> None:
         # A quota keeps its place also where one before it is forgotten.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tidegate.errors import require
+from tidegate.errors import ConfigurationError, require
 
 if TYPE_CHECKING:
     from tidegate.runner.summary import Summary
@@ -39,6 +40,8 @@ class Evaluator:
         require(callable(function), "evaluator", function, "a function of a row and an output")
         self.function = function
         self.name = _name("evaluator", name if name is not None else name_of(function))
+        _takes(f"evaluator {self.name}", function, "row", "output")
+        require(not isinstance(outputs, str), "outputs", outputs, "a list of names")
         self.outputs = tuple(outputs)
         require(len(set(self.outputs)) == len(self.outputs), "outputs", self.outputs, "names, each of them once")
         self.timeout = _seconds("timeout", timeout)
@@ -69,8 +72,13 @@ class Experiment:
         declared: Mapping[str, Any] | None = None,
     ) -> None:
         require(callable(task), "task", task, "a function of a row")
+        _takes("task", task, "row")
+        require(_is_dataset(dataset), "dataset", dataset, "a file's path, an iterable, or a function that returns one")
+        for field, value in (("evaluators", evaluators), ("credentials", credentials)):
+            require(isinstance(value, Iterable) and not isinstance(value, str), field, value, "a list")
         require(isinstance(repetitions, int) and repetitions >= 1, "repetitions", repetitions, "1 or more")
-        require(max_concurrency is None or max_concurrency >= 1, "max_concurrency", max_concurrency, "1 or more")
+        least = max_concurrency is None or (isinstance(max_concurrency, int) and max_concurrency >= 1)
+        require(least, "max_concurrency", max_concurrency, "1 or more")
         self.name = _name("name", name)
         self.dataset = dataset
         self.task = task
@@ -83,6 +91,10 @@ class Experiment:
         self.credentials = tuple(credentials)
         self.source = source
         self.declared = declared
+
+    def __repr__(self) -> str:
+        names = [each.name for each in self.evaluators]
+        return f"Experiment({self.name!r}, {self.described}, evaluators={names}, repetitions={self.repetitions})"
 
     @property
     def outputs(self) -> dict[str, tuple[str, ...]]:
@@ -118,7 +130,11 @@ class Experiment:
         """
         import asyncio
 
-        return asyncio.run(self.arun(db))
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.arun(db))
+        raise RuntimeError("a loop runs here already, as in a notebook: `await experiment.arun()`")
 
     async def arun(self, db: str = "tidegate.db") -> Summary:
         """As `run`, in the running loop."""
@@ -135,6 +151,24 @@ def name_of(function: Callable[..., Any]) -> str:
     return re.sub(r"\W+", "_", name).strip("_") or "function"
 
 
+def _takes(field: str, function: Callable[..., Any], *names: str) -> None:
+    """Raises `ConfigurationError` where a function cannot be called with so many arguments: every row would fail."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        raise ConfigurationError(field, name_of(function), f"it is called with ({', '.join(names)}): {error}") from None
+
+
+def _is_dataset(dataset: object) -> bool:
+    if isinstance(dataset, str | Path | AsyncIterable) or callable(dataset):
+        return True
+    return isinstance(dataset, Iterable) and not isinstance(dataset, Mapping | bytes)
+
+
 def _name(field: str, name: object) -> str:
     fits = isinstance(name, str) and name.strip() == name and 0 < len(name) <= LONGEST_NAME and name.isprintable()
     require(fits, field, name, f"a printable name of 1 to {LONGEST_NAME} characters")
@@ -142,5 +176,6 @@ def _name(field: str, name: object) -> str:
 
 
 def _seconds(field: str, value: float | None) -> float | None:
-    require(value is None or 0 < value <= 86_400, field, value, "seconds, more than 0 and at most a day")
+    fits = value is None or (isinstance(value, int | float) and 0 < value <= 86_400)
+    require(fits, field, value, "seconds, more than 0 and at most a day")
     return value

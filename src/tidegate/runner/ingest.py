@@ -24,12 +24,14 @@ async def ingest(running: Running, feeder: Feeder, dataset: Dataset, dataset_id:
     A dataset that cannot be read to its end ends the run, with the reason; what was read stays.
     """
     store = running.floor.store
+    count = 0
     try:
         async for rows in batches(dataset, SIZE):
             await patiently(partial(store.add_rows, dataset_id, rows), "the dataset")
+            count += len(rows)
             running.tally.rows += len(rows)
             feeder.rows_came()
-        await patiently(partial(store.complete_dataset, dataset_id), "the dataset")
+        await patiently(partial(store.complete_dataset, dataset_id, count), "the dataset")
         running.tally.all_rows = True
         feeder.rows_came(complete=True)
     except Exception as error:

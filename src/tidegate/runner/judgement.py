@@ -51,8 +51,11 @@ def _annotation(output: str, value: Any) -> Annotation:
     if isinstance(value, str):
         return Annotation(output, label=value)
     if isinstance(value, Real):
-        score = float(value)
+        try:
+            score = float(value)
+        except OverflowError:
+            score = math.inf
         if not math.isfinite(score):
-            raise NoJudgement(f"the output {output!r} is {value}: a score is a finite number")
+            raise NoJudgement(f"the output {output!r} is {score}: a score is a finite number")
         return Annotation(output, score=score)
     return Annotation(output, value=encoded(value))

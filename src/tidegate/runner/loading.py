@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from tidegate.runner.experiment import Experiment
 from tidegate.runner.redaction import redacted
 
 DECLARED = frozenset({".yaml", ".yml"})
+FORMS = "my_eval.py:experiment, package.module:experiment or experiment.yaml"
 
 
 def load(source: str) -> Experiment:
@@ -26,17 +28,17 @@ def load(source: str) -> Experiment:
 
     Raises `CannotLoad` where there is no such file or module, its import fails, or the attribute is no experiment.
     """
-    if Path(source).suffix in DECLARED:
+    if Path(source).suffix.lower() in DECLARED:
         return _declared(source)
     where, _, attribute = source.rpartition(":") if _names_attribute(source) else (source, "", "experiment")
     module = _of_file(source, Path(where)) if where.endswith(".py") else _of_module(source, where)
     found = getattr(module, attribute, None)
     if found is None:
-        raise CannotLoad(source, f"it has no {attribute!r}")
+        raise CannotLoad(source, f"it has no {attribute!r}{_instead(module)}")
     if callable(found) and not isinstance(found, Experiment):
-        found = found()
+        found = _called(source, attribute, found)
     if not isinstance(found, Experiment):
-        raise CannotLoad(source, f"{attribute!r} is a {type(found).__name__}, not an Experiment")
+        raise CannotLoad(source, f"{attribute!r} is {_kind(found)}, not an Experiment{_instead(module)}")
     found.source = f"{Path(where).resolve()}:{attribute}" if where.endswith(".py") else source
     return found
 
@@ -61,6 +63,35 @@ def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experimen
     except ModuleNotFoundError as error:
         raise CannotLoad(source, f"{error.name} is missing: pip install 'tidegate[runner]'") from error
     return from_file(Path(source)) if values is None else from_stored(values, source)
+
+
+def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
+    """What a function that makes the experiment returns."""
+    try:
+        needed = [
+            each.name
+            for each in inspect.signature(function).parameters.values()
+            if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        needed = []
+    if needed:
+        raise CannotLoad(source, f"{attribute!r} is a function of {', '.join(needed)}, not an Experiment")
+    try:
+        return function()
+    except (Exception, SystemExit) as error:
+        raise CannotLoad(source, f"{attribute}() failed: {redacted(error)}") from error
+
+
+def _instead(module: ModuleType) -> str:
+    """What a module has instead, for a complaint."""
+    names = sorted(name for name, value in vars(module).items() if isinstance(value, Experiment))
+    return f": its experiments are {', '.join(names)}" if names else ""
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _names_attribute(source: str) -> bool:
@@ -90,7 +121,13 @@ def _of_file(source: str, path: Path) -> ModuleType:
 
 
 def _of_module(source: str, name: str) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")) or Path(name).is_file():
+        raise CannotLoad(source, f"what is run is {FORMS}")
     try:
         return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise CannotLoad(source, f"there is no such module; what is run is {FORMS}") from error
+        raise CannotLoad(source, f"its import failed: {redacted(error)}") from error
     except (Exception, SystemExit) as error:
         raise CannotLoad(source, f"its import failed: {redacted(error)}") from error

@@ -18,11 +18,14 @@ from typing import Any, NoReturn
 
 from tidegate.errors import CannotRead
 from tidegate.runner.experiment import Dataset
+from tidegate.runner.redaction import redacted
 from tidegate.runner.threads import in_thread
 from tidegate.storage import NewRow
 
 JSONL = frozenset({".jsonl", ".ndjson", ".jsonlines"})
 CSV = {".csv": ",", ".tsv": "\t"}
+SEPARATORS = ",;\t|"
+"""What separates columns in files that are called CSV."""
 
 LONGEST_LINE = 64 * 1024 * 1024
 """Bytes of a JSONL line that are still read as a row: more is a file that is not JSONL."""
@@ -78,7 +81,8 @@ def row_of(ordinal: int, body: Any, line: int | None = None) -> NewRow:
 
 
 def _invalid(ordinal: int, reason: str, line: int | None) -> NewRow:
-    return NewRow(ordinal, str(ordinal), None, reason, line)
+    # By its line, where it has one: another row may have its place for an id.
+    return NewRow(ordinal, str(ordinal) if line is None else f"line {line}", None, reason, line)
 
 
 def _jsonl(path: Path) -> Iterator[NewRow]:
@@ -106,12 +110,18 @@ def _not_json(name: str) -> NoReturn:
 
 def _csv(path: Path, delimiter: str) -> Iterator[NewRow]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        # Its own limit, 128 KB a field, is less than the documents that models are asked about.
+        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header = next(reader, None)
         if header is None:
             return
         if len(set(header)) != len(header):
             raise CannotRead(str(path), "two columns have one name")
+        if len(header) == 1 and any(other in header[0] for other in SEPARATORS):
+            raise CannotRead(
+                str(path), f"its one column is {header[0]!r}: commas (.csv) or tabs (.tsv) separate columns"
+            )
         ordinal = 0
         while True:
             line = reader.line_num + 1
@@ -142,7 +152,7 @@ def _next(rows: Iterator[NewRow], size: int) -> list[NewRow]:
     except CannotRead:
         raise
     except (Exception, SystemExit) as error:
-        raise CannotRead("that is being read", f"{type(error).__name__}: {error}") from error
+        raise CannotRead("that is being read", redacted(error)) from error
 
 
 async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list[NewRow]]:
@@ -156,7 +166,7 @@ async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list
                 yield batch
                 batch = []
     except Exception as error:
-        raise CannotRead("that is being read", f"{type(error).__name__}: {error}") from error
+        raise CannotRead("that is being read", redacted(error)) from error
     finally:
         if inspect.isasyncgen(dataset):
             await dataset.aclose()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -76,11 +77,29 @@ class RunnerSettings(BaseModel):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"]) or "settings"
-            raise ConfigurationError(field, first.get("input"), first["msg"]) from None
+            unknown = first["type"] == "extra_forbidden"
+            bound = _no_such(field, type(self).model_fields) if unknown else first["msg"]
+            raise ConfigurationError(field, first.get("input"), bound) from None
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> RunnerSettings:
         """The settings that the TIDEGATE_RUNNER_… variables give, and those `given`; an empty variable is absent."""
         source = os.environ if environ is None else environ
-        named = {name: source.get(PREFIX + name.upper(), "").strip() for name in cls.model_fields}
-        return cls(**{**{name: value for name, value in named.items() if value}, **given})
+        variables = {PREFIX + name.upper(): name for name in cls.model_fields}
+        values = {}
+        for variable, value in source.items():
+            if variable.startswith(PREFIX) and value.strip():
+                if variable not in variables:
+                    raise ConfigurationError(variable, "…", _no_such(variable, variables))
+                values[variables[variable]] = value.strip()
+        try:
+            return cls(**{**values, **given})
+        except ConfigurationError as error:
+            if error.field in given or error.field not in values:
+                raise
+            raise ConfigurationError(PREFIX + error.field.upper(), error.value, error.bound) from None
+
+
+def _no_such(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, names, 1)
+    return f"there is no such setting; {near[0]} is one" if near else "there is no such setting"

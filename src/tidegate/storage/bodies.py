@@ -1,9 +1,11 @@
-"""JSON as it is stored: rows canonical, so that one content has one digest; results as they are."""
+"""JSON and names as they are stored: rows canonical, so that one content has one digest; results as they are."""
 
 from __future__ import annotations
 
 import json
+import re
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any
 
 from tidegate.errors import NotStorable
@@ -11,9 +13,26 @@ from tidegate.errors import NotStorable
 DIGEST_BYTES = 16
 """128 bits: among 10**9 contents two have the same digest with a chance of 10**-21."""
 
+DEEPEST = 500
+"""Levels of lists and objects in a value: half of what Python reads at its default recursion limit, so that what was
+written from a shallow stack is read again from a deep one (Jackson and SQLite read 1000, serde_json 128)."""
+
+LONGEST_NAME = 1000
+"""UTF-8 bytes of a name in a key: two of them fit an entry of PostgreSQL's indexes, which is a third of a page."""
+
+SHOWN = 100
+"""Characters of a longer name that are kept."""
+
+STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
+STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+
 
 def encoded(value: object) -> str:
-    """The value as JSON text. Raises `NotStorable` where JSON has no word for it (NaN, sets, objects, cycles)."""
+    """The value as JSON text.
+
+    Raises `NotStorable` where JSON has no word for it (NaN, sets, objects, cycles), or it has more than `DEEPEST`
+    levels.
+    """
     return _dumped(value, sort_keys=False)
 
 
@@ -29,7 +48,15 @@ def decoded(text: str | None) -> Any:
 
 def digest(text: str) -> bytes:
     """What a content is known by."""
-    return blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
+
+
+def shortened(text: str) -> str:
+    """The text as a name: as it is where every index can hold that, else its beginning and the digest of the whole."""
+    clean = cleaned(text)
+    if clean == text and len(text.encode()) <= LONGEST_NAME:
+        return text
+    return f"{clean[:SHOWN]}…{digest(text).hex()}"
 
 
 def cleaned(text: str) -> str:
@@ -44,9 +71,16 @@ def _dumped(value: object, sort_keys: bool) -> str:
         text = json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise NotStorable(f"not JSON: {error}") from error
+    if text.count("[") + text.count("{") > DEEPEST and _levels(text) > DEEPEST:
+        raise NotStorable(f"not JSON that can be read again: more than {DEEPEST} levels")
     try:
         text.encode()
     except UnicodeEncodeError:
         # Lone surrogates: escaped they are plain text again, and come back as they were.
         return json.dumps(value, sort_keys=sort_keys, allow_nan=False, separators=(",", ":"))
     return text
+
+
+def _levels(text: str) -> int:
+    """How many levels of lists and objects a JSON text has."""
+    return max(accumulate(STEPS.get(sign, 0) for sign in STRINGS.sub("", text)))

@@ -7,13 +7,15 @@ of a batch are told apart before (`results`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import (
     BindParameter,
     Column,
     ColumnElement,
+    Connection,
+    Executable,
     Select,
     Table,
     TableValuedAlias,
@@ -28,6 +30,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 
 Rows = Sequence[Mapping[str, Any]]
+
+MOST_CHARACTERS = 32 * 1024 * 1024
+"""Of one statement's texts together: PostgreSQL takes no parameter of 1 GiB, and a character may be four bytes, each
+escaped by a second one."""
 
 
 def insert_into(on_sqlite: bool, table: Table) -> Any:
@@ -57,6 +63,23 @@ def listed(on_sqlite: bool, texts: Sequence[str]) -> TableValuedAlias:
     return func.unnest(literal(texts, ARRAY(Text))).table_valued(column("value", Text)).render_derived()
 
 
-def arguments(on_sqlite: bool, rows: Rows) -> Any:
-    """The rows as the statement takes them."""
-    return list(rows) if on_sqlite else {name: [row[name] for row in rows] for name in rows[0]}
+def execute(connection: Connection, on_sqlite: bool, statement: Executable, rows: Rows) -> int:
+    """Runs a statement for all rows; returns how many it has changed, where it counts them."""
+    if on_sqlite:
+        return connection.execute(statement, list(rows)).rowcount
+    return sum(
+        connection.execute(statement, {name: [row[name] for row in part] for name in part[0]}).rowcount
+        for part in _parts(rows)
+    )
+
+
+def _parts(rows: Rows) -> Iterator[Rows]:
+    """The rows in their order, in parts that one statement can hold."""
+    start = size = 0
+    for end, row in enumerate(rows):
+        length = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
+        if size + length > MOST_CHARACTERS and end > start:
+            yield rows[start:end]
+            start, size = end, 0
+        size += length
+    yield rows[start:]

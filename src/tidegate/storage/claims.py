@@ -48,8 +48,7 @@ async def renew(database: Database, replica: str, claims: Mapping[int, int]) -> 
         ordered = select(config.experiment_id).where(mine).order_by(config.experiment_id)
         mine = and_(config.experiment_id.in_(ordered.with_for_update(key_share=True)), mine)
     renewed = update(execution_configs).where(mine).values(claimed_at=now()).returning(config.experiment_id)
-    async with database.acting() as connection:
-        return frozenset((await connection.execute(renewed)).scalars())
+    return await database.acted(lambda connection: frozenset(connection.execute(renewed).scalars()))
 
 
 async def release(database: Database, held: Claim, status: Status, last_error: str | None) -> bool:
@@ -57,8 +56,7 @@ async def release(database: Database, held: Claim, status: Status, last_error: s
     if status is Status.RUNNING:
         raise ConfigurationError("status", str(status), "what is released runs no more")
     ended = _freed(status).where(_held(held)).values(last_error=None if last_error is None else cleaned(last_error))
-    async with database.acting() as connection:
-        return bool((await connection.execute(ended)).rowcount)
+    return await _changed(database, ended)
 
 
 async def stop(database: Database, experiment_id: int) -> Toggle:
@@ -70,9 +68,8 @@ async def stop(database: Database, experiment_id: int) -> Toggle:
         .values(last_error=None, cooldown_until=ago(-COOL_DOWN))
     )
     while True:
-        async with database.acting() as connection:
-            if (await connection.execute(stopped)).rowcount:
-                return Toggle.DONE
+        if await _changed(database, stopped):
+            return Toggle.DONE
         why = await _why_not(database, experiment_id, live)
         if why is not None:
             return why
@@ -110,8 +107,7 @@ async def advance(database: Database, held: Claim, low_water: int, task_water: i
             task_water=greatest(config.task_water, task_water, low_water),
         )
     )
-    async with database.acting() as connection:
-        await connection.execute(raised)
+    await _changed(database, raised)
 
 
 def _stale(stale_after: float) -> ColumnElement[bool]:
@@ -132,7 +128,13 @@ def _held(held: Claim) -> ColumnElement[bool]:
 
 
 def _freed(status: Status) -> Update:
-    return update(execution_configs).values(status=status, claimed_at=None, claimed_by=None)
+    # An end is nobody's toggle: it asks for no cool-down, and leaves none of the toggle that it follows.
+    return update(execution_configs).values(status=status, claimed_at=None, claimed_by=None, cooldown_until=None)
+
+
+async def _changed(database: Database, act: Update) -> bool:
+    """Whether an act changed anything."""
+    return await database.acted(lambda connection: bool(connection.execute(act).rowcount))
 
 
 async def _taken(database: Database, replica: str, *conditions: Any, **more: Any) -> Claim | None:
@@ -149,8 +151,7 @@ async def _taken(database: Database, replica: str, *conditions: Any, **more: Any
         )
         .returning(config.experiment_id, config.epoch, config.low_water, config.task_water)
     )
-    async with database.acting() as connection:
-        row = (await connection.execute(taken)).one_or_none()
+    row = await database.acted(lambda connection: connection.execute(taken).one_or_none())
     return None if row is None else Claim(row[0], replica, row[1], row[2], row[3])
 
 

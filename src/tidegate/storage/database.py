@@ -1,60 +1,29 @@
 """One database's connections: how to read, how to write, and what its failures mean.
 
-On SQLite the writers of one process stand in one line here: those that met in the database would sleep in turns.
+On SQLite whatever writes is one visit to one thread. Statement by statement each would stand in line with all that the
+loop is busy with, and its transaction would keep the file from every other process meanwhile; two threads that met in
+the file would sleep in turns.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, create_engine, event
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from tidegate.errors import StoreError
-from tidegate.storage.urls import SECRETS, shown
+from tidegate.storage.engines import plain_engine, shared_engine
+from tidegate.storage.passing import passes
+from tidegate.storage.urls import shown
 
 T = TypeVar("T")
-
-CONNECTIONS = 5
-"""Kept open at the most (SQLAlchemy's `pool_size`); as many more may be had for a while."""
-
-LOCK_SECONDS = 30.0
-"""For how long SQLite waits for another process's transaction before it says "database is locked"."""
-
-IDLE_SECONDS = 30.0
-"""After which PostgreSQL ends a transaction in which nothing happens: a replica that has gone to sleep in the middle of
-a batch would keep its claim from everybody until it wakes."""
-
-CONNECT_SECONDS = 10
-"""libpq's `connect_timeout`; it would wait for ever by itself."""
-
-SQLITE_ARGUMENTS = {"isolation_level": None, "timeout": LOCK_SECONDS}
-SQLITE_PRAGMAS = (
-    "PRAGMA foreign_keys = ON",
-    # A commit is on the disk when it returns: in WAL mode NORMAL would lose the last ones with the power.
-    "PRAGMA synchronous = FULL",
-    "PRAGMA cache_size = -16000",
-    "PRAGMA temp_store = MEMORY",
-)
-POSTGRESQL_SETTINGS = tuple(
-    # Every query of ours is a walk along an index and a look into others. While a table grows, the statistics say for a
-    # minute that it is empty, and a plan made for that reads the whole of it, page after page.
-    f"SET enable_{way} = off"
-    for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")
-)
-PASSING = frozenset({"25P03", "40001", "40P01", "53300", "55P03", "57P01", "57P02", "57P03", "57P05"})
-"""SQLSTATEs that pass: idle in a transaction, lost a race, too many connections, lock not available, shutdown, crash,
-starting, idle too long (PostgreSQL, appendix A). Class 08 are lost connections."""
-
-CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
-
-WRITING = "tidegate_writing"
 
 
 class Database:
@@ -64,10 +33,11 @@ class Database:
         self.shown = shown(url)
         self.sqlite = url.get_backend_name() == "sqlite"
         self.path = url.database or ""
-        self._engine = self._opened(url)
-        self._thread = WritingThread(url) if self.sqlite else None
+        self._engine = shared_engine(url)
+        self._plain_engine: Callable[[], Engine] = lambda: plain_engine(url)
+        self._thread = WritingThread(plain_engine(url)) if self.sqlite else None
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
-        self._line = asyncio.Lock()
+        self._lending: set[asyncio.Task[Any]] = set()
 
     def __repr__(self) -> str:
         return f"Database({self.shown!r})"
@@ -76,43 +46,60 @@ class Database:
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection on which each statement is for itself."""
         with self.translated():
-            async with self._reading.connect() as connection:
-                yield connection
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: committed at the end, rolled back by an exception. On SQLite it has the write lock at once."""
-        with self.translated():
-            if not self.sqlite:
-                async with self._engine.begin() as connection:
-                    yield connection
-                return
-            async with self._line, self._engine.execution_options(**{WRITING: True}).begin() as connection:
+            async with self._borrowed(self._reading) as connection:
                 yield connection
 
     async def transacted(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, in a transaction as `writing` has it.
+        """What `work` returns, in a transaction: committed at its end, rolled back by an exception.
 
-        On SQLite all of it is one visit to a thread. Each statement of `writing` is several, and every one of them
-        stands in line with whatever the loop is busy with: a batch of results would be durable a second later.
+        On SQLite it has the write lock at once.
         """
-        if self._thread is None:
-            async with self.writing() as connection:
-                return await connection.run_sync(work)
         with self.translated():
-            async with self._line:
+            if self._thread is not None:
                 return await self._thread.run(work)
+            async with self._borrowed(self._engine) as connection, connection.begin():
+                return await connection.run_sync(work)
 
-    def acting(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A connection for one statement that writes: where a statement is a transaction by itself, it is left so."""
-        return self.writing() if self.sqlite else self.reading()
+    async def acted(self, work: Callable[[Connection], T]) -> T:
+        """What `work` returns, which is one statement: where a statement is a transaction by itself, it is left so."""
+        if self._thread is not None:
+            return await self.transacted(work)
+        async with self.reading() as connection:
+            return await connection.run_sync(work)
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Closes every connection, for good."""
+        while self._lending:
+            await asyncio.wait(self._lending)
         await self._engine.dispose()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            await thread.close()
+        if self._thread is not None:
+            await self._thread.close()
+
+    @asynccontextmanager
+    async def _borrowed(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        """A connection of the pool's. Who is cancelled while he gets it, or gives it back, does not keep it: a pool
+        forgets what a cancelled checkout had taken out.
+        """
+        getting = self._lent(engine.connect().start())
+        try:
+            connection = await asyncio.shield(getting)
+        except asyncio.CancelledError:
+            getting.add_done_callback(self._returned)
+            raise
+        try:
+            yield connection
+        finally:
+            await asyncio.shield(self._lent(connection.close()))
+
+    def _lent(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(step)
+        self._lending.add(task)
+        task.add_done_callback(self._lending.discard)
+        return task
+
+    def _returned(self, getting: asyncio.Task[AsyncConnection]) -> None:
+        if not getting.cancelled() and getting.exception() is None:
+            self._lent(getting.result().close())
 
     @contextmanager
     def translated(self) -> Iterator[None]:
@@ -127,47 +114,24 @@ class Database:
         except SQLAlchemyError as error:
             raise StoreError(f"{self.shown}: {error}") from error
 
-    def _opened(self, url: URL) -> AsyncEngine:
-        given: dict[str, Any] = (
-            SQLITE_ARGUMENTS
-            if self.sqlite
-            # A prepared statement would keep the plan that was made for a smaller table.
-            else {"connect_timeout": CONNECT_SECONDS, "application_name": "tidegate", "prepare_threshold": None}
-        )
-        # What an engine was given it shows to whoever prints it, but for the password before the host.
-        secrets = {name: url.query[name] for name in SECRETS if name in url.query}
+    @contextmanager
+    def plain(self) -> Iterator[Connection]:
+        """A transaction as `transacted` has it, for whoever is in a thread of his own, on a connection of its own."""
+        engine = self._plain_engine()
         try:
-            engine = create_async_engine(
-                url.difference_update_query(SECRETS),
-                connect_args={name: value for name, value in given.items() if name not in url.query} | secrets,
-                pool_size=CONNECTIONS,
-                max_overflow=CONNECTIONS,
-                hide_parameters=True,
-            )
-        except ModuleNotFoundError as error:
-            raise StoreError(f"{self.shown}: {error.name} is missing: {CURES[self.sqlite]}") from error
-        idle = f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000:.0f}"
-        settings = SQLITE_PRAGMAS if self.sqlite else (*POSTGRESQL_SETTINGS, idle)
-        event.listen(engine.sync_engine, "connect", _settler(settings))
-        if self.sqlite:
-            event.listen(engine.sync_engine, "begin", _begin)
-        return engine
+            with self.translated(), engine.begin() as connection:
+                yield connection
+        finally:
+            engine.dispose()
 
 
 class WritingThread:
     """A thread with a connection of its own to an SQLite file, for transactions that are one visit each."""
 
-    def __init__(self, url: URL) -> None:
-        given = {name: value for name, value in SQLITE_ARGUMENTS.items() if name not in url.query}
-        self._engine = create_engine(
-            url.set(drivername="sqlite+pysqlite"),
-            connect_args={**given, "check_same_thread": False},
-            hide_parameters=True,
-        )
-        self._writing = self._engine.execution_options(**{WRITING: True})
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._thread = ThreadPoolExecutor(1, "tidegate-store")
-        event.listen(self._engine, "connect", _settler(SQLITE_PRAGMAS))
-        event.listen(self._engine, "begin", _begin)
+        self._closed = False
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """What `work` returns, in a transaction; who is cancelled meanwhile does not learn how it ended."""
@@ -175,39 +139,11 @@ class WritingThread:
 
     async def close(self) -> None:
         """Ends it, in its turn: whoever was cancelled while he waited has left it at work."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
-        self._thread.shutdown()
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
+            self._thread.shutdown()
 
     def _run(self, work: Callable[[Connection], T]) -> T:
-        with self._writing.begin() as connection:
+        with self._engine.begin() as connection:
             return work(connection)
-
-
-def passes(error: DBAPIError) -> bool:
-    """Whether the same call may succeed later: the connection was lost, the server is away, or a lock was not had."""
-    if error.connection_invalidated:
-        return True
-    state = getattr(error.orig, "sqlstate", None)
-    if state is not None:
-        return state in PASSING or str(state).startswith("08")
-    code = getattr(error.orig, "sqlite_errorname", None)
-    if code is not None:
-        return bool(code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")))
-    # Without a state: libpq could not connect.
-    return type(error.orig).__name__ == "OperationalError"
-
-
-def _settler(statements: tuple[str, ...]) -> Any:
-    def settle(connection: Any, record: object) -> None:
-        cursor = connection.cursor()
-        for statement in statements:
-            cursor.execute(statement)
-        cursor.close()
-        connection.commit()
-
-    return settle
-
-
-def _begin(connection: Connection) -> None:
-    if connection.get_execution_options().get(WRITING):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")

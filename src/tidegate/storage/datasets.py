@@ -7,21 +7,25 @@ over. The usual batch is all new and costs two statements; only where something 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import Select, Table, and_, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, Select, Table, and_, select, update
 
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
-from tidegate.storage.bodies import canonical, cleaned, digest
-from tidegate.storage.bulk import arguments, listed, put
+from tidegate.storage.bodies import canonical, cleaned, digest, shortened
+from tidegate.storage.bulk import execute, listed, put
 from tidegate.storage.database import Database
 from tidegate.storage.schema import contents, dataset_rows, datasets
 from tidegate.storage.values import NewRow
 
+Values = Mapping[str, Any]
+
 LOOKED_UP = 500
 """Rows that are compared at once."""
+
+COMPARED = ("ordinal", "name", "digest", "invalid")
+"""What makes a row another one; on which line its source has it does not."""
 
 
 async def add_rows(database: Database, dataset_id: int, rows: Sequence[NewRow]) -> None:
@@ -31,24 +35,48 @@ async def add_rows(database: Database, dataset_id: int, rows: Sequence[NewRow]) 
     bodies: dict[bytes, str] = {}
     values = [_values(dataset_id, row, bodies) for row in rows]
     _unlike(values)
+    if await _there_already(database, dataset_id, values):
+        return
     # By digest, so that two who store the same contents do not wait for each other in a ring.
     stored = [{"digest": key, "body": bodies[key]} for key in sorted(bodies)]
-    on_sqlite = database.sqlite
-    async with database.writing() as connection:
-        if stored:
-            await connection.execute(_all_new(on_sqlite, contents), arguments(on_sqlite, stored))
-        added = (await connection.execute(_all_new(on_sqlite, dataset_rows), arguments(on_sqlite, values))).rowcount
-        if added != len(values):
-            await _compare(on_sqlite, connection, dataset_id, values)
-        if added:
-            grown = update(datasets).where(datasets.c.id == dataset_id).values(rows=datasets.c.rows + added)
-            await connection.execute(grown)
+    await database.transacted(partial(_add, database.sqlite, dataset_id, stored, values))
 
 
-async def complete_dataset(database: Database, dataset_id: int) -> None:
-    """Notes that every row is there."""
-    async with database.acting() as connection:
-        await connection.execute(update(datasets).where(datasets.c.id == dataset_id).values(complete=True))
+async def complete_dataset(database: Database, dataset_id: int, rows: int | None) -> None:
+    """Notes that every row is there, which are `rows` where that is known."""
+    one = datasets.c
+    whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
+    completed = update(datasets).where(whole).values(complete=True)
+    if not await database.acted(lambda connection: connection.execute(completed).rowcount) and rows is not None:
+        raise DatasetChanged(ordinal=rows, gone=True)
+
+
+async def _there_already(database: Database, dataset_id: int, values: Sequence[Values]) -> bool:
+    """Whether just these rows are there: a reading that was broken off is gone through again without a write."""
+    row, ordinals = dataset_rows.c, [row["ordinal"] for row in values]
+    page = (
+        select(*(row[name] for name in COMPARED))
+        .where(row.dataset_id == dataset_id, row.ordinal.between(min(ordinals), max(ordinals)))
+        .order_by(row.ordinal)
+    )
+    async with database.reading() as connection:
+        there = (await connection.execute(page)).all()
+    return len(there) == len(values) and all(
+        tuple(found) == tuple(new[name] for name in COMPARED) for found, new in zip(there, values, strict=True)
+    )
+
+
+def _add(
+    on_sqlite: bool, dataset_id: int, stored: Sequence[Values], values: Sequence[Values], connection: Connection
+) -> None:
+    if stored:
+        execute(connection, on_sqlite, _all_new(on_sqlite, contents), stored)
+    added = execute(connection, on_sqlite, _all_new(on_sqlite, dataset_rows), values)
+    if added != len(values):
+        _compare(on_sqlite, connection, dataset_id, values)
+    if added:
+        grown = update(datasets).where(datasets.c.id == dataset_id).values(rows=datasets.c.rows + added)
+        connection.execute(grown)
 
 
 @cache
@@ -70,35 +98,34 @@ def _values(dataset_id: int, row: NewRow, bodies: dict[bytes, str]) -> dict[str,
     return {
         "dataset_id": dataset_id,
         "ordinal": row.ordinal,
-        "name": cleaned(row.name),
+        "name": shortened(row.name),
         "digest": key,
         "invalid": None if invalid is None else cleaned(invalid),
         "line": row.line,
     }
 
 
-def _unlike(values: Sequence[Mapping[str, Any]]) -> None:
+def _unlike(values: Sequence[Values]) -> None:
     """Raises `DuplicateRow` where two rows of the batch have one name."""
-    first: dict[str, Mapping[str, Any]] = {}
+    first: dict[str, Values] = {}
     for row in values:
         earlier = first.setdefault(row["name"], row)
         if earlier is not row:
             raise DuplicateRow(name=row["name"], first_line=earlier["line"], line=row["line"])
 
 
-async def _compare(
-    on_sqlite: bool, connection: AsyncConnection, dataset_id: int, values: Sequence[Mapping[str, Any]]
-) -> None:
+def _compare(on_sqlite: bool, connection: Connection, dataset_id: int, values: Sequence[Values]) -> None:
     """Raises the error of the first row that was not stored and is not there as it is."""
     for start in range(0, len(values), LOOKED_UP):
         part = values[start : start + LOOKED_UP]
         queries = _there(on_sqlite, dataset_id, part)
-        found = [dict(row._mapping) for query in queries for row in await connection.execute(query)]
+        found = [dict(row._mapping) for query in queries for row in connection.execute(query)]
         there = [row for row in found if row["ordinal"] is not None]
         by_ordinal = {row["ordinal"]: row for row in there}
         by_name = {row["name"]: row for row in there}
         for row in part:
-            if by_ordinal.get(row["ordinal"]) == row:
+            same = by_ordinal.get(row["ordinal"])
+            if same is not None and all(same[name] == row[name] for name in COMPARED):
                 continue
             namesake = by_name.get(row["name"])
             if namesake is not None and namesake["ordinal"] != row["ordinal"]:
@@ -106,7 +133,7 @@ async def _compare(
             raise DatasetChanged(ordinal=row["ordinal"], line=row["line"])
 
 
-def _there(on_sqlite: bool, dataset_id: int, rows: Sequence[Mapping[str, Any]]) -> Iterator[Select[Any]]:
+def _there(on_sqlite: bool, dataset_id: int, rows: Sequence[Values]) -> Iterator[Select[Any]]:
     """The rows that are there among these ordinals, and those with one of these names."""
     row, ordinals = dataset_rows.c, [row["ordinal"] for row in rows]
     yield select(dataset_rows).where(row.dataset_id == dataset_id, row.ordinal.between(min(ordinals), max(ordinals)))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Row, Select, case, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
 
 from tidegate.errors import LeaseLost
-from tidegate.storage.bodies import cleaned, decoded, encoded
+from tidegate.storage.bodies import cleaned, decoded, encoded, shortened
 from tidegate.storage.bulk import insert_into
 from tidegate.storage.clock import since
 from tidegate.storage.database import Database
@@ -21,24 +20,30 @@ async def create(
     database: Database, name: str, spec: Mapping[str, JSON], repetitions: int, source: str
 ) -> ExperimentRow:
     """The experiment of that name: made with an empty dataset, or the one there is, as it is."""
-    named = EXPERIMENTS.where(experiments.c.name == cleaned(name))
-    values = {"name": cleaned(name), "spec": encoded(spec), "repetitions": repetitions}
-    async with database.writing() as connection:
-        if await _one(connection, named) is None:
-            await _make(database, connection, values, source)
-        made = await _one(connection, named)
-    assert made is not None
-    return made
+    named = EXPERIMENTS.where(experiments.c.name == shortened(name))
+    values = {"name": shortened(name), "spec": encoded(spec), "repetitions": repetitions}
+
+    def work(connection: Connection) -> ExperimentRow:
+        made = _one(connection, named)
+        if made is None:
+            _make(database.sqlite, connection, values, source)
+            made = _one(connection, named)
+        assert made is not None
+        return made
+
+    return await database.transacted(work)
 
 
 async def find(database: Database, name_or_id: str | int) -> ExperimentRow | None:
     """The experiment of that name or number; a text that is no name may be a number."""
     async with database.reading() as connection:
         if isinstance(name_or_id, str):
-            named = await _one(connection, EXPERIMENTS.where(experiments.c.name == cleaned(name_or_id)))
+            named = await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.name == shortened(name_or_id)))
             if named is not None or not (name_or_id.isascii() and name_or_id.isdecimal() and len(name_or_id) < 19):
                 return named
-        return await _one(connection, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
+        elif not 0 < name_or_id < 2**63:
+            return None
+        return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
 
 
 async def every(database: Database) -> list[ExperimentSummary]:
@@ -72,10 +77,13 @@ async def amend(database: Database, claim: Claim, spec: Mapping[str, JSON], repe
         .where(experiments.c.id == claim.experiment_id)
         .values(spec=encoded(spec), repetitions=repetitions)
     )
-    async with database.writing() as connection:
-        if not (await connection.execute(back)).rowcount:
+
+    def work(connection: Connection) -> None:
+        if not connection.execute(back).rowcount:
             raise LeaseLost(claim.experiment_id)
-        await connection.execute(amended)
+        connection.execute(amended)
+
+    await database.transacted(work)
 
 
 def by_status(total: int, failed: Mapping[ResultStatus, int]) -> dict[ResultStatus, int]:
@@ -104,27 +112,27 @@ FAILED = (
 )
 
 
-async def _one(connection: AsyncConnection, query: Select[Any]) -> ExperimentRow | None:
-    row = (await connection.execute(query)).one_or_none()
+def _one(connection: Connection, query: Select[Any]) -> ExperimentRow | None:
+    row = connection.execute(query).one_or_none()
     return None if row is None else _experiment(row)
 
 
-async def _make(database: Database, connection: AsyncConnection, values: Mapping[str, Any], source: str) -> None:
-    async with connection.begin_nested() as attempt:
+def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], source: str) -> None:
+    with connection.begin_nested() as attempt:
         dataset = insert(datasets).values(source=cleaned(source)).returning(datasets.c.id)
-        dataset_id = (await connection.execute(dataset)).scalar_one()
+        dataset_id = connection.execute(dataset).scalar_one()
         made = (
-            insert_into(database.sqlite, experiments)
+            insert_into(sqlite, experiments)
             .values(dataset_id=dataset_id, **values)
             .on_conflict_do_nothing(index_elements=["name"])
             .returning(experiments.c.id)
         )
-        experiment_id = (await connection.execute(made)).scalar_one_or_none()
+        experiment_id = connection.execute(made).scalar_one_or_none()
         if experiment_id is None:
             # Somebody else was first: his dataset is the one.
-            await attempt.rollback()
+            attempt.rollback()
             return
-        await connection.execute(insert(execution_configs).values(experiment_id=experiment_id))
+        connection.execute(insert(execution_configs).values(experiment_id=experiment_id))
 
 
 def _experiment(row: Row[Any]) -> ExperimentRow:

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Row, Select, and_, func, literal, not_, or_, select, true, union_all
 
-from tidegate.storage.bodies import cleaned, decoded
+from tidegate.storage.bodies import decoded, shortened
 from tidegate.storage.database import Database
 from tidegate.storage.pending import Extent, extent_of, walk
 from tidegate.storage.schema import OK, annotation_rows, contents, dataset_rows, runs, wanted_again
@@ -35,10 +35,10 @@ async def pending_evals(
     again: bool,
 ) -> list[PendingEval]:
     """The next eval items without a result that counts, by ordinal, repetition and evaluator."""
-    judges = sorted((cleaned(name), tuple(map(cleaned, outputs))) for name, outputs in evaluators.items())
+    judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
     if not judges or limit < 1:
         return []
-    names = sorted(evaluators, key=cleaned)
+    names = sorted(evaluators, key=shortened)
     async with database.reading() as connection:
         extent = await extent_of(connection, experiment_id)
         if extent is None:
@@ -105,7 +105,7 @@ def _merged(
     branches: Sequence[Select[Any]], judges: Sequence[Judge], after: EvalCursor | None, most: int
 ) -> Select[Any]:
     """The first items of all evaluators together; `place` says whose each is."""
-    before = bisect_right([name for name, _ in judges], cleaned(after[2])) if after else 0
+    before = bisect_right([name for name, _ in judges], shortened(after[2])) if after else 0
     parts = []
     for place, branch in enumerate(branches):
         ordinal, repetition = branch.selected_columns

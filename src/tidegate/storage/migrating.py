@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +16,8 @@ from pathlib import Path
 from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, select, text
 
 from tidegate.errors import SchemaMismatch, StoreError
-from tidegate.storage.database import LOCK_SECONDS, Database
+from tidegate.storage.database import Database
+from tidegate.storage.engines import LOCK_SECONDS
 from tidegate.storage.schema import PREFIX
 
 HEAD = "0001"
@@ -24,6 +26,9 @@ HEAD = "0001"
 VERSION_TABLE = f"{PREFIX}version"
 ADVISORY_LOCK = 0x7469_6465_6761_7465
 """The letters "tidegate"."""
+
+IN_TURN = threading.Lock()
+"""Alembic keeps what it migrates in module variables: one at a time in a process."""
 
 version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
@@ -35,10 +40,7 @@ async def migrate(database: Database) -> None:
     async with database.reading() as connection:
         if await connection.run_sync(found) == HEAD:
             return
-    async with database.writing() as connection:
-        if not database.sqlite:
-            await connection.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
-        await connection.run_sync(_upgrade)
+    await asyncio.to_thread(_upgrade_in_turn, database)
 
 
 def found(connection: Connection) -> str | None:
@@ -70,11 +72,18 @@ def _to_wal(path: str) -> None:
             time.sleep(0.01)
 
 
+def _upgrade_in_turn(database: Database) -> None:
+    with IN_TURN, database.plain() as connection:
+        _upgrade(connection)
+
+
 def _upgrade(connection: Connection) -> None:
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
 
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
     config.attributes["connection"] = connection

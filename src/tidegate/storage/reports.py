@@ -29,6 +29,9 @@ from tidegate.storage.values import (
 MOST_LABELS = 100
 """Different labels that a summary tells apart; an output with more of them is free text."""
 
+SCALE = 2.0**-32
+"""Of scores before they are added up: so many of the greatest there are have no sum, and PostgreSQL fails for it."""
+
 
 async def counts(database: Database, experiment_id: int) -> Counts:
     """How far an experiment is: its rows, its task items by status, and its eval items by evaluator and status."""
@@ -54,7 +57,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
             func.count(case((one.status == "ok", 1))).label("ok"),
             func.count(case((one.status != "ok", 1))).label("failed"),
             func.count(one.score).label("scored"),
-            func.avg(one.score).label("mean"),
+            func.sum(one.score * SCALE).label("total"),
         )
         .where(one.experiment_id == experiment_id)
         .group_by(one.evaluator, one.output)
@@ -64,7 +67,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
         rows = (await connection.execute(of_outputs)).all()
         labels = [await _labels(connection, experiment_id, row) for row in rows]
     return [
-        Score(row.evaluator, row.output, row.ok, row.failed, row.scored, row.mean, found)
+        Score(row.evaluator, row.output, row.ok, row.failed, row.scored, _mean(row), found)
         for row, found in zip(rows, labels, strict=True)
     ]
 
@@ -73,21 +76,23 @@ async def failures(database: Database, experiment_id: int) -> list[Failure]:
     """The kinds of what is not good: of tasks, then of each evaluator, the most frequent first."""
     run, one = runs.c, annotation_rows.c
     kind = func.coalesce(run.error_kind, "").label("kind")
-    of_runs = select(run.status, kind, func.count()).where(run.experiment_id == experiment_id, not_ok(runs))
+    of_runs = select(run.status, kind, func.count(), func.min(run.error)).where(
+        run.experiment_id == experiment_id, not_ok(runs)
+    )
     # One output stands for all of an eval item that failed.
+    of_item = (one.evaluator, one.status, func.coalesce(one.error_kind, "").label("kind"), one.ordinal, one.repetition)
     items = (
-        select(one.evaluator, one.status, func.coalesce(one.error_kind, "").label("kind"), one.ordinal, one.repetition)
+        select(*of_item, func.min(one.error).label("error"))
         .where(one.experiment_id == experiment_id, not_ok(annotation_rows))
-        .distinct()
+        .group_by(*of_item)
         .subquery()
     )
-    of_evals = select(items.c.evaluator, items.c.status, items.c.kind, func.count()).group_by(
-        items.c.evaluator, items.c.status, items.c.kind
-    )
+    kinds = (items.c.evaluator, items.c.status, items.c.kind)
+    of_evals = select(*kinds, func.count(), func.min(items.c.error)).group_by(*kinds)
     async with database.reading() as connection:
         failed = [(None, *row) for row in await connection.execute(of_runs.group_by(run.status, kind))]
         failed += [tuple(row) for row in await connection.execute(of_evals)]
-    found = [Failure(evaluator, ResultStatus(status), kind, count) for evaluator, status, kind, count in failed]
+    found = [Failure(evaluator, ResultStatus(status), *how_often) for evaluator, status, *how_often in failed]
     return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.kind))
 
 
@@ -137,6 +142,10 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
         for row in await connection.execute(query):
             by_run.setdefault((row.ordinal, row.repetition), []).append((row.evaluator, _annotation(row)))
     return [_stored(row, by_run.get((row.ordinal, row.repetition), ())) for row in found]
+
+
+def _mean(row: Row[Any]) -> float | None:
+    return None if row.total is None else float(row.total / row.scored / SCALE)
 
 
 async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:

@@ -10,16 +10,20 @@ from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Select, Table, and_, bindparam, delete, not_, select, tuple_
+from sqlalchemy import Connection, Executable, Integer, Select, Table, and_, bindparam, delete, not_, select, tuple_
 
-from tidegate.storage.bodies import cleaned, encoded
-from tidegate.storage.bulk import arguments, put, unnested
+from tidegate.errors import NotStorable
+from tidegate.storage.bodies import cleaned, encoded, shortened
+from tidegate.storage.bulk import execute, put, unnested
 from tidegate.storage.clock import now
 from tidegate.storage.database import Database
 from tidegate.storage.schema import OK, annotation_rows, execution_configs, logs, not_ok, runs
 from tidegate.storage.values import Annotation, AnnotationResult, LogLine, RunResult
 
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
+
+KEPT_LINES = 1500
+"""Of each experiment's log (Heroku's Logplex keeps the last 1,500 of an application)."""
 
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | LogLine
@@ -35,9 +39,12 @@ async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
     newest = _epochs(connection, {result.experiment_id for result in batch})
     lost = frozenset(result.experiment_id for result in batch if newest.get(result.experiment_id) != result.epoch)
-    for statement, values in _statements(sqlite, [one for one in batch if one.experiment_id not in lost]):
+    kept = [one for one in batch if one.experiment_id not in lost]
+    for statement, values in _statements(sqlite, kept):
         if values:
-            connection.execute(statement, arguments(sqlite, values))
+            execute(connection, sqlite, statement, values)
+    for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
+        connection.execute(_prune(), {"experiment": experiment_id, "kept": KEPT_LINES})
     return lost
 
 
@@ -99,6 +106,15 @@ def _note(sqlite: bool) -> Executable:
 
 
 @cache
+def _prune() -> Executable:
+    """Removes all but the last lines of an experiment's log."""
+    line = logs.alias("line").c
+    older = select(line.id).where(line.experiment_id == bindparam("experiment"))
+    newest_of_them = older.order_by(line.id.desc()).offset(bindparam("kept", type_=Integer)).limit(1).scalar_subquery()
+    return delete(logs).where(logs.c.experiment_id == bindparam("experiment"), logs.c.id <= newest_of_them)
+
+
+@cache
 def _forget(sqlite: bool) -> Executable:
     """Removes failures of eval items: who declares no outputs may fail under one name and answer under another."""
     columns = [annotation_rows.c[name] for name in EVAL_ITEM]
@@ -129,7 +145,7 @@ def _of_eval(result: AnnotationResult) -> Values:
         "of_experiment_id": result.experiment_id,
         "of_ordinal": result.ordinal,
         "of_repetition": result.repetition,
-        "of_evaluator": cleaned(result.evaluator),
+        "of_evaluator": shortened(result.evaluator),
     }
 
 
@@ -138,8 +154,8 @@ def _annotation(result: AnnotationResult, one: Annotation) -> Values:
         "experiment_id": result.experiment_id,
         "ordinal": result.ordinal,
         "repetition": result.repetition,
-        "evaluator": cleaned(result.evaluator),
-        "output": cleaned(one.output),
+        "evaluator": shortened(result.evaluator),
+        "output": shortened(one.output),
         "status": one.status,
         "score": one.score,
         "label": _cleaned(one.label),
@@ -153,11 +169,15 @@ def _annotation(result: AnnotationResult, one: Annotation) -> Values:
 
 
 def _line(line: LogLine) -> Values:
+    try:
+        detail = encoded(line.detail)
+    except NotStorable as error:
+        detail = encoded({"type": "not_storable", "error": str(error)})
     return {
         "experiment_id": line.experiment_id,
         "level": line.level,
         "category": line.category,
-        "detail": encoded(line.detail),
+        "detail": detail,
     }
 
 

@@ -90,9 +90,9 @@ class Store:
         """
         await datasets.add_rows(self._database, dataset_id, rows)
 
-    async def complete_dataset(self, dataset_id: int) -> None:
-        """Notes that every row is there."""
-        await datasets.complete_dataset(self._database, dataset_id)
+    async def complete_dataset(self, dataset_id: int, rows: int | None = None) -> None:
+        """Notes that every row is there. Raises `DatasetChanged` where that are not as many as the `rows` just read."""
+        await datasets.complete_dataset(self._database, dataset_id, rows)
 
     async def pending_tasks(
         self, experiment_id: int, *, after: TaskCursor | None, limit: int, again: bool

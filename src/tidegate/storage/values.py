@@ -258,12 +258,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How often tasks (`evaluator` is None) or one evaluator ended in one way that is not good."""
+    """How often tasks (`evaluator` is None) or one evaluator ended in one way that is not good; `example` is a text."""
 
     evaluator: str | None
     status: ResultStatus
     kind: str
     count: int
+    example: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def test_jsonl_has_every_run_with_its_row_and_its_judgements(mixed: Place) -> No
     failed = second["evaluations"]["named"]["tone"]
     assert (failed["status"], failed["error_kind"], "score" in failed) == ("error", "ValueError", False)
     assert (third["status"], third["output"], third["evaluations"]) == ("error", None, {})
-    assert third["error"] == "ValueError: no"
+    assert third["error"] == "ValueError: no (my_eval.py:7)"
     assert datetime.fromisoformat(first["finished_at"]).tzinfo is not None
 
 
@@ -80,7 +80,10 @@ def test_csv_has_a_column_for_each_part_of_each_output(mixed: Place) -> None:
     assert (first["id"], json.loads(first["row"]), first["output"]) == ("a", ROWS[0], ROWS[0]["text"])
     assert (first["scored.score"], first["named.tone.label"]) == ("0.5", "warm")
     assert json.loads(first["named.why.value"]) == ["a", "list"]
-    assert (second["output"], second["named.tone.error"]) == ('{"nested": [1, null]}', "ValueError: cannot judge")
+    assert (second["output"], second["named.tone.error"]) == (
+        '{"nested": [1, null]}',
+        "ValueError: cannot judge (my_eval.py:17)",
+    )
     assert (third["status"], third["scored.score"]) == ("error", "")
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import tidegate
 from tidegate.cli.experiment.codes import MEANINGS, Code, code_of
-from tidegate.cli.experiment.progress import Display, board, line, waits
+from tidegate.cli.experiment.progress import Board, Display, line, waits
 from tidegate.cli.experiment.tally import Tally
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.vocabulary import Key
@@ -98,7 +98,7 @@ def test_a_line_says_what_there_is_to_say_and_no_more() -> None:
 
 def test_a_board_fits_a_narrow_terminal_and_shows_names_as_they_are() -> None:
     console = Console(file=io.StringIO(), width=60)
-    console.print(board("a [red]name[/x]", tally(task(4), judge()), ["task: pace · " + "k" * 200], "[bold]"))
+    console.print(Board("a [red]name[/x]", tally(task(4), judge()), ["task: pace · " + "k" * 200], "[bold]"))
     told = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
     assert "a [red]name[/x]  [bold]" in told
     assert max(len(each) for each in told.splitlines()) <= 60

@@ -74,13 +74,20 @@ def test_a_failure_is_no_score_and_the_exit_code_says_that_there_were_some(place
     # Of rows 0, 1, 2 and 5, whose scores are 0, 1, 1 and 1: the two that failed are in no mean.
     assert ["judge.right", "0.750", "4", "0"] in lines
     assert ["judge.tone", "–", "0", "0", "cold", "2,", "warm", "2"] in lines
-    assert ["task", "error", "ValueError", "1"] in lines
-    assert ["judge", "error", "KeyError", "1"] in lines
+    failed = [line for line in done.out.splitlines() if " error " in line]
+    assert [each.split()[:4] for each in failed] == [
+        ["task", "error", "ValueError", "1"],
+        ["judge", "error", "KeyError", "1"],
+    ]
+    assert failed[0].rstrip().endswith("ValueError: three, with the key sk… (my_eval.py:7)")
+    assert failed[1].rstrip().endswith("KeyError: 'four' (my_eval.py:13)")
     assert "sk-0123456789abcdef" not in place.run("show", "failing").out
     told = place.shown("failing")
     assert told["runs"] == {"ok": 5, "error": 1, "parked": 0, "invalid": 0}
     assert told["evaluations"] == {"judge": {"ok": 4, "error": 1, "parked": 0, "invalid": 0}}
-    assert told["failures"][0] == {"stage": "task", "status": "error", "kind": "ValueError", "count": 1}
+    example = "ValueError: three, with the key sk… (my_eval.py:7)"
+    first = {"stage": "task", "status": "error", "kind": "ValueError", "count": 1, "example": example}
+    assert told["failures"][0] == first
 
 
 def test_what_failed_is_tried_again_by_a_resume_and_nothing_else_is(place: Place) -> None:
@@ -104,7 +111,7 @@ def test_a_malformed_row_is_recorded_with_its_line_and_the_run_goes_on(place: Pl
     assert done.out.splitlines()[0] == "doubles: COMPLETED: 3 rows × 2, 4 answered, 2 invalid"
     exported = [json.loads(line) for line in place.run("export", "doubles").out.splitlines()]
     invalid = [run for run in exported if run["status"] == "invalid"]
-    assert [run["id"] for run in invalid] == ["1", "1"]
+    assert [run["id"] for run in invalid] == ["line 2", "line 2"]
     assert "not JSON" in invalid[0]["error"]
     assert "line 2" in invalid[0]["error"]
 
@@ -155,7 +162,10 @@ def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(pl
     [
         ("nothing.py", "nothing.py: there is no such file"),
         ("nothing.py:experiment", "nothing.py:experiment: there is no such file"),
-        ("no_such_module:experiment", "no_such_module:experiment: its import failed: ModuleNotFoundError"),
+        (
+            "no_such_module:experiment",
+            "no_such_module:experiment: there is no such module; what is run is my_eval.py",
+        ),
         ("my_eval.py:other", "my_eval.py:other: it has no 'other'"),
         ("my_eval.py:asyncio", "'asyncio' is a module, not an Experiment"),
         ("broken.py", "broken.py: its import failed: SyntaxError"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
 import subprocess
 import time
 
@@ -113,9 +114,42 @@ def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Pla
         code, out, _ = ended(process)
     assert code == 5
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
-    cooling = place.run("resume", "doubles")
-    assert cooling.code == 1
-    assert "was stopped or resumed a moment ago" in cooling.complaint
+
+
+def cool(place: Place, **more: str) -> None:
+    """As a toggle a moment ago leaves it; times are the database's."""
+    changes = {"cooldown_until": "strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 seconds')", **more}
+    with sqlite3.connect(place.path / "tidegate.db") as database:
+        told = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        database.execute(f"UPDATE tidegate_execution_configs SET {told}")
+    database.close()
+
+
+@pytest.mark.parametrize("words", [("run", "my_eval.py"), ("resume", "doubles")])
+def test_a_cool_down_is_waited_out(place: Place, words: tuple[str, str]) -> None:
+    place.doubles(2)
+    assert place.run("run", "my_eval.py").code == 0
+    cool(place, status="'STOPPED'")
+    done = place.run(*words)
+    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 2 rows × 2, 4 answered")
+    assert "doubles was stopped or resumed a moment ago: it goes on in 5 s at the most" in done.err
+
+
+def test_a_stop_waits_a_cool_down_out(place: Place) -> None:
+    place.doubles(2)
+    assert place.run("run", "my_eval.py").code == 0
+    cool(place, status="'RUNNING'", claimed_by="'somebody'", claimed_at="strftime('%Y-%m-%d %H:%M:%f', 'now')")
+    done = place.run("stop", "doubles")
+    assert (done.code, done.out) == (0, "doubles is stopped: replica somebody hears of it within a heartbeat\n")
+    assert "it is stopped in 5 s at the most" in done.err
+    assert place.shown()["status"] == "STOPPED"
+
+
+def test_runs_that_follow_one_another_ask_for_no_cool_down(place: Place) -> None:
+    place.doubles(2)
+    for _ in range(4):
+        done = place.run("run", "my_eval.py")
+        assert (done.code, "a moment ago" in done.err) == (0, False)
 
 
 def test_what_another_process_runs_is_left_to_it(place: Place) -> None:

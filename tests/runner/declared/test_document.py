@@ -50,13 +50,31 @@ def test_a_whole_declaration_is_read() -> None:
         ("openai", "opnai", "line 4, task.provider", "'opnai' is not usable: Input should be 'openai'"),
         ("[right, wrong]", "[yes, no]", "line 13, evaluators.0.labels.0", "True is not usable"),
         ("[right, wrong]", "[yes, no]", "line 13, evaluators.0.labels.0", 'write it in quotes, "yes" or "no"'),
-        ("{country}", "Chad", "line 3, task", "it asks the same of every row"),
-        ("{country}", "{{country}}", "line 3, task", "it asks the same of every row"),
-        ("Is {output} right", "Is {country} right", "line 8, evaluators.0", "a judge must see the answer"),
-        ("    parse: label\n", "", "line 8, evaluators.0", "`labels` go with `parse: label`"),
-        ("name: judge", "name: judge\n    outputs: [a]", "line 8, evaluators.0", "`outputs` go with `parse: json`"),
-        ("name: judge", "name: judge\n    range: [0, 1]", "line 8, evaluators.0", "`range` goes with `parse: score`"),
-        ("provider: openai", "provider: compatible", "line 3, task", "a compatible provider needs its `base_url`"),
+        ("{country}", "Chad", "line 6, task.prompt", "it asks the same of every row"),
+        ("{country}", "{{country}}", "line 6, task.prompt", "it asks the same of every row"),
+        ("Is {output} right", "Is {country} right", "line 11, evaluators.0.prompt", "a judge must see the answer"),
+        ("    parse: label\n", "", "line 12, evaluators.0.labels", "`labels` go with `parse: label`"),
+        (
+            "name: judge",
+            "name: judge\n    outputs: [a]",
+            "line 9, evaluators.0.outputs",
+            "`outputs` go with `parse: json`",
+        ),
+        (
+            "name: judge",
+            "name: judge\n    range: [0, 1]",
+            "line 9, evaluators.0.range",
+            "`range` goes with `parse: score`",
+        ),
+        ("    labels: [right, wrong]\n", "", "line 12, evaluators.0.parse", "'label' is not usable: `labels` go with"),
+        ("  prompt: What", "  # prompt: What", "line 3, task.prompt", "either `prompt` or `messages`"),
+        ("provider: openai", "provider: compatible", "line 3, task.base_url", "a compatible provider needs its"),
+        (
+            "  model: gpt-5-mini",
+            "  parameters: {seed: .nan}\n  model: m",
+            "line 5, task.parameters.seed:",
+            "nan is not",
+        ),
         ("name: capitals", "name: capitals\nrepetitions: 0", "line 2, repetitions", "0 is not usable"),
         ("  prompt", "  messages: []\n  prompt", "line 6, task.messages", "at least 1 item"),
         ("name: capitals", "name: capitals\nname: twice", "line 2, name", "it is there twice"),
@@ -79,7 +97,8 @@ def test_a_file_that_is_no_mapping_is_refused(text: str) -> None:
 
 def test_two_evaluators_of_one_name_are_refused() -> None:
     judge = WHOLE[WHOLE.index("  - name") :]
-    assert "two evaluators have one name: judge, judge" in refusal(WHOLE + judge)
+    said = refusal(WHOLE + judge)
+    assert said == "experiment.yaml, line 14, evaluators.1.name: 'judge' is not usable: another evaluator has this name"
 
 
 SECRET = "sk-a-real-key-that-must-not-be-shown"
@@ -106,7 +125,7 @@ def test_a_credential_in_the_file_is_refused_and_not_shown(line: str) -> None:
 @pytest.mark.parametrize("name", ["model", "messages", "stream"])
 def test_a_parameter_that_another_field_gives_is_refused(name: str) -> None:
     said = refusal(WHOLE.replace("  model: gpt-5-mini", f"  model: gpt-5-mini\n  parameters: {{{name}: x}}", 1))
-    assert f"`{name}` is no parameter here" in said
+    assert f"line 6, task.parameters.{name}: 'x' is not usable: it is no parameter here" in said
 
 
 def test_a_deep_document_is_refused_and_breaks_nothing() -> None:

@@ -22,10 +22,13 @@ NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosql
 DATABASE = "tidegate.db"
 """In the working directory; the first run makes it."""
 
+VARIABLE = "TIDEGATE_DB"
+
 Db = Annotated[
     str,
-    typer.Option("--db", envvar="TIDEGATE_DB", metavar="URL", help="an SQLite file, or postgresql://user@host/name"),
+    typer.Option("--db", envvar=VARIABLE, metavar="URL", help="an SQLite file, or postgresql://user@host/name"),
 ]
+Slots = Annotated[int | None, typer.Option(min=1, max=100_000, help="functions under way at once (default: 20)")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="the experiment's name, or its number")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs")]
 
@@ -44,7 +47,7 @@ def run(
         typer.Argument(metavar="SOURCE", help="my_eval.py:experiment, package.module:experiment, experiment.yaml"),
     ],
     db: Db = DATABASE,
-    max_concurrency: Annotated[int | None, typer.Option(help="functions under way at once (default: 20)")] = None,
+    max_concurrency: Slots = None,
 ) -> None:
     """Run an experiment to its end, or go on with it: what is done is kept, what failed is tried again.
 
@@ -59,7 +62,7 @@ def run(
 def resume(
     name: Name,
     db: Db = DATABASE,
-    max_concurrency: Annotated[int | None, typer.Option(help="functions under way at once (default: 20)")] = None,
+    max_concurrency: Slots = None,
 ) -> None:
     """Go on with an experiment, wherever its code is: what failed or was parked is tried again. Ends as `run` does."""
     from tidegate.cli.experiment.conducting import resume_named

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
-import signal
 import sys
 import time
 from typing import Any
@@ -13,24 +11,30 @@ from typing import Any
 from rich.console import Console
 
 import tidegate
-from tidegate.cli.experiment import results
+from tidegate.cli.experiment import earlier, results
 from tidegate.cli.experiment.blocking import block, block_new, lacking
 from tidegate.cli.experiment.codes import Code, code_of
 from tidegate.cli.experiment.database import existing, found
+from tidegate.cli.experiment.hints import command
 from tidegate.cli.experiment.progress import LOOK_EVERY, Display, waits
 from tidegate.cli.experiment.publishing import published
 from tidegate.cli.experiment.signals import heard
+from tidegate.cli.experiment.tables import printer
 from tidegate.cli.experiment.tally import Tally
+from tidegate.cli.experiment.trouble import Trouble
 from tidegate.cli.run_lines import clock
-from tidegate.errors import CannotLoad
+from tidegate.errors import CannotLoad, CoolingDown
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
 from tidegate.runner.loading import restored
-from tidegate.runner.replica import gone
 from tidegate.runner.summary import Summary
-from tidegate.storage import ExperimentRow, Failure, Status
+from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status
+from tidegate.storage.claims import COOL_DOWN
 
 BEHIND = 500
 """Results at which it is said that the database is slow or away: half of what a runner holds for it."""
+
+AGAIN = 0.5
+"""Seconds between two tries while a cool-down lasts."""
 
 
 def run_source(source: str, url: str, max_concurrency: int | None) -> int:
@@ -39,7 +43,7 @@ def run_source(source: str, url: str, max_concurrency: int | None) -> int:
     experiment = load(source)
     if reason := lacking(experiment):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    return asyncio.run(_conducted(experiment, url, max_concurrency))
+    return asyncio.run(_conducted(experiment, url, max_concurrency, again=False))
 
 
 def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
@@ -51,7 +55,7 @@ def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
         experiment = restored(row.spec)
     except CannotLoad as error:
         raise asyncio.run(block(url, row, error)) from None
-    return asyncio.run(_conducted(experiment, url, max_concurrency))
+    return asyncio.run(_conducted(experiment, url, max_concurrency, again=True))
 
 
 async def _row(name: str, url: str) -> ExperimentRow:
@@ -67,14 +71,14 @@ def _govern() -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
-async def _conducted(experiment: Experiment, url: str, max_concurrency: int | None) -> int:
+async def _conducted(experiment: Experiment, url: str, max_concurrency: int | None, *, again: bool) -> int:
     given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
     settings = RunnerSettings.from_environment(**given)
     runner = ExperimentRunner(url, settings=settings, recover=False)
     began = time.monotonic()
     async with runner:
         with published(experiment.name, runner.replica):
-            return await Conducting(runner, experiment, began).ended()
+            return await Conducting(runner, experiment, began).ended(again)
 
 
 class Conducting:
@@ -86,73 +90,78 @@ class Conducting:
         self._began = began
         self._display = Display(experiment.name, Console(stderr=True, highlight=False))
         self._tally = Tally()
+        self._trouble = Trouble()
         self._interrupts = 0
         self._going: asyncio.Task[None] | None = None
 
-    async def ended(self) -> int:
-        """Runs it to its end, says how that was, and returns the exit code."""
+    async def ended(self, again: bool) -> int:
+        """Runs it to its end, says how that was, and returns the exit code; `again` says that it was resumed."""
         runner, experiment = self._runner, self._experiment
-        await self._say_whose_it_is()
-        number = self._number = await runner.start(experiment)
-        with heard(self._interrupted, self._told_to_go), self._display.shown():
+        for each in await earlier.told(runner, experiment, again=again):
+            self._display.say(each)
+        number = self._number = await self._started()
+        registry = tidegate.registry()
+        with self._trouble.heard(registry), heard(self._interrupted, self._told_to_go), self._display.shown():
             waiting = asyncio.ensure_future(runner.wait(number))
             while not waiting.done() and self._going is None:
                 self._look()
                 await asyncio.wait({waiting}, timeout=LOOK_EVERY)
             if self._going is not None:
                 await asyncio.gather(self._going, waiting, return_exceptions=True)
-                self._display.say(f"{experiment.name}: ended by a signal; the claim is kept: {self._resume} goes on")
+                self._display.say(
+                    f"{experiment.name}: ended by a signal; the claim is kept: {self._typed('resume')} goes on"
+                )
                 return Code.TERMINATED
             summary = await waiting
         failures = await runner.store.failures(number)
         self._report(summary, failures)
         return code_of(summary, failures)
 
-    async def _say_whose_it_is(self) -> None:
-        row = await self._runner.store.find(self._experiment.name)
-        if row is None or row.status is not Status.RUNNING or gone(row.claimed_by):
-            return
-        quiet = row.quiet or 0.0
-        left = self._runner.settings.stale_after - quiet
-        if left > 0:
-            self._display.say(
-                f"{row.name} is claimed by replica {row.claimed_by}, heard of {quiet:.0f} s ago: "
-                f"it is taken over if nothing more is heard for {left:.0f} s"
-            )
+    async def _started(self) -> int:
+        """The experiment's number once it is claimed; a cool-down is waited out."""
+        runner, experiment = self._runner, self._experiment
+        patience = COOL_DOWN + 1.0
+        while True:
+            try:
+                return await runner.start(experiment)
+            except CoolingDown:
+                if patience <= 0.0:
+                    raise
+                if patience > COOL_DOWN:
+                    said = f"was stopped or resumed a moment ago: it goes on in {COOL_DOWN:.0f} s at the most"
+                    self._display.say(f"{experiment.name} {said}")
+            await asyncio.sleep(AGAIN)
+            patience -= AGAIN
 
     def _look(self) -> None:
         seen = self._runner.progress(self._number)
         if seen is None:
             return
         now = time.monotonic()
-        self._tally.look(seen.stages, now)
+        self._tally.look(seen.stages, now, seen.all_rows)
         if seen.unwritten > BEHIND:
             self._display.note = f"{seen.unwritten} results wait for the database"
-        elif not self._interrupts:
+        elif not self._interrupts and self._going is None:
             self._display.note = ""
-        self._display.look(self._tally, waits(seen.stages, tidegate.registry().snapshot()), now)
+        self._display.look(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._trouble.of), now)
 
     def _interrupted(self) -> None:
         self._interrupts += 1
         if self._interrupts == 1:
             grace = self._runner.settings.grace
-            self._display.note = f"stopping: what is under way may finish ({grace:.0f} s); Ctrl-C again cancels it"
-            self._display.say(f"{self._experiment.name}: {self._display.note}")
+            self._display.end(f"stopping: what is under way may finish ({grace:.0f} s); Ctrl-C again cancels it")
             self._runner.leave(self._number)
         else:
-            self._display.note = "cancelling"
+            self._display.end("cancelling; Ctrl-C again ends the process at once")
             self._runner.hasten()
-            # Where even that does not end it, as while the database is away: a third one ends the process.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def _told_to_go(self) -> None:
         if self._going is None:
-            self._display.note = f"ending: what is under way may finish ({self._runner.settings.grace:.0f} s)"
-            self._display.say(f"{self._experiment.name}: {self._display.note}")
+            self._display.end(f"ending: what is under way may finish ({self._runner.settings.grace:.0f} s)")
             self._going = asyncio.ensure_future(self._runner.shutdown())
 
     def _report(self, summary: Summary, failures: list[Failure]) -> None:
-        console = Console(highlight=False)
+        console = printer()
         console.print(results.headline(summary), markup=False, soft_wrap=True)
         for table in results.tables(summary, failures):
             console.print(table)
@@ -160,13 +169,20 @@ class Conducting:
         absorbed = snapshot.refused - sum(key.given_up for key in snapshot.keys.values())
         wall = clock(time.monotonic() - self._began)
         console.print(f"{absorbed} {'429' if absorbed == 1 else '429s'} absorbed, wall time {wall}", markup=False)
-        if code_of(summary, failures) in (Code.ERRORS, Code.PARKED, Code.BROKEN_OFF):
-            console.print(f"{self._resume} tries again what has failed", markup=False, soft_wrap=True)
-        elif summary.status is Status.STOPPED:
-            console.print(f"{self._resume} goes on", markup=False, soft_wrap=True)
-        elif summary.status is Status.RUNNING:
-            console.print(f"replica {summary.experiment.claimed_by} has taken it over", markup=False)
+        if next_ := self._next(summary, failures):
+            console.print(next_, markup=False, soft_wrap=True)
 
-    @property
-    def _resume(self) -> str:
-        return f"`tidegate experiment resume {shlex.quote(self._experiment.name)}`"
+    def _next(self, summary: Summary, failures: list[Failure]) -> str:
+        """What there is to be done about it."""
+        if summary.status is Status.RUNNING:
+            return f"replica {summary.experiment.claimed_by} has taken it over"
+        if summary.status is Status.STOPPED:
+            return f"{self._typed('resume')} goes on"
+        if any(each.status in (ResultStatus.ERROR, ResultStatus.PARKED) for each in failures):
+            return f"{self._typed('resume')} tries again what has failed"
+        if summary.status is Status.ERROR:
+            return f"{self._typed('resume')} goes on once that is mended"
+        return f"{self._typed('export')} writes every answer" if summary.answered else ""
+
+    def _typed(self, verb: str) -> str:
+        return command(verb, self._experiment.name, self._runner.url)

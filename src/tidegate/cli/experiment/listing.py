@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import typer
-from rich import box
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tidegate.cli.experiment.database import existing
-from tidegate.storage import ExperimentSummary, ResultStatus
+from tidegate.cli.experiment.tables import printer, table
+from tidegate.runner.replica import gone
+from tidegate.storage import ExperimentRow, ExperimentSummary, ResultStatus, Status
 
 
 async def listed(url: str, as_json: bool) -> None:
@@ -22,7 +23,7 @@ async def listed(url: str, as_json: bool) -> None:
         for each in summaries:
             typer.echo(json.dumps(facts(each), ensure_ascii=False))
     elif summaries:
-        Console(highlight=False).print(_table(summaries))
+        printer().print(_table(summaries))
     else:
         typer.echo("no experiments yet")
 
@@ -45,23 +46,24 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
 
 
 def _table(summaries: list[ExperimentSummary]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("experiment", overflow="fold")
-    table.add_column("state", no_wrap=True)
-    for name in ("answered", "failed", "parked"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("made", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    numbers = ("answered", "failed", "parked")
+    made = table("experiment", "state", *numbers, "made", "why", right=numbers, cut=("state", "made", "why"))
     for each in summaries:
         row = each.experiment
         failed = each.runs.get(ResultStatus.ERROR, 0) + each.runs.get(ResultStatus.INVALID, 0)
-        table.add_row(
-            row.name,
+        made.add_row(
+            Text(row.name),
             row.status.value,
             f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}",
             str(failed),
             str(each.runs.get(ResultStatus.PARKED, 0)),
-            f"{row.created_on:%Y-%m-%d %H:%M}",
-            row.last_error or "",
+            f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
+            Text(_why(row)),
         )
-    return table
+    return made
+
+
+def _why(row: ExperimentRow) -> str:
+    if row.status is Status.RUNNING and gone(row.claimed_by):
+        return "its process is gone: resume goes on"
+    return row.last_error or ""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.constrain import Constrain
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -31,8 +33,26 @@ MOST_WAITS = 6
 """Keys that are told at once: the others are counted."""
 
 
-def waits(stages: Sequence[StageProgress], snapshot: RegistrySnapshot) -> list[str]:
-    """What does not go, and why: what the runner holds back, and what waits inside its calls."""
+BAR, LEAST_BAR, BESIDE = 30, 8, 44
+"""Columns of a bar, at the most and at the least, and of what stands beside it: narrower terminals have no bar."""
+
+
+ECHOED = 4
+"""Columns that stay free: what a terminal echoes of a Ctrl-C, or two, must not begin a new row under the picture."""
+
+
+def nothing(_key: str) -> str:
+    """No trouble is known of any key."""
+    return ""
+
+
+def waits(
+    stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Callable[[str], str] = nothing
+) -> list[str]:
+    """What does not go, and why: what the runner holds back, and what waits inside its calls.
+
+    `trouble(key)` says how the last attempt failed there: that is what a breaker is about.
+    """
     lines = []
     held: dict[tuple[str, str], list[str]] = {}
     soonest: dict[tuple[str, str], float] = {}
@@ -45,28 +65,55 @@ def waits(stages: Sequence[StageProgress], snapshot: RegistrySnapshot) -> list[s
     for (key, reason), names in held.items():
         seconds = soonest[key, reason]
         until = "" if math.isinf(seconds) or seconds < LEAST else f", next in {seconds:.1f} s"
-        lines.append(f"{', '.join(names)}: {reason}{until}" + (f" · {key}" if key else ""))
+        why = _why(reason, trouble(key))
+        lines.append(f"{', '.join(names)}: {why}{until}" + (f" · {key}" if key else ""))
     for state in snapshot.keys.values():
         if state.waiting:
             until = "" if state.eta is None else f", ETA {clock(state.eta)}"
-            lines.append(f"{state.waiting} calls: {state.gate or state.eta_gate or 'their turn'}{until} · {state.key}")
+            why = _why(state.gate or state.eta_gate or "their turn", trouble(str(state.key)))
+            lines.append(f"{state.waiting} calls: {why}{until} · {state.key}")
     beyond = len(lines) - MOST_WAITS
     return lines[:MOST_WAITS] + ([f"{beyond} more"] if beyond > 0 else [])
 
 
-def board(name: str, tally: Tally, waiting: Sequence[str], note: str) -> RenderableType:
-    """The picture of a run."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in ("", "", "", "failed", "parked", "ETA"):
-        table.add_column(column, justify="left" if not column else "right", no_wrap=True)
-    eta = "" if tally.eta is None else clock(tally.eta)
-    failed = f"[red]{tally.failed}[/red]" if tally.failed else "0"
-    table.add_row("tasks", _bar(tally.tasks), _part(tally.tasks), failed, str(tally.parked), eta)
-    if tally.evaluators:
-        table.add_row("evaluations", _bar(tally.evals), _part(tally.evals))
-    lines = [Text(f"waiting  {each}", style="dim", no_wrap=True, overflow="ellipsis") for each in waiting]
-    head = Text(name, style="bold")
-    return Group(head.append(f"  {note}", style="yellow") if note else head, table, *lines)
+def _why(gate: str, trouble: str) -> str:
+    return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
+
+
+class Board(NamedTuple):
+    """The picture of a run, as wide as there is room: a narrow terminal has no bars."""
+
+    name: str
+    tally: Tally
+    waiting: Sequence[str]
+    note: str
+    ending: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(1, options.max_width - ECHOED)
+        head = Text(self.name, style="bold", overflow="fold")
+        yield Constrain(head.append(f"  {self.note}", style="yellow") if self.note else head, width)
+        yield Constrain(self._table(width - BESIDE), width)
+        for each in self.waiting:
+            yield Constrain(Text(f"waiting  {each}", style="dim", no_wrap=True, overflow="ellipsis"), width)
+
+    def _table(self, room: int) -> Table:
+        tally, bars = self.tally, room >= LEAST_BAR
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        # What is told of everything is told once, beside the tasks.
+        more = {"failed": _bad(tally.failed), "parked": str(tally.parked), "ETA": self._eta}
+        if not bars and not tally.parked:
+            del more["parked"]
+        for column in ("", *([""] if bars else []), "", *more):
+            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        for name, pace in (("tasks", tally.tasks), ("evaluations", tally.evals))[: 2 if tally.evaluators else 1]:
+            bar = [_bar(pace, min(room, BAR))] if bars else []
+            table.add_row(name, *bar, _part(pace), *(more.values() if pace is tally.tasks else ()))
+        return table
+
+    @property
+    def _eta(self) -> str:
+        return "" if self.ending or self.tally.eta is None else clock(self.tally.eta)
 
 
 def line(name: str, tally: Tally, waiting: Sequence[str], note: str) -> str:
@@ -76,7 +123,7 @@ def line(name: str, tally: Tally, waiting: Sequence[str], note: str) -> str:
         parts.append(f"{_part(tally.evals)} evaluations")
     parts += [f"{tally.failed} failed"] if tally.failed else []
     parts += [f"{tally.parked} parked"] if tally.parked else []
-    parts += [f"ETA {clock(tally.eta)}"] if tally.eta else []
+    parts += [f"ETA {clock(tally.eta)}"] if tally.eta and not note else []
     parts += [f"waiting: {waiting[0]}"] if waiting else []
     return f"{name}: {', '.join(parts)}" + (f" ({note})" if note else "")
 
@@ -86,6 +133,7 @@ class Display:
 
     def __init__(self, name: str, console: Console) -> None:
         self.note = ""
+        self._ending = False
         self._name = name
         self._console = console
         self._live: Live | None = None
@@ -94,7 +142,7 @@ class Display:
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """Shows it for as long as the block lasts."""
-        if not self._console.is_terminal:
+        if not self._console.is_terminal or self._console.is_dumb_terminal:
             yield
             return
         # What the experiment prints stays on standard output; where both are one terminal, it goes above the picture.
@@ -103,10 +151,17 @@ class Display:
             yield
         self._live = None
 
+    def end(self, note: str) -> None:
+        """Says that the run is about to end, and how: in the picture, or where there is none as a line."""
+        self._ending = True
+        self.note = note
+        if self._live is None:
+            self.say(f"{self._name}: {note}")
+
     def look(self, tally: Tally, waiting: Sequence[str], now: float) -> None:
         """Shows how far it is at `now` (monotonic seconds)."""
         if self._live is not None:
-            self._live.update(board(self._name, tally, waiting, self.note), refresh=True)
+            self._live.update(Board(self._name, tally, waiting, self.note, self._ending), refresh=True)
             return
         if self._line_at is None:
             # What ends before the first line is due has none.
@@ -120,9 +175,13 @@ class Display:
         self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _bar(pace: Pace) -> ProgressBar:
+def _bar(pace: Pace, width: int) -> ProgressBar:
     total, done = max(1, pace.total), min(pace.done, pace.total)
-    return ProgressBar(total=total, completed=done, width=30, complete_style="cyan", finished_style="green")
+    return ProgressBar(total=total, completed=done, width=width, complete_style="cyan", finished_style="green")
+
+
+def _bad(number: int) -> str:
+    return f"[red]{number}[/red]" if number else "0"
 
 
 def _part(pace: Pace) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.experiment.tables import table
 from tidegate.runner.summary import Summary
 from tidegate.storage import Failure, ResultStatus, Score
 
@@ -87,41 +87,40 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
             for each in summary.scores
         ],
         "failures": [
-            {"stage": each.evaluator or "task", "status": each.status.value, "kind": each.kind, "count": each.count}
+            {
+                "stage": each.evaluator or "task",
+                "status": each.status.value,
+                "kind": each.kind,
+                "count": each.count,
+                "example": each.example,
+            }
             for each in failures
         ],
     }
 
 
 def _scores(scores: Sequence[Score]) -> Table:
-    table = _table("evaluator", "mean", "n", "failed", "labels")
+    made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
         name = each.evaluator if each.output == each.evaluator else f"{each.evaluator}.{each.output}"
         mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
-        table.add_row(Text(name), mean, str(each.scored), _bad(each.failed), Text(_labels(each)))
-    return table
+        made.add_row(Text(name), mean, str(each.scored), _bad(each.failed), Text(_labels(each)))
+    return made
 
 
 def _failures(failures: Sequence[Failure]) -> Table:
-    table = _table("not answered", "kind", "count")
+    made = table("not answered", "kind", "count", "as", right=("count",), cut=("as",))
     for each in failures:
         stage = each.evaluator or "task"
-        table.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), _bad(each.count))
-    return table
+        example = " ".join((each.example or "").split())
+        made.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), _bad(each.count), Text(example))
+    return made
 
 
 def _labels(score: Score) -> str:
     most = sorted(score.labels.items(), key=lambda each: (-each[1], each[0]))
     shown = [f"{label} {count}" for label, count in most[:MOST_LABELS]]
     return ", ".join(shown + (["…"] if len(most) > MOST_LABELS else []))
-
-
-def _table(*names: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for name in names:
-        number = name in ("mean", "n", "failed", "count")
-        table.add_column(name, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    return table
 
 
 def _bad(number: int) -> str:

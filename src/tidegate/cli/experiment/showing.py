@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from tidegate.cli.experiment import results
 from tidegate.cli.experiment.database import existing, found
+from tidegate.cli.experiment.hints import command
 from tidegate.cli.experiment.publishing import told_by
+from tidegate.cli.experiment.tables import printer
 from tidegate.cli.run_lines import clock
 from tidegate.cli.status import facts as key_facts
 from tidegate.core.outlook import foresee
@@ -37,27 +38,25 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
         told = {**results.facts(summary, failures), "keys": waits, "log": [_logged(each) for each in log]}
         typer.echo(json.dumps(told, ensure_ascii=False))
         return
-    _print(summary, failures, keys, log)
+    _print(summary, failures, keys, log, url)
 
 
-def _print(summary: Summary, failures: list[Failure], keys: list[KeyTotal], log: list[LoggedLine]) -> None:
-    console = Console(highlight=False)
+def _print(summary: Summary, failures: list[Failure], keys: list[KeyTotal], log: list[LoggedLine], url: str) -> None:
+    console = printer()
     console.print(results.headline(summary), markup=False, soft_wrap=True)
     row = summary.experiment
     console.print(f"dataset: {row.source}{'' if row.complete else ', not read to its end yet'}", markup=False)
     if row.status is Status.RUNNING:
         heard = f", heard of {row.quiet:.0f} s ago" if row.quiet is not None else ""
-        heard = ", whose process is gone: `tidegate experiment resume` goes on" if gone(row.claimed_by) else heard
+        if gone(row.claimed_by):
+            heard = f", whose process is gone: {command('resume', row.name, url)} goes on"
         console.print(f"run by replica {row.claimed_by}{heard}", markup=False, soft_wrap=True)
         for line in _waits(keys, time.monotonic()):
             console.print(f"  {line}", markup=False, soft_wrap=True)
     for table in results.tables(summary, failures):
         console.print(table)
     for each in log:
-        detail = ", ".join(f"{name} {value}" for name, value in each.detail.items())
-        console.print(
-            f"{each.at:%Y-%m-%d %H:%M:%S} {each.level} {each.category} {detail}", markup=False, soft_wrap=True
-        )
+        console.print(_line(each), markup=False, soft_wrap=True)
 
 
 def _keys(summary: Summary) -> list[KeyTotal]:
@@ -77,6 +76,14 @@ def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
         when = "next one when one ends" if ahead.seconds is None else when
         gate = f" ({ahead.gate})" if ahead.gate and ahead.seconds != 0.0 else ""
         yield f"{key.key}: {key.in_flight} in flight of {key.slots}, {when}{gate}"
+
+
+def _line(line: LoggedLine) -> str:
+    """A log line for people: what happened first, then its details."""
+    kind = line.detail.get("type", "")
+    details = [f"{name} {value}" for name, value in line.detail.items() if name != "type"]
+    told = f"{kind} ({', '.join(details)})" if details else kind
+    return f"{line.at.astimezone():%Y-%m-%d %H:%M:%S} {line.level} {line.category} {told}"
 
 
 def _logged(line: LoggedLine) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class Pace:
     def eta(self) -> float | None:
         """Seconds until all are done, if they go on as of late; None where there is no rate yet."""
         if self.done >= self.total:
-            return 0.0
+            return 0.0 if self.total else None
         if not self._looks:
             return None
         (then, before), (now, after) = self._looks[0], self._looks[-1]
@@ -45,9 +45,11 @@ class Tally:
     def __init__(self) -> None:
         self.tasks, self.evals = Pace(), Pace()
         self.evaluators = self.failed = self.parked = 0
+        self.all_rows = True
 
-    def look(self, stages: Sequence[StageProgress], now: float) -> None:
-        """Takes in how far the stages are at `now` (monotonic seconds), tasks first."""
+    def look(self, stages: Sequence[StageProgress], now: float, all_rows: bool = True) -> None:
+        """Takes in how far the stages are at `now` (monotonic seconds), tasks first, and whether all rows are read."""
+        self.all_rows = all_rows
         tasks, judges = stages[0], stages[1:]
         unanswered = tasks.finished - tasks.done.get(ResultStatus.OK, 0)
         self.evaluators = len(judges)
@@ -61,5 +63,8 @@ class Tally:
     @property
     def eta(self) -> float | None:
         """Seconds until the last of them is done; None where nobody knows yet."""
-        tasks, evals = self.tasks.eta, self.evals.eta
-        return None if tasks is None or evals is None else max(tasks, evals)
+        if not self.all_rows:
+            return None
+        stages = (self.tasks, self.evals) if self.evaluators and self.evals.total else (self.tasks,)
+        etas = [stage.eta for stage in stages]
+        return None if None in etas else max(eta for eta in etas if eta is not None)

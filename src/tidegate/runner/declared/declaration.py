@@ -23,6 +23,9 @@ SECRETIVE = frozenset({"api_key", "extra_headers", "default_headers", "headers",
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
 
+LONGEST_SHOWN = 60
+"""Characters of a value that a complaint shows."""
+
 
 def _named(value: object) -> object:
     if isinstance(value, str) and not VARIABLE.fullmatch(value):
@@ -57,6 +60,14 @@ Text = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
+class _At(ValueError):
+    """What is wrong with a part that has to do with others; `place` is the field below it that is to blame."""
+
+    def __init__(self, place: Place, bound: str) -> None:
+        self.place = place
+        super().__init__(bound)
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -84,18 +95,25 @@ class Question(_Part):
     @model_validator(mode="after")
     def _asks_one_thing(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
-            raise ValueError("either `prompt` or `messages`")
+            raise _At(("prompt",), "either `prompt` or `messages`")
         if self.provider == "compatible" and self.base_url is None:
-            raise ValueError("a compatible provider needs its `base_url`")
+            raise _At(("base_url",), "a compatible provider needs its `base_url`")
         if not self.fields:
-            raise ValueError("it asks the same of every row: {field} stands for what a row has under that name")
+            asked = "it asks the same of every row: {field} stands for what a row has under that name"
+            raise _At((self._asked_in,), asked)
         for name in _names(self.parameters):
             if name.lower() in SECRETIVE:
-                raise ValueError(f"`{name}` could hold a credential, which stays out of this file: `api_key_env`")
+                secret = f"`{name}` could hold a credential, which stays out of this file: `api_key_env`"
+                raise _At(("parameters",), secret)
         for name in self.parameters:
             if name in OURS:
-                raise ValueError(f"`{name}` is no parameter here: fields of their own give it, and answers come whole")
+                given = "it is no parameter here: fields of their own give it, and answers come whole"
+                raise _At(("parameters", name), given)
         return self
+
+    @property
+    def _asked_in(self) -> str:
+        return "prompt" if self.messages is None else "messages"
 
     @property
     def conversation(self) -> Sequence[Message]:
@@ -126,13 +144,13 @@ class Judge(Question):
     @model_validator(mode="after")
     def _says_how_it_is_read(self) -> Self:
         if not any(field.partition(".")[0] == "output" for field in self.fields):
-            raise ValueError("a judge must see the answer: {output} stands for it")
+            raise _At((self._asked_in,), "a judge must see the answer: {output} stands for it")
         if (self.parse == "label") != bool(self.labels):
-            raise ValueError("`labels` go with `parse: label`, and it needs them")
+            raise _At(("labels" if self.labels else "parse",), "`labels` go with `parse: label`, and it needs them")
         if (self.parse == "json") != bool(self.outputs):
-            raise ValueError("`outputs` go with `parse: json`, and it needs them")
+            raise _At(("outputs" if self.outputs else "parse",), "`outputs` go with `parse: json`, and it needs them")
         if self.range is not None and (self.parse != "score" or self.range[0] >= self.range[1]):
-            raise ValueError("`range` goes with `parse: score`: [least, most]")
+            raise _At(("range",), "`range` goes with `parse: score`: [least, most]")
         return self
 
 
@@ -150,7 +168,8 @@ class Declaration(_Part):
     def _names_are_unlike(self) -> Self:
         names = [judge.name for judge in self.evaluators]
         if len(set(names)) != len(names):
-            raise ValueError(f"two evaluators have one name: {', '.join(names)}")
+            twice = max(range(len(names)), key=lambda index: names[:index].count(names[index]))
+            raise _At(("evaluators", twice, "name"), "another evaluator has this name")
         return self
 
     @property
@@ -180,15 +199,20 @@ def stored(values: Mapping[str, Any]) -> Declaration:
 def _complaint(error: ValidationError, document: Document) -> ConfigurationError:
     # An unknown field is often what explains why another one is missing.
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
-    place: Place = tuple(part for part in first["loc"] if not isinstance(part, str) or "[" not in part)
+    place = document.part(first["loc"])
+    value = first.get("input")
+    blamed = first.get("ctx", {}).get("error")
+    if isinstance(blamed, _At):
+        place += blamed.place
+        value = document.value(place)
     bound = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
         bound = f"there is no such field; there are {', '.join(_known(place))}"
         if str(place[-1]).lower() in SECRETIVE:
             bound = "credentials stay out of this file: `api_key_env` names the variable that has the key"
     if first["type"] == "missing":
-        return ConfigurationError(document.field(place), None, "it is missing")
-    return ConfigurationError(document.field(place), _shown(first.get("input"), place), bound)
+        return ConfigurationError(document.field((*place, first["loc"][-1])), None, "it is missing")
+    return ConfigurationError(document.field(place), _shown(value, place), bound)
 
 
 def _known(place: Place) -> list[str]:
@@ -202,4 +226,6 @@ def _known(place: Place) -> list[str]:
 def _shown(value: object, place: Place) -> object:
     """What was given, unless it may be a secret, or is a whole part of the file."""
     secret = place and str(place[-1]).lower() in {*SECRETIVE, "api_key_env", "base_url"}
-    return "…" if secret or not isinstance(value, str | int | float | bool | None) else value
+    if secret or not isinstance(value, str | int | float | bool | None):
+        return "…"
+    return value if not isinstance(value, str) or len(value) <= LONGEST_SHOWN else value[: LONGEST_SHOWN - 1] + "…"

@@ -51,6 +51,22 @@ class Document:
         field = ".".join(str(part) for part in place)
         return f"{self.name}, line {line}" + (f", {field}" if field else "")
 
+    def part(self, place: Place) -> Place:
+        """A place without the parts that the document does not have, as what a validator calls its alternatives."""
+        found: Place = ()
+        for each in place:
+            if (*found, each) in self._lines:
+                found = (*found, each)
+        return found
+
+    def value(self, place: Place) -> Any:
+        """What stands at a place; None where nothing does."""
+        found: Any = self.values
+        for each in place:
+            there = isinstance(found, dict) or (isinstance(found, list) and isinstance(each, int) and each < len(found))
+            found = (found.get(each) if isinstance(found, dict) else found[each]) if there else None
+        return found
+
     def _read(self, node: Node, place: Place) -> None:
         if len(place) > DEEPEST:
             raise ConfigurationError(self.field(place), "…", f"at most {DEEPEST} levels deep")

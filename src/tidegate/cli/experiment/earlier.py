@@ -1,0 +1,64 @@
+"""What a run is told before it begins: whose the experiment is now, and what earlier runs have left of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.runner.replica import gone
+from tidegate.storage import ExperimentRow, ResultStatus, Status
+
+ASIDE = frozenset({"timeout", "api_key_env"})
+"""What a question may say that changes no answer."""
+
+
+async def told(runner: ExperimentRunner, experiment: Experiment, *, again: bool) -> list[str]:
+    """Lines to say. With `again` it was asked for by its name: that it was there already is no news then."""
+    row = await runner.store.find(experiment.name)
+    if row is None:
+        return []
+    lines = list(_whose(row, runner.settings.stale_after))
+    if not again:
+        counts = await runner.store.counts(row.id)
+        lines += _left(row, counts.runs.get(ResultStatus.OK, 0), experiment)
+    return lines
+
+
+def _whose(row: ExperimentRow, stale_after: float) -> Iterator[str]:
+    if row.status is not Status.RUNNING or gone(row.claimed_by):
+        return
+    quiet = row.quiet or 0.0
+    if stale_after > quiet:
+        yield (
+            f"{row.name} is claimed by replica {row.claimed_by}, heard of {quiet:.0f} s ago: "
+            f"it is taken over if nothing more is heard for {stale_after - quiet:.0f} s"
+        )
+
+
+def _left(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator[str]:
+    if answered:
+        yield f"{row.name}: {answered} answers are there already, and stay: a new name asks all anew"
+        if parts := list(changed(row, experiment)):
+            yield f"{row.name}: they are of another {', '.join(parts)} than this"
+
+
+def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
+    """What is not as it was when the experiment was stored, as far as that can be seen: code cannot."""
+    if row.source != experiment.described:
+        yield "dataset"
+    before, now = _asked(row.spec.get("declared")), _asked(experiment.declared)
+    for part, question in now.items():
+        if part in before and before[part] != question:
+            yield part
+
+
+def _asked(declared: Any) -> dict[str, Any]:
+    """The questions of a declaration by what they are called, without what changes no answer."""
+    if not isinstance(declared, Mapping):
+        return {}
+    judges = {f"evaluator {judge['name']}": judge for judge in declared.get("evaluators", ())}
+    return {
+        part: {name: value for name, value in question.items() if name not in ASIDE}
+        for part, question in {"task": declared.get("task", {}), **judges}.items()
+    }

@@ -1,0 +1,121 @@
+"""How a database is connected to: the engine whose connections the loop shares, and plain ones for threads.
+
+What an engine was given it shows to whoever prints it, but for the password before the host: what else is secret in a
+URL goes into its arguments, which nobody is shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from tidegate.errors import StoreError
+from tidegate.storage.urls import SECRETS, shown
+
+CONNECTIONS = 5
+"""Kept open at the most (SQLAlchemy's `pool_size`); as many more may be had for a while."""
+
+LOCK_SECONDS = 30.0
+"""For how long SQLite waits for another process's transaction before it says "database is locked"."""
+
+IDLE_SECONDS = 30.0
+"""After which PostgreSQL ends a transaction in which nothing happens: a replica that has gone to sleep in the middle of
+a batch would keep its claim from everybody until it wakes."""
+
+CONNECT_SECONDS = 10
+"""libpq's `connect_timeout`; it would wait for ever by itself."""
+
+ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
+"""Seconds and milliseconds after which a host that has gone without a word is given up, as long as a claim lasts; by
+themselves systems ask after two hours, and send for a quarter of one (libpq, section 34.1.2; tcp(7))."""
+
+SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
+SQLITE_PRAGMAS = (
+    "PRAGMA foreign_keys = ON",
+    # A commit is on the disk when it returns: in WAL mode NORMAL would lose the last ones with the power.
+    "PRAGMA synchronous = FULL",
+    "PRAGMA cache_size = -16000",
+    "PRAGMA temp_store = MEMORY",
+)
+POSTGRESQL_SETTINGS = tuple(
+    # Every query of ours is a walk along an index and a look into others. While a table grows, the statistics say for a
+    # minute that it is empty, and a plan made for that reads the whole of it, page after page.
+    f"SET enable_{way} = off"
+    for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")
+)
+CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
+
+
+def shared_engine(url: URL) -> AsyncEngine:
+    """The engine of a loop. Raises `StoreError` where the driver is not installed."""
+    engine: AsyncEngine = _made(url, create_async_engine, pool_size=CONNECTIONS, max_overflow=CONNECTIONS)
+    event.listen(engine.sync_engine, "connect", _settler(url))
+    return engine
+
+
+def plain_engine(url: URL) -> Engine:
+    """An engine for one thread, whose transactions write: on SQLite each has the write lock at once."""
+    sqlite = url.get_backend_name() == "sqlite"
+    engine: Engine = (
+        # The thread keeps its one connection; to anybody else it is only lent.
+        _made(url.set(drivername="sqlite+pysqlite"), create_engine, pool_size=1)
+        if sqlite
+        else _made(url, create_engine, poolclass=NullPool)
+    )
+    event.listen(engine, "connect", _settler(url))
+    if sqlite:
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _made(url: URL, create: Any, **more: Any) -> Any:
+    sqlite = url.get_backend_name() == "sqlite"
+    secrets = {name: url.query[name] for name in SECRETS if name in url.query}
+    try:
+        given = SQLITE_ARGUMENTS if sqlite else _postgresql_arguments()
+        return create(
+            url.difference_update_query(SECRETS),
+            connect_args={name: value for name, value in given.items() if name not in url.query} | secrets,
+            hide_parameters=True,
+            **more,
+        )
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{shown(url)}: {error.name} is missing: {CURES[sqlite]}") from error
+
+
+def _postgresql_arguments() -> dict[str, Any]:
+    from psycopg import adapters
+    from psycopg.adapt import AdaptersMap
+    from psycopg.types.array import ListBinaryDumper
+
+    # As text, every quote in an array is escaped by a regular expression: a second for an answer of megabytes.
+    adapting = AdaptersMap(adapters)
+    adapting.register_dumper(list, ListBinaryDumper)
+    return {
+        "connect_timeout": CONNECT_SECONDS,
+        "application_name": "tidegate",
+        # A prepared statement would keep the plan that was made for a smaller table.
+        "prepare_threshold": None,
+        "context": adapting,
+        **ALIVE,
+    }
+
+
+def _settler(url: URL) -> Any:
+    idle = f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000:.0f}"
+    statements = SQLITE_PRAGMAS if url.get_backend_name() == "sqlite" else (*POSTGRESQL_SETTINGS, idle)
+
+    def settle(connection: Any, record: object) -> None:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.close()
+        connection.commit()
+
+    return settle
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")

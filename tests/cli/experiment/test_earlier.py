@@ -1,0 +1,65 @@
+"""What is there already when a run begins: it stays, and that is said, with what has changed since."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.experiment.commands import Place
+
+DECLARED = """\
+name: asked
+dataset: rows.jsonl
+task: {provider: compatible, base_url: "http://127.0.0.1:9/v1", model: m, prompt: "What is {n}?"}
+evaluators:
+  - {name: judge, provider: compatible, base_url: "http://127.0.0.1:9/v1", model: m, prompt: "Is it {output}?"}
+"""
+
+
+def test_a_first_run_and_a_resume_say_nothing_of_it(place: Place) -> None:
+    place.doubles(3)
+    assert place.run("run", "my_eval.py").err == ""
+    assert place.run("resume", "doubles").err == ""
+
+
+def test_a_run_says_what_is_there_already(place: Place) -> None:
+    place.doubles(3)
+    assert place.run("run", "my_eval.py").code == 0
+    done = place.run("run", "my_eval.py")
+    assert done.err == "doubles: 6 answers are there already, and stay: a new name asks all anew\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("What is", "Which is", "they are of another task than this"),
+        ("Is it", "Is that", "they are of another evaluator judge than this"),
+        ("rows.jsonl", "others.jsonl", "they are of another dataset than this"),
+    ],
+)
+def test_what_has_changed_since_is_named(
+    place: Place, old: str, new: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answered(*_: object) -> str:
+        return "1"
+
+    monkeypatch.setattr("tidegate.runner.declared.asking.Asked.__call__", answered)
+    place.rows(2)
+    place.write("experiment.yaml", DECLARED)
+    assert place.run("run", "experiment.yaml").code == 0
+    place.write("experiment.yaml", DECLARED.replace(old, new))
+    done = place.run("run", "experiment.yaml")
+    assert done.code == 0
+    assert said in done.err
+    place.write("experiment.yaml", DECLARED.replace("model: m,", "model: m, timeout: 9,", 1))
+    assert "another" not in place.run("run", "experiment.yaml").err.replace("another " + said.split()[4], "")
+
+
+def test_what_is_to_be_typed_next_names_the_database_that_was_meant(place: Place) -> None:
+    place.doubles(2)
+    text = (place.path / "my_eval.py").read_text()
+    place.write("my_eval.py", text.replace("doubles", "two words"))
+    assert "`tidegate experiment export 'two words'` writes every answer" in place.run("run", "my_eval.py").out
+    there = place.run("run", "my_eval.py", "--db", "other.db").out
+    assert "`tidegate experiment export 'two words' --db other.db` writes every answer" in there
+    by_variable = place.run("run", "my_eval.py", TIDEGATE_DB="third.db").out
+    assert "`tidegate experiment export 'two words'` writes every answer" in by_variable

@@ -1,0 +1,164 @@
+"""A run on a real terminal: the picture, what signals do to it, and what is left on the screen when it has ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.cli.experiment.commands import Place
+from tests.cli.running import TIDEGATE, environ
+from tests.cli.terminal import Terminal
+from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
+
+ASKING = """
+import openai
+from tidegate.runner import Experiment
+
+client = openai.AsyncOpenAI(base_url={url!r}, api_key="any", max_retries=0)
+
+
+async def answer(row):
+    made = await client.chat.completions.create(model="m", messages=[{{"role": "user", "content": str(row)}}])
+    return made.choices[0].message.content
+
+
+experiment = Experiment("asked", [{{"n": n}} for n in range(200)], answer, [lambda row, output: 1])
+"""
+
+SLEEPING = """
+import asyncio, time
+from tidegate.runner import Experiment
+
+
+async def answer(row):
+    {nap}
+
+
+experiment = Experiment("asleep", [{{"n": n}} for n in range(200)], answer)
+"""
+
+Start = Callable[..., Terminal]
+
+
+@pytest.fixture
+def start(place: Place) -> Iterator[Start]:
+    opened: list[Terminal] = []
+
+    def begin(code: str, columns: int = 80, **env: str) -> Terminal:
+        place.write("my_eval.py", code)
+        command = [*TIDEGATE, "experiment", "run", "my_eval.py"]
+        opened.append(Terminal(*command, env=environ(**env), cwd=place.path, columns=columns))
+        return opened[-1]
+
+    yield begin
+    for each in opened:
+        each.close()
+
+
+@pytest.fixture
+def provider() -> Iterator[SimulatorProcess]:
+    scenario = Scenario(limiters=(Limit(limit=10, window=1.0),), dialect="openai", latency=Distribution.parse("0.1"))
+    with SimulatorProcess(scenario) as provider:
+        yield provider
+
+
+def seen(pattern: str) -> Callable[[Terminal], object]:
+    """Whether a row of the screen has it."""
+    return lambda terminal: any(re.search(pattern, row) for row in terminal.rows())
+
+
+def interrupted(terminal: Terminal) -> list[str]:
+    """Ctrl-C, as it is typed; what is on the screen when the run has ended."""
+    terminal.type(b"\x03")
+    assert terminal.to_the_end() == 5
+    return [row for row in terminal.everything() if row]
+
+
+def test_a_run_shows_bars_what_it_waits_for_and_an_eta(start: Start, provider: SimulatorProcess) -> None:
+    terminal = start(ASKING.format(url=provider.openai_url), columns=100)
+    terminal.until(seen(r"^tasks +[━╸╺]{30} +[1-9]\d*/200 +0 +0 +\d+:\d\d$"))
+    terminal.until(seen(r"^evaluations +[━╸╺]{30} +[1-9]\d*/200$"))
+    terminal.until(seen(r"^waiting  task: (quota requests|pace).* · m( ·|$)"))
+    assert terminal.screen.cursor.hidden
+
+
+def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Start, provider: SimulatorProcess) -> None:
+    terminal = start(ASKING.format(url=provider.openai_url))
+    terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
+    rows = interrupted(terminal)
+    assert rows[0].startswith("asked: STOPPED: 200 rows, ")
+    assert rows[-1] == "`tidegate experiment resume asked` goes on"
+    assert not any("━━━━ " in row or "^C" in row or "waiting" in row for row in rows), rows
+    assert not terminal.screen.cursor.hidden
+
+
+def test_what_is_stopping_foresees_no_end(start: Start) -> None:
+    terminal = start(SLEEPING.format(nap="await asyncio.sleep(0 if row['n'] < 30 else 3600)"))
+    terminal.until(seen(r"^tasks .* \d+:\d\d$"))
+    terminal.type(b"\x03")
+    terminal.until(seen(r"^asleep  stopping: what is under way may finish \(30 s\); Ctrl-C again cancels it$"))
+    terminal.until(seen(r"^tasks .* 30/200 +0 +0$"))
+    terminal.type(b"\x03")
+    assert terminal.to_the_end() == 5
+
+
+def test_a_third_interrupt_ends_even_what_holds_the_loop_up_and_gives_the_cursor_back(start: Start) -> None:
+    terminal = start(SLEEPING.format(nap="print('held up', flush=True); time.sleep(3600)"))
+    terminal.until(seen("held up"))
+    terminal.until(lambda terminal: terminal.screen.cursor.hidden)
+    for _ in range(3):
+        echoed = terminal.raw.count(b"^C")
+        terminal.type(b"\x03")
+        terminal.until(lambda terminal, before=echoed: terminal.raw.count(b"^C") > before)
+    assert terminal.to_the_end() == -signal.SIGINT
+    assert not terminal.screen.cursor.hidden
+
+
+def test_a_breaker_is_told_with_what_is_behind_it(start: Start) -> None:
+    # Nobody listens there (RFC 863: discard).
+    terminal = start(ASKING.format(url="http://127.0.0.1:9/v1"), columns=120)
+    terminal.until(seen(r"^waiting  task: breaker \(no connection\), next in"))
+    assert interrupted(terminal)[0].startswith("asked: STOPPED: ")
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_a_picture_has_the_width_of_its_terminal(start: Start, provider: SimulatorProcess, columns: int) -> None:
+    terminal = start(ASKING.format(url=provider.openai_url), columns=columns)
+    terminal.until(seen(r"^tasks .*[1-9]\d*/200 .*\d:\d\d$"))
+    terminal.until(seen("^waiting  task: "))
+    rows = [row for row in terminal.rows() if row]
+    assert [row.split()[0] for row in rows[:4]] == ["asked", "failed", "tasks", "evaluations"], rows
+    assert any("━" in row for row in rows) is (columns == 200)
+    assert all(row.split()[0] == "waiting" for row in rows[4:])
+    interrupted(terminal)
+
+
+def test_no_color_means_no_color(start: Start, provider: SimulatorProcess) -> None:
+    terminal = start(ASKING.format(url=provider.openai_url), NO_COLOR="1")
+    terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
+    interrupted(terminal)
+    assert not re.search(rb"\x1b\[[\d;]*\b(3[0-7]|9[0-7])m", terminal.raw)
+
+
+def test_a_dumb_terminal_gets_plain_lines(start: Start, provider: SimulatorProcess) -> None:
+    terminal = start(ASKING.format(url=provider.openai_url), TERM="dumb")
+    terminal.until(seen(r"^asked: \d+/200 tasks, \d+/200 evaluations, ETA 0:\d\d"))
+    terminal.type(b"\x03")
+    assert terminal.to_the_end() == 5
+    assert b"\x1b" not in terminal.raw
+    assert "asked: stopping: what is under way may finish (30 s); Ctrl-C again cancels it" in terminal.raw.decode()
+
+
+def test_an_interrupt_before_it_began_is_no_traceback(start: Start, place: Place) -> None:
+    text = SLEEPING.format(nap="await asyncio.sleep(3600)")
+    first = start(text)
+    first.until(seen("^tasks .* 0/200"))
+    second = start(text)
+    second.until(seen("^asleep is claimed by replica"))
+    second.type(b"\x03")
+    assert second.to_the_end() == 130
+    assert b"Traceback" not in second.raw
+    assert place.shown("asleep")["status"] == "RUNNING", "it is the first one's"
