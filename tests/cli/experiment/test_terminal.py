@@ -96,7 +96,7 @@ def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Star
 
 
 def test_what_is_stopping_foresees_no_end(start: Start) -> None:
-    terminal = start(SLEEPING.format(nap="await asyncio.sleep(0 if row['n'] < 30 else 3600)"))
+    terminal = start(SLEEPING.format(nap="await asyncio.sleep(0 if row['n'] < 30 else 3600)"), columns=100)
     terminal.until(seen(r"^tasks .* \d+:\d\d$"))
     terminal.type(b"\x03")
     terminal.until(seen(r"^asleep  stopping: what is under way may finish \(30 s\); Ctrl-C again cancels it$"))

@@ -162,7 +162,7 @@ class Conducting:
 
     def _report(self, summary: Summary, failures: list[Failure]) -> None:
         console = printer()
-        console.print(results.headline(summary), markup=False, soft_wrap=True)
+        console.print(summary.headline, markup=False, soft_wrap=True)
         for table in results.tables(summary, failures):
             console.print(table)
         snapshot = tidegate.registry().snapshot()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection
 
 from rich import box
@@ -13,10 +14,20 @@ UNBOUNDED = 10_000
 """Columns where nobody looks: nothing is folded or cut in a file or a pipe."""
 
 
+class Printer(Console):
+    """Standard output; whoever read it and is gone, as `head`, changes nothing of how a command ends."""
+
+    def on_broken_pipe(self) -> None:
+        """What is said from now on goes nowhere."""
+        self.quiet = True
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+
+
 def printer() -> Console:
     """Standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+    console = Printer(highlight=False)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = UNBOUNDED
     return console
 
