@@ -27,7 +27,7 @@ class Hand:
 
     `keys` are those that it asked for, `{key: expected cost}`, first use first. `refused` is the answer of `refused_at`
     that was handed back for want of capacity: nothing was attempted, as far as the work's own attempts are counted.
-    `outcome` is what its last attempt came to, at whatever key. A permit that nobody used is withdrawn at the end,
+    `outcome` is what its last attempt came to, at `outcome_at`. A permit that nobody used is withdrawn at the end,
     which teaches nothing.
     """
 
@@ -41,6 +41,7 @@ class Hand:
         "_waited",
         "keys",
         "outcome",
+        "outcome_at",
         "refused",
         "refused_at",
     )
@@ -54,6 +55,7 @@ class Hand:
         self.refused: Outcome | None = None
         self.refused_at: Key | None = None
         self.outcome: Outcome | None = None
+        self.outcome_at: Key | None = None
         self._standing: set[object] = set()
         self._since = self._waited = 0.0
 
@@ -127,7 +129,7 @@ class Hand:
         No capacity is nobody's answer, nor is the outage that the breaker's probe meets.
         """
         self.asked(permit.key, permit.cost)
-        self.outcome = outcome
+        self.outcome, self.outcome_at = outcome, permit.key
         outage = permit.probe and outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE
         if straight and (outcome.kind in CAPACITY or outage):
             self.refused, self.refused_at = outcome, permit.key

@@ -51,6 +51,14 @@ async def ends(runner: ExperimentRunner, experiment: Experiment) -> Summary:
     return summary
 
 
+INSIDE = (Status.ERROR, "ZeroDivisionError: inside")
+
+
+def why(summary: Summary) -> tuple[Status, str]:
+    """How it ended, and why, without the place in the code."""
+    return summary.status, (summary.last_error or "").partition(" (")[0]
+
+
 def judged(count: int = 40) -> Experiment:
     return Experiment("e", rows(count), Watch(), [Evaluator(Watch(), name="judge")])
 
@@ -87,9 +95,7 @@ class TestWriter:
                 patch.setattr(Writer, "_filled", failing(float("inf"))(Writer._filled))
                 other = Experiment("other", rows(3), Watch())
                 ended = await asyncio.gather(ends(runner, experiment), ends(runner, other))
-                assert [(each.status, each.last_error) for each in ended] == [
-                    (Status.ERROR, "ZeroDivisionError: inside")
-                ] * 2
+                assert [why(each) for each in ended] == [INSIDE] * 2
                 with pytest.raises(RuntimeError, match="broken"):
                     await runner.start(experiment)
         async with runner_at(tmp_path) as sound:
@@ -119,7 +125,7 @@ class TestWriter:
             monkeypatch.setattr(Running, where, broken(getattr(Running, where)))
             other = Experiment("other", rows(100), Watch())
             summary, fine = await asyncio.gather(ends(runner, judged()), ends(runner, other))
-        assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+        assert why(summary) == INSIDE
         assert fine.complete
 
     @in_loop
@@ -131,7 +137,7 @@ class TestWriter:
             monkeypatch.setattr(Hub, "tell", failing(1, after=4)(Hub.tell))
             summary = await ends(runner, judged())
             assert len([event async for event in watching]) > 3
-        assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+        assert why(summary) == INSIDE
 
 
 @pytest.mark.parametrize("method", ["pending_tasks", "pending_evals", "add_rows", "complete_dataset"])
@@ -169,11 +175,11 @@ async def test_a_run_that_cannot_begin_ends_with_the_reason_and_can_be_started_a
         with monkeypatch.context() as patch:
             patch.setattr(Running, "begin", failing(1)(Running.begin))
             summary = await ends(runner, judged())
-            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+            assert why(summary) == INSIDE
         with monkeypatch.context() as patch:
             patch.setattr(runner.store, "counts", failing(1)(runner.store.counts))
             summary = await ends(runner, judged())
-            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+            assert why(summary) == INSIDE
 
 
 @in_loop
@@ -186,7 +192,8 @@ async def test_a_claim_whose_run_cannot_be_made_is_given_back_with_the_reason(
             await runner.start(judged())
         row = await runner.store.find("e")
     assert row is not None
-    assert (row.status, row.claimed_by, row.last_error) == (Status.ERROR, None, "ZeroDivisionError: inside")
+    assert (row.status, row.claimed_by) == (Status.ERROR, None)
+    assert (row.last_error or "").startswith("ZeroDivisionError: inside")
 
 
 @in_loop
@@ -218,7 +225,7 @@ async def test_an_items_end_that_cannot_be_taken_in_ends_the_run_and_gives_its_s
         with monkeypatch.context() as patch:
             patch.setattr(Outcomes, "conclude", failing(1, after=4)(Outcomes.conclude))
             summary = await ends(runner, judged())
-            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+            assert why(summary) == INSIDE
         both = Watch()
         assert (await ends(runner, Experiment("next", rows(50), both))).complete
         assert both.most == 2
@@ -245,7 +252,7 @@ class TestDispatcher:
             workload = runner._dispatcher.running[number].workload
             monkeypatch.setattr(workload, part, failing(1, after=3)(getattr(workload, part)))
             summary = await runner.wait(number)
-            assert (summary.status, summary.last_error) == (Status.ERROR, "ZeroDivisionError: inside")
+            assert why(summary) == INSIDE
             assert (await going).complete
         assert registry.snapshot().keys[key].in_flight == 0
 

@@ -262,10 +262,8 @@ class TestFailures:
         async with runner_at(tmp_path, max_concurrency=1) as runner:
             summary = await runner.run(Experiment("e", rows(50), Watch(), [judge]))
         assert summary.status is Status.ERROR
-        assert (
-            summary.last_error
-            == "5 consecutive failures of judge (UnusableAnswer): UnusableAnswer: not one number: 'well…'"
-        )
+        assert (summary.last_error or "").startswith("5 consecutive failures of judge (UnusableAnswer):")
+        assert "not one number: 'well…'" in (summary.last_error or "")
         assert sorted(asked.values())[-5:] == [3] * 5
         assert next(score for score in summary.scores).mean is None
 

@@ -208,3 +208,44 @@ class TestDeadlines:
         assert refusals[0] == 2
         assert asyncio.get_running_loop().time() > 199.0
         assert looks[0] <= 4
+
+
+class TestDays:
+    """The provider counts requests by the day; a day has 10 here, and the next begins after an hour and a half."""
+
+    async def run(self, path: Path, headers: dict[str, str]) -> tuple[int, dict[ResultStatus, int], float]:
+        registry, asked, loop = registry_in_virtual_time(), [0], asyncio.get_running_loop()
+
+        async def call() -> int:
+            asked[0] += 1
+            if loop.time() < 5400.0 and asked[0] > 10:
+                body = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per day (RPD): Limit 10"}}'
+                refusal = Refused(429)
+                refusal.response = SimpleNamespace(status_code=429, headers=headers, content=body)  # type: ignore[attr-defined]
+                raise refusal
+            return 1
+
+        async def answer(row: Any) -> Any:
+            return await registry.aexecute(tidegate.Key("openai", "https://o.test"), call)
+
+        async with runner_at(path, registry=registry, max_concurrency=4) as runner:
+            summary = await runner.run(Experiment("e", rows(100), answer))
+            return asked[0], await statuses(runner.store, summary.experiment.id), loop.time()
+
+    @in_virtual_time
+    async def test_a_day_that_is_over_is_waited_for_where_its_end_is_known_and_no_row_is_lost_to_it(
+        self, tmp_path: Path
+    ) -> None:
+        asked, runs, ended = await self.run(tmp_path, {"retry-after": "5400"})
+        assert (runs, asked <= 104) == ({OK: 100}, True)
+        assert 5400.0 <= ended < 6000.0
+
+    @in_virtual_time
+    async def test_where_it_is_not_known_one_call_an_hour_looks_and_those_that_were_refused_are_parked(
+        self, tmp_path: Path
+    ) -> None:
+        asked, runs, ended = await self.run(tmp_path, {})
+        assert asked == 100
+        assert 1 <= runs[PARKED] <= 8
+        assert runs[OK] + runs[PARKED] == 100
+        assert 5400.0 <= ended < 10800.0

@@ -198,9 +198,10 @@ async def test_an_sqlite_file_that_stays_locked_can_be_retried(sqlite: SQLite, m
 
 
 async def test_an_sqlite_file_that_cannot_be_made_is_told_by_its_path(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="nowhere") as told:
+    with pytest.raises(StoreError, match=r"there is no folder .*/nowhere$") as told:
         await Store.open(str(tmp_path / "nowhere" / "store.db"))
     assert not told.value.retryable
+    assert not (tmp_path / "nowhere").exists()
 
 
 async def test_a_file_that_is_no_database_is_told_and_kept(tmp_path: Path) -> None:

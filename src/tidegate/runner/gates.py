@@ -20,6 +20,9 @@ from tidegate.registries import NotReady, RateLimitRegistry
 from tidegate.runner.roster import Roster
 
 FOREVER = float("inf")
+DAY_LOOK = 3600.0
+"""Seconds after which a key is asked again whose day is over and that names no reset: a probe an hour."""
+
 PAUSE_BASE, PAUSE_CAP = 1.0, 60.0
 """Seconds for which a stage without a key waits after a refusal that names no time, doubling (promptfoo: 1 s, 60 s)."""
 
@@ -39,13 +42,13 @@ class Closed(NamedTuple):
 
 
 class _Gate:
-    __slots__ = ("closed", "closed_at", "known", "refusals", "timer", "total", "wake")
+    __slots__ = ("closed", "closed_at", "firm", "known", "refusals", "timer", "total", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
         self.closed: Closed | None = None
         self.closed_at = 0.0
-        self.known = False
+        self.known = self.firm = False
         self.total = 0.0
         self.refusals = 0
         self.timer: asyncio.TimerHandle | None = None
@@ -101,6 +104,13 @@ class Gates:
         if gate.closed is None or gate.closed.until < until:
             self._shut(name, gate, Closed("refused", until), named)
 
+    def day_is_over(self, name: Key, reset_in: float | None) -> None:
+        """A key's quota for the day is spent: nobody asks it before its reset, or for an hour where none is known."""
+        until = self._loop.time() + (DAY_LOOK if reset_in is None else reset_in)
+        gate = self._gate(name)
+        self._shut(name, gate, Closed("quota day", until), reset_in is not None)
+        gate.firm = True
+
     def answered(self, name: Own) -> None:
         """A call without a permit was answered: the next refusal is the first again."""
         gate = self._gates.get(name)
@@ -117,7 +127,7 @@ class Gates:
             gate.timer = None
         if gate.known:
             gate.total += self._loop.time() - gate.closed_at
-        gate.closed = None
+        gate.closed, gate.firm = None, False
         self._roster.open(name)
         self._opened()
 
@@ -159,6 +169,7 @@ class Gates:
             gate.timer = None
         if gate.closed is not None and gate.known:
             gate.total += self._loop.time() - gate.closed_at
+        gate.firm = False
         gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
         if closed.until < FOREVER:
             gate.timer = self._loop.call_at(closed.until, self.open, name)
@@ -167,6 +178,10 @@ class Gates:
     def _woken(self, name: Hashable) -> None:
         # From any thread, also when the loop is gone: the registry outlives the runner.
         try:
-            self._loop.call_soon_threadsafe(self.open, name)
+            self._loop.call_soon_threadsafe(self._ask_again, name)
         except RuntimeError:
             return
+
+    def _ask_again(self, name: Hashable) -> None:
+        if not self._gate(name).firm:
+            self.open(name)

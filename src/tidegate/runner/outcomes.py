@@ -38,7 +38,7 @@ class Outcomes:
         elif verdict.ruling is Ruling.CAPACITY:
             self._refused(job, verdict)
         elif verdict.ruling is Ruling.PARKED:
-            self.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
+            self._day_is_over(job, verdict)
         elif verdict.ruling in (Ruling.TRANSIENT, Ruling.UNUSABLE):
             self._passing(item, verdict, _text(job))
         else:
@@ -94,6 +94,17 @@ class Outcomes:
             self._delay_elsewhere(item, verdict)
         else:
             running.workload.back(item)
+
+    def _day_is_over(self, job: Job, verdict: Verdict) -> None:
+        running, item, at = self._running, job.item, job.hand.outcome_at
+        if at is not None:
+            running.floor.gates.day_is_over(at, verdict.retry_after)
+        if at == running.workload.gate(item.stage) and verdict.retry_after is not None and running.live:
+            # It waits for the reset, which is no active waiting.
+            running.waits.refused(item)
+            running.workload.back(item)
+        else:
+            self.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
 
     def _delay_elsewhere(self, item: Item, verdict: Verdict) -> None:
         # Its gate is open and knows nothing of it: at the head of its queue it would go again at once, and again.

@@ -39,11 +39,12 @@ SQLITE_PRAGMAS = (
     "PRAGMA cache_size = -16000",
     "PRAGMA temp_store = MEMORY",
 )
-POSTGRESQL_SETTINGS = tuple(
+POSTGRESQL_SETTINGS = (
     # Every query of ours is a walk along an index and a look into others. While a table grows, the statistics say for a
     # minute that it is empty, and a plan made for that reads the whole of it, page after page.
-    f"SET enable_{way} = off"
-    for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")
+    *(f"SET enable_{way} = off" for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")),
+    # What is switched off counts as dear, and for dear queries code is compiled: longer than most of them take.
+    "SET jit = off",
 )
 CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
 
@@ -96,6 +97,7 @@ def _postgresql_arguments() -> dict[str, Any]:
     return {
         "connect_timeout": CONNECT_SECONDS,
         "application_name": "tidegate",
+        "client_encoding": "UTF8",
         # A prepared statement would keep the plan that was made for a smaller table.
         "prepare_threshold": None,
         "context": adapting,
