@@ -292,9 +292,12 @@ def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(pla
 
 def test_what_reads_the_output_may_be_gone(place: Place) -> None:
     place.doubles(3)
-    command = f"{shlex.join(TIDEGATE)} experiment run my_eval.py | true; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", command], env=environ(), cwd=place.path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    command = f"{shlex.join(TIDEGATE)} experiment run my_eval.py {{gone}}"
+    for gone in ("| true; exit ${PIPESTATUS[0]}", "2> >(true)", "2> >(true) > >(true)"):
+        words = ["bash", "-c", command.replace("{gone}", gone)]
+        done = subprocess.run(words, env=environ(), cwd=place.path, capture_output=True, text=True)
+        assert done.returncode == 0, (gone, done.stderr)
+        assert "Traceback" not in done.stderr
 
 
 def test_a_failure_of_an_evaluator_that_is_asked_no_more_is_nobodys(place: Place) -> None:

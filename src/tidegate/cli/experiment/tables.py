@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import sys
 from collections.abc import Collection
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -15,18 +16,18 @@ UNBOUNDED = 10_000
 
 
 class Printer(Console):
-    """Standard output; whoever read it and is gone, as `head`, changes nothing of how a command ends."""
+    """Where people look; whoever looked and is gone, as `head`, changes nothing of how a command ends."""
 
     def on_broken_pipe(self) -> None:
         """What is said from now on goes nowhere."""
         self.quiet = True
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+        with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
 
 
-def printer() -> Console:
-    """Standard output."""
-    console = Printer(highlight=False)
+def printer(*, stderr: bool = False) -> Console:
+    """Standard output, or standard error."""
+    console = Printer(highlight=False, stderr=stderr)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = UNBOUNDED
     return console
