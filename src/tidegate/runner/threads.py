@@ -52,22 +52,25 @@ async def in_thread(call: Callable[[], T]) -> T:
     try:
         return await future
     except asyncio.CancelledError:
-        if not work.ended:
-            _left_behind.add(work)
-            if work.ended:
-                _left_behind.discard(work)
+        _left_behind.add(work)
+        work.forget_if_ended()
         raise
 
 
 class _Work:
-    __slots__ = ("_call", "_context", "_future", "_loop", "ended")
+    __slots__ = ("_call", "_context", "_ended", "_future", "_loop")
 
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
         self._call = call
         self._loop = loop
         self._future = future
         self._context = contextvars.copy_context()
-        self.ended = False
+        self._ended = False
+
+    def forget_if_ended(self) -> None:
+        """It may have ended before anybody noted that it was left behind."""
+        if self._ended:
+            _left_behind.discard(self)
 
     def done(self, thread: _Thread) -> None:
         """Does it, and says so."""
@@ -81,7 +84,7 @@ class _Work:
             error.__cause__ = stop
         except BaseException as raised:
             error = raised
-        self.ended = True
+        self._ended = True
         _left_behind.discard(self)
         _idle.append(thread)
         try:
