@@ -349,6 +349,21 @@ class TestOrphans:
             assert (await runner.wait(number)).complete
 
     @in_loop
+    async def test_one_that_has_been_heard_of_meanwhile_is_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(3)
+        async with runner_at(tmp_path) as here, make(tmp_path, restore=lambda spec: experiment) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            await there._taking.take_up(number)
+            row = await there.store.find(number)
+            assert row is not None
+            assert (row.claimed_by, row.epoch) == (here.replica, 1)
+            task.go.set()
+            assert (await here.wait(number)).complete
+
+    @in_loop
     async def test_what_cannot_be_loaded_is_blocked_with_the_reason_and_not_tried_again(self, tmp_path: Path) -> None:
         tries: list[int] = []
 
