@@ -65,11 +65,36 @@ class TestStop:
         assert set(judge.calls.values()) == {1}
 
     @in_loop
+    async def test_a_source_that_answers_its_cancellation_by_an_end_is_not_taken_for_a_whole_dataset(
+        self, tmp_path: Path
+    ) -> None:
+        reading = asyncio.Event()
+
+        async def cut_off() -> Any:
+            yield {"n": 0}
+            try:
+                reading.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return
+
+        async with runner_at(tmp_path) as runner:
+            number = await runner.start(Experiment("e", cut_off, Watch()))
+            await reading.wait()
+            runner.leave(number)
+            await runner.wait(number)
+            row = await runner.store.find(number)
+            assert row is not None
+            assert not row.complete
+            summary = await runner.run(Experiment("e", rows(3), Watch()))
+            assert (summary.complete, summary.answered) == (True, 3)
+
+    @in_loop
     async def test_a_grace_that_is_ended_cancels_what_is_under_way_and_leaves_it_to_be_done(
         self, tmp_path: Path
     ) -> None:
         task, experiment = held()
-        async with runner_at(tmp_path, max_concurrency=4) as runner:
+        async with runner_at(tmp_path, max_concurrency=4, attempts=1) as runner:
             number = await runner.start(experiment)
             await task.until(lambda: task.inside == 1)
             await runner.stop(number)
