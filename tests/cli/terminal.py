@@ -74,11 +74,18 @@ class Terminal:
             assert time.monotonic() < end, self.rows()
         return self.process.wait(PATIENCE)
 
+    def hang_up(self) -> int:
+        """Closes the window; the exit code of what ran in it."""
+        os.close(self.fd)
+        self.fd = -1
+        return self.process.wait(PATIENCE)
+
     def close(self) -> None:
         """Ends it, whatever it does."""
         self.process.kill()
         self.process.wait(PATIENCE)
-        os.close(self.fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
     def _go_on(self) -> bool:
         if not select.select([self.fd], [], [], PATIENCE)[0]:

@@ -102,5 +102,5 @@ class TestLoading:
             restored({"source": "gone.py:e", "credentials": ["NOT_SET_ANYWHERE"]})
 
     def test_code_that_has_no_name_cannot_be_found_again(self) -> None:
-        with pytest.raises(CannotLoad, match="no name to find it again by"):
+        with pytest.raises(CannotLoad, match="no name to find it by"):
             restored({"source": None, "task": "answer"})

@@ -36,6 +36,25 @@ async def test_it_shows_what_is_under_way_and_what_there_is(tmp_path: Path) -> N
 
 
 @in_loop
+async def test_it_says_where_as_much_is_under_way_as_may_be(tmp_path: Path) -> None:
+    later = Watch(held=True)
+
+    async def answer(row: Any) -> Any:
+        # The first one shows that it asks for no key: then the others go at once.
+        return await later(row) if row["n"] else 0
+
+    async with runner_at(tmp_path, max_concurrency=3) as runner:
+        number = await runner.start(Experiment("e", rows(9), answer, max_concurrency=2))
+        await later.until(lambda: later.inside == 2)
+        seen = runner.progress("e")
+        assert seen is not None
+        assert seen.stages[0].wait is not None
+        assert (seen.stages[0].wait.reason, seen.stages[0].wait.seconds) == ("concurrency", None)
+        later.go.set()
+        await runner.wait(number)
+
+
+@in_loop
 async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_credential(tmp_path: Path) -> None:
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
 

@@ -163,6 +163,15 @@ async def test_a_database_of_a_newer_schema_is_left_alone(bare_place: Place) -> 
     assert bare_place.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [("0999",)]
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+async def test_a_database_that_cannot_hold_every_character_is_refused_at_once(server: Server, encoding: str) -> None:
+    name = f"of_{encoding.lower()}"
+    server.sql(f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0")
+    with pytest.raises(StoreError, match="only UTF8") as told:
+        await Store.open(server.url(name))
+    assert not told.value.retryable
+
+
 async def test_a_migration_that_fails_leaves_nothing_behind(bare_place: Place) -> None:
     bare_place.sql("CREATE TABLE tidegate_logs (x INTEGER)")
     with pytest.raises(StoreError, match="tidegate_logs"):

@@ -52,7 +52,9 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
     if spec.get("declared") is not None:
         return _declared(str(source), spec["declared"])
     if not source:
-        raise CannotLoad(str(spec.get("task")), "it was started from code that has no name to find it again by")
+        raise CannotLoad(
+            str(spec.get("task")), "it was started from code that has no name to find it by: run that again"
+        )
     return load(str(source))
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a stage does not go on: its gate's reason (`pause`, `pace`, `quota …`, `breaker`, …), and for how long.
+    """Why a stage does not go on: its gate's reason (`pause`, `pace`, `quota …`, `breaker`, …), and for how long; or
+    `concurrency`, where as much is under way as may be.
 
     `key` is whose gate it is, without any credential; `seconds` is None where something under way must end first.
     """
@@ -111,8 +112,11 @@ def progress(running: Running) -> Progress:
 def _wait(running: Running, stage: int) -> Wait | None:
     gate = running.workload.gate(stage)
     closed = running.floor.gates.closed(gate)
-    if closed is None or not running.workload.depth(stage):
+    if not running.workload.depth(stage):
         return None
+    if closed is None:
+        full = running.floor.slots <= 0 or len(running.under_way) >= running.cap
+        return Wait("concurrency", "", None) if full else None
     key = running.stages[stage].habit.key
     seconds = closed.until - running.floor.loop.time()
     return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidegate.storage import Counts, ExperimentRow, ResultStatus, Score, Status
 
+WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStatus.INVALID: "invalid"}
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """An experiment as the store has it, usually at a run's end: its counts, and what its evaluators came to."""
+    """An experiment as the store has it, usually at a run's end: its counts, and what its evaluators came to.
+
+    As a text it is its headline and the mean of every output, as a notebook shows it.
+    """
 
     experiment: ExperimentRow
     counts: Counts
@@ -49,6 +55,38 @@ class Summary:
             for status, count in statuses.items()
             if status is not ResultStatus.OK and (not isinstance(asked, dict) or evaluator in asked)
         )
+
+    @property
+    def untried(self) -> int:
+        """How many runs nobody has tried yet."""
+        return max(0, self.unanswered - sum(self.counts.runs.get(status, 0) for status in WORDS))
+
+    @property
+    def to_judge(self) -> int:
+        """How many evaluations of answered rows nobody has tried yet."""
+        asked = self.experiment.spec.get("evaluators")
+        names = asked if isinstance(asked, Mapping) else {}
+        judged = self.counts.annotations
+        return sum(max(0, self.answered - sum(judged.get(name, {}).values())) for name in names)
+
+    @property
+    def headline(self) -> str:
+        """How it stands, in one line."""
+        row, runs = self.experiment, self.counts.runs
+        times = f" × {row.repetitions}" if row.repetitions > 1 else ""
+        parts = [f"{row.rows} {'row' if row.rows == 1 else 'rows'}{times}", f"{self.answered} answered"]
+        parts += [f"{runs[status]} {word}" for status, word in WORDS.items() if runs.get(status)]
+        parts += [f"{self.untried} not tried"] if self.untried else []
+        if self.to_judge:
+            parts.append(f"{self.to_judge} {'judgement' if self.to_judge == 1 else 'judgements'} to come")
+        why = f" ({row.last_error})" if row.last_error else ""
+        return f"{row.name}: {row.status}{why}: {', '.join(parts)}"
+
+    def __str__(self) -> str:
+        means = [f"\n{each.title}: {each.mean:.3f} of {each.scored}" for each in self.scores if each.mean is not None]
+        return self.headline + "".join(means)
+
+    __repr__ = __str__
 
     @property
     def complete(self) -> bool:

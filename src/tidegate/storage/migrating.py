@@ -38,6 +38,10 @@ async def migrate(database: Database) -> None:
     if database.sqlite:
         await _prepare(database)
     async with database.reading() as connection:
+        if not database.sqlite:
+            encoding = (await connection.execute(text("SHOW server_encoding"))).scalar_one()
+            if encoding != "UTF8":
+                raise StoreError(f"{database.shown}: its encoding is {encoding}; only UTF8 has every character")
         if await connection.run_sync(found) == HEAD:
             return
     await asyncio.to_thread(_upgrade_in_turn, database)
@@ -53,17 +57,20 @@ def found(connection: Connection) -> str | None:
 async def _prepare(database: Database) -> None:
     """Puts an SQLite file into WAL mode, which it keeps: readers and the writer do not wait for each other then."""
     try:
-        await asyncio.to_thread(_to_wal, database.path)
+        await asyncio.to_thread(_to_wal, database)
     except sqlite3.Error as error:
         raise StoreError(f"{database.shown}: {error}", retryable="locked" in str(error)) from error
 
 
-def _to_wal(path: str) -> None:
+def _to_wal(database: Database) -> None:
+    folder = Path(database.path).absolute().parent
+    if not folder.is_dir():
+        raise StoreError(f"{database.shown}: there is no folder {folder}")
     # SQLite asks nobody to wait here: who finds the file locked is told so at once.
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            with closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as connection:
+            with closing(sqlite3.connect(database.path, timeout=LOCK_SECONDS)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL").fetchone()
             return
         except sqlite3.OperationalError as error:

@@ -255,6 +255,11 @@ class Score:
     mean: float | None
     labels: Mapping[str, int]
 
+    @property
+    def title(self) -> str:
+        """What people call it: the evaluator's name, and the output's where it has one of its own."""
+        return self.evaluator if self.output == self.evaluator else f"{self.evaluator}.{self.output}"
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import sqlite3
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,9 @@ import pytest
 from tests.cli.experiment.commands import Place
 from tests.cli.running import environ
 from tidegate.cli.experiment import exporting
+from tidegate.errors import StoreError
+from tidegate.runner.replica import named
+from tidegate.storage import StoredRun
 
 MIXED = """
 from tidegate.runner import Evaluator, Experiment
@@ -144,6 +149,35 @@ def test_an_export_that_breaks_off_leaves_the_file_before_as_it_was(
     assert [path.name for path in mixed.path.glob(".out*")] == []
 
 
+def test_what_breaks_off_on_a_pipe_is_no_parquet_file(mixed: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = exporting._pages
+
+    async def breaking(*words: object) -> AsyncIterator[list[StoredRun]]:
+        async for page in read(*words):  # type: ignore[arg-type]
+            yield page
+        raise StoreError("the database went away")
+
+    monkeypatch.setattr(exporting, "_pages", breaking)
+    done = mixed.run("export", "mixed", "--format", "parquet")
+    assert (done.code, done.complaint) == (1, "tidegate: the database went away")
+    assert done.out == "PAR1", "the head of a file without its end"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_a_text_that_utf_8_has_no_bytes_for_is_written_as_an_escape(place: Place, form: str) -> None:
+    place.write(
+        "my_eval.py",
+        "from tidegate.runner import Experiment\n"
+        "experiment = Experiment('odd', [{'n': 1}], lambda row: 'half \\ud800 a pair')\n",
+    )
+    assert place.run("run", "my_eval.py").code == 0
+    assert place.run("export", "odd", "--output", f"out.{form}").code == 0
+    if form == "parquet":
+        assert pyarrow.parquet.read_table("out.parquet")["output"].to_pylist() == ["half \\ud800 a pair"]
+    else:
+        assert "half \\ud800 a pair" in (place.path / f"out.{form}").read_text()
+
+
 def test_an_experiment_without_runs_exports_nothing_but_a_header(place: Place) -> None:
     place.rows(0)
     place.doubles(0)
@@ -163,6 +197,32 @@ def test_list_shows_every_experiment_the_newest_first(mixed: Place) -> None:
     lines = [line.split() for line in mixed.run("list").out.splitlines()]
     assert ["doubles", "COMPLETED", "4/4", "0", "0"] in [line[:5] for line in lines]
     assert ["mixed", "COMPLETED", "2/3", "1", "0"] in [line[:5] for line in lines]
+
+
+def test_list_says_whose_process_is_gone(mixed: Place) -> None:
+    with sqlite3.connect(mixed.path / "tidegate.db") as database:
+        ended = subprocess.Popen([sys.executable, "-c", ""])
+        ended.wait()
+        replica = f"{named().partition('-')[0]}-{ended.pid}-0"
+        running = "SET status = 'RUNNING', claimed_at = '2020-01-01 00:00:00.000', claimed_by = ?"
+        database.execute(f"UPDATE tidegate_execution_configs {running}", (replica,))
+    database.close()
+    (line,) = [line for line in mixed.run("list").out.splitlines() if line.startswith("mixed")]
+    assert line.rstrip().endswith("its process is gone: resume goes on")
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_a_long_reason_is_cut_in_the_list_and_whole_where_nobody_looks(
+    mixed: Place, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "because " * 40
+    with sqlite3.connect(mixed.path / "tidegate.db") as database:
+        database.execute("UPDATE tidegate_execution_configs SET status = 'ERROR', last_error = ?", (reason,))
+    database.close()
+    lines = mixed.run("list", COLUMNS=columns).out.splitlines()
+    assert (len(lines), max(map(len, lines))) == (3, int(columns))
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert reason.strip() in mixed.run("list", COLUMNS="").out
 
 
 def test_show_tells_the_state_the_scores_and_the_last_log_lines(mixed: Place) -> None:

@@ -66,10 +66,12 @@ def test_stages_behind_one_key_are_told_together_with_the_first_opening() -> Non
         judge("judge", Wait("quota requests", "openai · m", 0.3)),
         judge("free"),
         judge("other", Wait("its first call", "", None)),
+        judge("third", Wait("concurrency", "", None)),
     ]
     assert waits(stages, RegistrySnapshot({})) == [
         "task, judge: quota requests, next in 0.3 s · openai · m",
         "other: its first call",
+        "third: as much is under way as may be (max_concurrency)",
     ]
 
 

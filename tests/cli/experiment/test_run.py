@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
+import subprocess
 
 import pytest
 
 from tests.cli.experiment.commands import Place
+from tests.cli.running import TIDEGATE, environ
+from tidegate.runner import Experiment
 
 
 def test_a_run_answers_and_judges_every_row_and_says_so(place: Place) -> None:
@@ -284,6 +288,31 @@ def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(pla
     (place.path / "moved.py").rename(place.path / "my_eval.py")
     done = place.run("resume", "doubles")
     assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 4 rows × 2, 8 answered")
+
+
+def test_what_reads_the_output_may_be_gone(place: Place) -> None:
+    place.doubles(3)
+    command = f"{shlex.join(TIDEGATE)} experiment run my_eval.py {{gone}}"
+    for gone in ("| true; exit ${PIPESTATUS[0]}", "2> >(true)", "2> >(true) > >(true)"):
+        words = ["bash", "-c", command.replace("{gone}", gone)]
+        done = subprocess.run(words, env=environ(), cwd=place.path, capture_output=True, text=True)
+        assert done.returncode == 0, (gone, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+def test_a_failure_of_an_evaluator_that_is_asked_no_more_is_nobodys(place: Place) -> None:
+    place.rows(6)
+    place.write("my_eval.py", FAILING.replace('row["n"] == 3', 'row["n"] == 99'))
+    assert place.run("run", "my_eval.py").code == 3
+    place.write("my_eval.py", FAILING.replace('row["n"] == 3', 'row["n"] == 99').replace(", [judge]", ""))
+    assert place.run("run", "my_eval.py").code == 0
+
+
+def test_an_experiment_of_a_script_says_that_it_has_no_name_to_be_found_by(place: Place) -> None:
+    Experiment("script", [{"n": 1}], lambda row: 1).run()
+    done = place.run("resume", "script")
+    assert done.code == 6
+    assert "it was started from code that has no name to find it by: run that again" in done.complaint
 
 
 def test_code_with_a_loop_of_its_own_can_be_run_and_resumed(place: Place) -> None:

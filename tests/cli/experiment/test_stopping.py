@@ -14,6 +14,19 @@ from tests.cli.experiment.commands import Place
 
 ROWS = 400
 
+HANGING = """
+import time
+from tidegate.runner import Experiment
+
+
+def answer(row):
+    print("asleep", flush=True)
+    time.sleep(3600)
+
+
+experiment = Experiment("hanging", "rows.jsonl", answer)
+"""
+
 
 def underway(place: Place, process: subprocess.Popen[str]) -> None:
     """Returns once answers are durable; fails where the process ends before."""
@@ -65,6 +78,23 @@ def test_a_second_interrupt_cancels_what_is_under_way(place: Place) -> None:
         code, out, _ = ended(process)
     assert code == 5
     assert out.splitlines()[0].startswith(f"doubles: STOPPED: {ROWS} rows × 2, 2 answered, {ROWS * 2 - 2} not tried")
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process(place: Place) -> None:
+    place.rows(40)
+    place.write("my_eval.py", HANGING)
+    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_CANCEL_GRACE="0.1") as process:
+        assert process.stdout is not None
+        while "asleep" not in process.stdout.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        while "Ctrl-C again" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        code, out, _ = ended(process)
+    assert code == 5
+    assert "hanging: STOPPED: 40 rows, 0 answered, 40 not tried" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

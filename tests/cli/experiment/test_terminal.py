@@ -96,7 +96,7 @@ def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Star
 
 
 def test_what_is_stopping_foresees_no_end(start: Start) -> None:
-    terminal = start(SLEEPING.format(nap="await asyncio.sleep(0 if row['n'] < 30 else 3600)"))
+    terminal = start(SLEEPING.format(nap="await asyncio.sleep(0 if row['n'] < 30 else 3600)"), columns=100)
     terminal.until(seen(r"^tasks .* \d+:\d\d$"))
     terminal.type(b"\x03")
     terminal.until(seen(r"^asleep  stopping: what is under way may finish \(30 s\); Ctrl-C again cancels it$"))
@@ -150,6 +150,30 @@ def test_a_dumb_terminal_gets_plain_lines(start: Start, provider: SimulatorProce
     assert terminal.to_the_end() == 5
     assert b"\x1b" not in terminal.raw
     assert "asked: stopping: what is under way may finish (30 s); Ctrl-C again cancels it" in terminal.raw.decode()
+
+
+def test_a_terminal_that_is_closed_ends_the_run_as_a_termination_does(
+    start: Start, place: Place, provider: SimulatorProcess
+) -> None:
+    terminal = start(ASKING.format(url=provider.openai_url))
+    terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
+    assert terminal.hang_up() == 143
+    told = place.shown("asked")
+    assert (told["status"], told["runs"]["error"]) == ("RUNNING", 0)
+
+
+def test_a_run_is_shown_from_elsewhere_with_what_its_keys_do(
+    start: Start, place: Place, provider: SimulatorProcess
+) -> None:
+    terminal = start(ASKING.format(url=provider.openai_url))
+    terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
+    shown = place.run("show", "asked").out
+    assert re.search(r"^run by replica [\w-]+, heard of \d+ s ago$", shown, re.MULTILINE)
+    assert re.search(r"^  .*127\.0\.0\.1.* · m( · key \w+)?: \d+ in flight of \d+, next one ", shown, re.MULTILINE)
+    (key,) = place.shown("asked")["keys"]
+    assert key["key"] in shown
+    assert key["limit"] >= 4
+    interrupted(terminal)
 
 
 def test_an_interrupt_before_it_began_is_no_traceback(start: Start, place: Place) -> None:

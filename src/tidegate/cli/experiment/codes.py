@@ -9,7 +9,7 @@ from tidegate.storage import Failure, ResultStatus, Status
 
 
 class Code(IntEnum):
-    """The exit codes; 2 is click's own for what cannot be used, 143 what a shell says of SIGTERM."""
+    """The exit codes; 2 is click's own for what cannot be used, 130 and 143 what a shell says of SIGINT and SIGTERM."""
 
     DONE = 0
     FAILED = 1
@@ -19,6 +19,7 @@ class Code(IntEnum):
     STOPPED = 5
     BLOCKED = 6
     BROKEN_OFF = 7
+    INTERRUPTED = 130
     TERMINATED = 143
 
 
@@ -31,6 +32,7 @@ MEANINGS = {
     Code.STOPPED: "it was stopped, here or from elsewhere: `resume` goes on",
     Code.BLOCKED: "its code or a credential is not here; `show` says which",
     Code.BROKEN_OFF: "it was broken off: too many failures of one kind in a row, or a dataset that cannot be read",
+    Code.INTERRUPTED: "Ctrl-C before it had begun, as while another process has it: nothing has changed",
     Code.TERMINATED: "SIGTERM or SIGHUP: what was under way has finished, the claim is kept, another process may go on",
 }
 
@@ -47,8 +49,12 @@ def code_of(summary: Summary, failures: list[Failure]) -> Code:
     """The exit code of a run that has ended."""
     if summary.status is not Status.COMPLETED:
         return BY_STATUS[summary.status]
-    if any(each.status is not ResultStatus.PARKED for each in failures):
+    asked = summary.experiment.spec.get("evaluators")
+    # An evaluator that is asked no more may have failed: that is nothing that a resume would mend.
+    known = {None, *(asked if isinstance(asked, dict) else (each.evaluator for each in failures))}
+    failed = [each for each in failures if each.evaluator in known]
+    if any(each.status is not ResultStatus.PARKED for each in failed):
         return Code.ERRORS
-    if failures:
+    if failed:
         return Code.PARKED
     return Code.DONE if summary.complete else Code.ERRORS

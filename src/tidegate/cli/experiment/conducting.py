@@ -8,8 +8,6 @@ import sys
 import time
 from typing import Any
 
-from rich.console import Console
-
 import tidegate
 from tidegate.cli.experiment import earlier, results
 from tidegate.cli.experiment.blocking import block, block_new, lacking
@@ -88,7 +86,7 @@ class Conducting:
         self._runner = runner
         self._experiment = experiment
         self._began = began
-        self._display = Display(experiment.name, Console(stderr=True, highlight=False))
+        self._display = Display(experiment.name, printer(stderr=True))
         self._tally = Tally()
         self._trouble = Trouble()
         self._interrupts = 0
@@ -162,7 +160,7 @@ class Conducting:
 
     def _report(self, summary: Summary, failures: list[Failure]) -> None:
         console = printer()
-        console.print(results.headline(summary), markup=False, soft_wrap=True)
+        console.print(summary.headline, markup=False, soft_wrap=True)
         for table in results.tables(summary, failures):
             console.print(table)
         snapshot = tidegate.registry().snapshot()

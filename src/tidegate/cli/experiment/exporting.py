@@ -35,9 +35,13 @@ async def _write(name: str, url: str, make: type[Writer], output: Path | None) -
         known = columns(await store.scores(row.id))
         with _opened(output) as file:
             writer = make(file, known)
-            async for page in _pages(store, row.id):
-                writer.write(page)
-            writer.close()
+            try:
+                async for page in _pages(store, row.id):
+                    writer.write(page)
+                writer.close()
+            except BaseException:
+                writer.abandon()
+                raise
 
 
 async def _pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:

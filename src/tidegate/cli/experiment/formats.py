@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -48,6 +49,9 @@ class Writer(Protocol):
     def close(self) -> None:
         """Writes what is left."""
 
+    def abandon(self) -> None:
+        """Writes nothing more: an export that breaks off must not look whole."""
+
 
 class Jsonl:
     """A JSON object a line, with the row and every judgement as they are."""
@@ -63,6 +67,9 @@ class Jsonl:
 
     def close(self) -> None:
         """Nothing is left."""
+
+    def abandon(self) -> None:
+        """Nothing was held back."""
 
 
 class Csv:
@@ -81,6 +88,11 @@ class Csv:
     def close(self) -> None:
         """Gives the file back, unclosed."""
         self._text.detach()
+
+    def abandon(self) -> None:
+        """The same: nothing was held back."""
+        with contextlib.suppress(OSError, ValueError):
+            self._text.detach()
 
 
 class Parquet:
@@ -103,7 +115,7 @@ class Parquet:
     def write(self, runs: Sequence[StoredRun]) -> None:
         """Writes a page, once a row group is full."""
         for run in runs:
-            cells = _cells(run, self._outputs)
+            cells = [_unicode(cell) for cell in _cells(run, self._outputs)]
             cells[FIXED.index("finished_at")] = run.finished_on
             self._cells.append(cells)
         if len(self._cells) >= ROWS:
@@ -113,6 +125,10 @@ class Parquet:
         """Writes the last row group and the footer."""
         self._flush()
         self._writer.close()
+
+    def abandon(self) -> None:
+        """Leaves the footer out, without which it is no Parquet file."""
+        self._writer.is_open = False
 
     def _flush(self) -> None:
         columns = zip(*self._cells, strict=True) if self._cells else [[] for _ in self._schema]
@@ -167,6 +183,11 @@ def _part(annotation: Annotation | None, part: str) -> Any:
     if part == "error":
         return annotation.error if annotation.error is not None else annotation.error_kind
     return getattr(annotation, part)
+
+
+def _unicode(value: Any) -> Any:
+    """A text without what UTF-8 has no bytes for, as the other formats write it."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _cell(value: Any) -> str | None:

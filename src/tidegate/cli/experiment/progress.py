@@ -77,6 +77,8 @@ def waits(
 
 
 def _why(gate: str, trouble: str) -> str:
+    if gate == "concurrency":
+        return "as much is under way as may be (max_concurrency)"
     return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
 
 
@@ -147,9 +149,16 @@ class Display:
             return
         # What the experiment prints stays on standard output; where both are one terminal, it goes above the picture.
         both = sys.stdout.isatty()
-        with Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=both) as self._live:
+        live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=both)
+        with contextlib.suppress(OSError):
+            live.start()
+        self._live = live
+        try:
             yield
-        self._live = None
+        finally:
+            self._live = None
+            with contextlib.suppress(OSError):
+                live.stop()
 
     def end(self, note: str) -> None:
         """Says that the run is about to end, and how: in the picture, or where there is none as a line."""
@@ -161,7 +170,9 @@ class Display:
     def look(self, tally: Tally, waiting: Sequence[str], now: float) -> None:
         """Shows how far it is at `now` (monotonic seconds)."""
         if self._live is not None:
-            self._live.update(Board(self._name, tally, waiting, self.note, self._ending), refresh=True)
+            # A terminal that is closed has nobody who looks; the run hears of that by SIGHUP.
+            with contextlib.suppress(OSError):
+                self._live.update(Board(self._name, tally, waiting, self.note, self._ending), refresh=True)
             return
         if self._line_at is None:
             # What ends before the first line is due has none.
@@ -172,7 +183,8 @@ class Display:
 
     def say(self, text: str) -> None:
         """Prints a line above the picture."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        with contextlib.suppress(OSError):
+            self._console.print(text, markup=False, soft_wrap=True)
 
 
 def _bar(pace: Pace, width: int) -> ProgressBar:

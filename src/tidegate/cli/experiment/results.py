@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import RenderableType
@@ -16,34 +16,6 @@ from tidegate.storage import Failure, ResultStatus, Score
 NOTHING = "–"
 MOST_LABELS = 5
 """Labels of one output that a table shows, the most frequent first."""
-
-
-def headline(summary: Summary) -> str:
-    """How it stands, in one line."""
-    row = summary.experiment
-    rows = f"{row.rows} {'row' if row.rows == 1 else 'rows'}"
-    times = f" × {row.repetitions}" if row.repetitions > 1 else ""
-    runs = summary.counts.runs
-    parts = [f"{rows}{times}", f"{summary.answered} answered"]
-    parts += [f"{runs[status]} {word}" for status, word in WORDS.items() if runs.get(status)]
-    untried = summary.unanswered - sum(runs.get(status, 0) for status in WORDS)
-    if untried:
-        parts.append(f"{untried} not tried")
-    if unjudged := _unjudged(summary):
-        parts.append(f"{unjudged} {'judgement' if unjudged == 1 else 'judgements'} to come")
-    why = f" ({summary.last_error})" if summary.last_error else ""
-    return f"{row.name}: {row.status}{why}: {', '.join(parts)}"
-
-
-def _unjudged(summary: Summary) -> int:
-    """How many evaluations of answered rows have not been tried."""
-    evaluators = summary.experiment.spec.get("evaluators")
-    names = evaluators if isinstance(evaluators, Mapping) else {}
-    judged = summary.counts.annotations
-    return sum(max(0, summary.answered - sum(judged.get(name, {}).values())) for name in names)
-
-
-WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStatus.INVALID: "invalid"}
 
 
 def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:
@@ -69,7 +41,7 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
         "claimed_by": row.claimed_by,
         "quiet": row.quiet,
         "runs": {status.value: summary.counts.runs.get(status, 0) for status in ResultStatus},
-        "untried": summary.unanswered - sum(summary.counts.runs.get(status, 0) for status in WORDS),
+        "untried": summary.untried,
         "evaluations": {
             name: {status.value: counts.get(status, 0) for status in ResultStatus}
             for name, counts in summary.counts.annotations.items()
@@ -102,9 +74,8 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
 def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
-        name = each.evaluator if each.output == each.evaluator else f"{each.evaluator}.{each.output}"
         mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
-        made.add_row(Text(name), mean, str(each.scored), _bad(each.failed), Text(_labels(each)))
+        made.add_row(Text(each.title), mean, str(each.scored), _bad(each.failed), Text(_labels(each)))
     return made
 
 

@@ -43,7 +43,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
 
 def _print(summary: Summary, failures: list[Failure], keys: list[KeyTotal], log: list[LoggedLine], url: str) -> None:
     console = printer()
-    console.print(results.headline(summary), markup=False, soft_wrap=True)
+    console.print(summary.headline, markup=False, soft_wrap=True)
     row = summary.experiment
     console.print(f"dataset: {row.source}{'' if row.complete else ', not read to its end yet'}", markup=False)
     if row.status is Status.RUNNING:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -13,10 +15,20 @@ UNBOUNDED = 10_000
 """Columns where nobody looks: nothing is folded or cut in a file or a pipe."""
 
 
-def printer() -> Console:
-    """Standard output."""
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
+class Printer(Console):
+    """Where people look; whoever looked and is gone, as `head`, changes nothing of how a command ends."""
+
+    def on_broken_pipe(self) -> None:
+        """What is said from now on goes nowhere."""
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+
+def printer(*, stderr: bool = False) -> Console:
+    """Standard output, or standard error."""
+    console = Printer(highlight=False, stderr=stderr)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = UNBOUNDED
     return console
 
