@@ -313,6 +313,19 @@ class TestClaims:
             assert (await runner.wait(number)).complete
 
     @in_loop
+    async def test_a_runner_whose_database_cannot_be_opened_says_so_and_may_be_tried_again(
+        self, tmp_path: Path
+    ) -> None:
+        place = tmp_path / "later"
+        runner = make(place)
+        with pytest.raises(StoreError):
+            async with runner:
+                pytest.fail("it was entered")
+        place.mkdir()
+        async with runner:
+            assert (await runner.run(Experiment("e", rows(2), Watch()))).complete
+
+    @in_loop
     async def test_a_runner_that_was_shut_down_starts_nothing(self, tmp_path: Path) -> None:
         runner = make(tmp_path)
         await runner.open()
