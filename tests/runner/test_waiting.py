@@ -191,10 +191,11 @@ class TestOtherKeys:
 
         async with runner_at(tmp_path, registry=registry, max_concurrency=1, task_timeout=0.02, attempts=1) as runner:
             summary = await runner.run(Experiment("e", rows(4), answer))
-            assert await statuses(runner.store, summary.experiment.id) == {OK: 3, ResultStatus.ERROR: 1}
-            assert registry.snapshot().keys[KEY].in_flight == 0
+            in_flight = registry.snapshot().keys[KEY].in_flight
             stubborn.set()
             await asyncio.sleep(0)
+            assert await statuses(runner.store, summary.experiment.id) == {OK: 3, ResultStatus.ERROR: 1}
+            assert in_flight == 0
 
     @in_loop
     async def test_a_refusal_at_a_key_that_is_not_asked_is_waited_for_longer_each_time(self, tmp_path: Path) -> None:
