@@ -62,6 +62,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.asks(future)
         return future
 
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        # Its threads end in real time.
+        self.jumping.outside += 1
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self.jumping.outside -= 1
+
     def asks(self, future: asyncio.Future[Any]) -> None:
         """Somebody outside was asked for this."""
         self.jumping.outside += 1

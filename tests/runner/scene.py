@@ -76,6 +76,7 @@ class Watch:
         self.inside = 0
         self.most = 0
         self.go = asyncio.Event()
+        self._one: asyncio.Event | None = None
         self._moved = asyncio.Event()
         if not held:
             self.go.set()
@@ -85,13 +86,20 @@ class Watch:
         self.inside += 1
         self.most = max(self.most, self.inside)
         self._moved.set()
+        gate = self.go if self._one is None else self._one
+        self._one = None
         try:
-            await self.go.wait()
+            await gate.wait()
             await asyncio.sleep(0)
         finally:
             self.inside -= 1
             self._moved.set()
         return row["n"]
+
+    def first_apart(self) -> asyncio.Event:
+        """What the first call waits for, instead of what all wait for."""
+        self._one = asyncio.Event()
+        return self._one
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Waits until something holds that can only change with a call's beginning or end."""

@@ -56,6 +56,29 @@ async def test_no_more_is_under_way_than_the_runner_and_the_experiment_allow(tmp
     assert narrow.most <= 2
 
 
+@in_loop
+async def test_as_many_are_under_way_as_are_allowed_and_not_one_more(tmp_path: Path) -> None:
+    wide, narrow = Watch(held=True), Watch(held=True)
+    ahead = [wide.first_apart(), narrow.first_apart()]
+    async with runner_at(tmp_path, max_concurrency=7) as runner:
+        first = await runner.start(Experiment("narrow", rows(40), narrow, max_concurrency=2))
+        second = await runner.start(Experiment("wide", rows(200), wide))
+        # One call of each goes ahead until it is known that they ask no key; the others follow when it has ended.
+        await narrow.until(lambda: narrow.inside == 1)
+        await wide.until(lambda: wide.inside == 1)
+        for each in ahead:
+            each.set()
+        await narrow.until(lambda: narrow.inside == 2)
+        await wide.until(lambda: wide.inside == 5)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert (wide.most, narrow.most) == (5, 2)
+        wide.go.set()
+        narrow.go.set()
+        await runner.wait(first)
+        await runner.wait(second)
+
+
 class TestFunctions:
     @in_loop
     async def test_a_synchronous_function_runs_in_a_thread_with_the_context(self, tmp_path: Path) -> None:

@@ -65,11 +65,36 @@ class TestStop:
         assert set(judge.calls.values()) == {1}
 
     @in_loop
+    async def test_a_source_that_answers_its_cancellation_by_an_end_is_not_taken_for_a_whole_dataset(
+        self, tmp_path: Path
+    ) -> None:
+        reading = asyncio.Event()
+
+        async def cut_off() -> Any:
+            yield {"n": 0}
+            try:
+                reading.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return
+
+        async with runner_at(tmp_path) as runner:
+            number = await runner.start(Experiment("e", cut_off, Watch()))
+            await reading.wait()
+            runner.leave(number)
+            await runner.wait(number)
+            row = await runner.store.find(number)
+            assert row is not None
+            assert not row.complete
+            summary = await runner.run(Experiment("e", rows(3), Watch()))
+            assert (summary.complete, summary.answered) == (True, 3)
+
+    @in_loop
     async def test_a_grace_that_is_ended_cancels_what_is_under_way_and_leaves_it_to_be_done(
         self, tmp_path: Path
     ) -> None:
         task, experiment = held()
-        async with runner_at(tmp_path, max_concurrency=4) as runner:
+        async with runner_at(tmp_path, max_concurrency=4, attempts=1) as runner:
             number = await runner.start(experiment)
             await task.until(lambda: task.inside == 1)
             await runner.stop(number)
@@ -288,6 +313,19 @@ class TestClaims:
             assert (await runner.wait(number)).complete
 
     @in_loop
+    async def test_a_runner_whose_database_cannot_be_opened_says_so_and_may_be_tried_again(
+        self, tmp_path: Path
+    ) -> None:
+        place = tmp_path / "later"
+        runner = make(place)
+        with pytest.raises(StoreError):
+            async with runner:
+                pytest.fail("it was entered")
+        place.mkdir()
+        async with runner:
+            assert (await runner.run(Experiment("e", rows(2), Watch()))).complete
+
+    @in_loop
     async def test_a_runner_that_was_shut_down_starts_nothing(self, tmp_path: Path) -> None:
         runner = make(tmp_path)
         await runner.open()
@@ -347,6 +385,21 @@ class TestOrphans:
         ) as runner:
             await task.until(lambda: len(task.calls) == 5)
             assert (await runner.wait(number)).complete
+
+    @in_loop
+    async def test_one_that_has_been_heard_of_meanwhile_is_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(3)
+        async with runner_at(tmp_path) as here, make(tmp_path, restore=lambda spec: experiment) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            await there._taking.take_up(number)
+            row = await there.store.find(number)
+            assert row is not None
+            assert (row.claimed_by, row.epoch) == (here.replica, 1)
+            task.go.set()
+            assert (await here.wait(number)).complete
 
     @in_loop
     async def test_what_cannot_be_loaded_is_blocked_with_the_reason_and_not_tried_again(self, tmp_path: Path) -> None:

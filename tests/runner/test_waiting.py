@@ -14,8 +14,11 @@ from tests.chaos.floor import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses
 from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.registries import NotReady
 from tidegate.runner import Experiment
+from tidegate.runner.gates import Gates
 from tidegate.runner.job import Job
+from tidegate.runner.roster import Roster
 from tidegate.runner.waits import Waits
 from tidegate.storage import ResultStatus
 
@@ -116,6 +119,23 @@ class TestInside:
         assert looks[0] <= 3
 
 
+@in_loop
+async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_once() -> None:
+    class Ahead(tidegate.RateLimitRegistry):
+        def try_admit(self, key: Any, cost: Any = None, *, wake: Any = None) -> Any:
+            asked.append(key)
+            return NotReady(self.clock() - 1.0, "queue")
+
+    asked: list[Any] = []
+    gates = Gates(Ahead(tidegate.Settings()), Roster(), asyncio.get_running_loop(), lambda: None, lambda: 0.5)
+    assert gates.ask(KEY, None) is False
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert gates.closed(KEY) is not None
+    while gates.closed(KEY) is not None:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
 class TestOtherKeys:
     @in_loop
     async def test_a_permit_of_a_key_that_a_row_does_not_ask_is_given_back_at_once(self, tmp_path: Path) -> None:
@@ -171,10 +191,11 @@ class TestOtherKeys:
 
         async with runner_at(tmp_path, registry=registry, max_concurrency=1, task_timeout=0.02, attempts=1) as runner:
             summary = await runner.run(Experiment("e", rows(4), answer))
-            assert await statuses(runner.store, summary.experiment.id) == {OK: 3, ResultStatus.ERROR: 1}
-            assert registry.snapshot().keys[KEY].in_flight == 0
+            in_flight = registry.snapshot().keys[KEY].in_flight
             stubborn.set()
             await asyncio.sleep(0)
+            assert await statuses(runner.store, summary.experiment.id) == {OK: 3, ResultStatus.ERROR: 1}
+            assert in_flight == 0
 
     @in_loop
     async def test_a_refusal_at_a_key_that_is_not_asked_is_waited_for_longer_each_time(self, tmp_path: Path) -> None:

@@ -190,6 +190,25 @@ class TestRuns:
         assert most[0] <= 20 + 2 * 4
 
     @in_loop
+    async def test_rows_that_are_invalid_are_read_no_faster_than_they_can_be_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "rows.jsonl"
+        path.write_text("not JSON\n" * 600)
+        async with runner_at(tmp_path, unwritten=20, page=20, batch=5) as runner:
+            write, most = runner.store.write, [0]
+
+            async def slow(batch: Sequence[Result]) -> frozenset[int]:
+                await asyncio.sleep(0.005)
+                most[0] = max(most[0], runner._writer.waiting)
+                return await write(batch)
+
+            monkeypatch.setattr(runner.store, "write", slow)
+            summary = await runner.run(Experiment("e", path, Watch()))
+        assert summary.counts.runs == {ResultStatus.INVALID: 600}
+        assert most[0] <= 20 + 20
+
+    @in_loop
     async def test_a_result_that_cannot_be_stored_fails_its_row_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -7,7 +7,6 @@ has come, a database that takes results again. Each of these pokes it; it then l
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
@@ -37,8 +36,6 @@ class Dispatcher:
         self.stopped = False
         self.broken: BaseException | None = None
         self._loop = loop
-        # Who pokes may be in the middle of some call: what its context knows must not reach the next one's.
-        self._context = contextvars.copy_context()
         self._poked = False
         self._floor: Floor
 
@@ -50,7 +47,7 @@ class Dispatcher:
         """Looks again, soon; any number of pokes until then are one."""
         if not self._poked and not self.stopped:
             self._poked = True
-            self._loop.call_soon(self._look, context=self._context)
+            self._loop.call_soon(self._look)
 
     def stop(self) -> None:
         """Dispatches nothing more."""
@@ -114,4 +111,4 @@ class Dispatcher:
             return
         self._poked = True
         wait = min(0.1 * 2.0 ** min(self.errors, 9), 30.0)
-        self._loop.call_later(wait, self._look, context=self._context)
+        self._loop.call_later(wait, self._look)

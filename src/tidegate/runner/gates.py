@@ -20,6 +20,9 @@ from tidegate.registries import NotReady, RateLimitRegistry
 from tidegate.runner.roster import Roster
 
 FOREVER = float("inf")
+SOONEST = 0.001
+"""Seconds before a gate is asked again at the earliest, where nobody has said that something happened there."""
+
 DAY_LOOK = 3600.0
 """Seconds after which a key is asked again whose day is over and that names no reset: a probe an hour."""
 
@@ -80,7 +83,8 @@ class Gates:
         answer = self._registry.try_admit(name, cost, wake=gate.wake)
         if not isinstance(answer, NotReady):
             return answer
-        wait = answer.ready_at - self._registry.clock()
+        # Somebody who stands before us may go now, and has to run first: to ask again at once would only spin.
+        wait = max(SOONEST, answer.ready_at - self._registry.clock())
         known = answer.ready_at < FOREVER and (answer.gate == "pause" or answer.gate.startswith("quota"))
         self._shut(name, gate, Closed(answer.gate, self._loop.time() + wait), known)
         return False

@@ -27,10 +27,15 @@ async def ingest(running: Running, feeder: Feeder, dataset: Dataset, dataset_id:
     count = 0
     try:
         async for rows in batches(dataset, SIZE):
+            if not running.live:
+                return
             await patiently(partial(store.add_rows, dataset_id, rows), "the dataset")
             count += len(rows)
             running.tally.rows += len(rows)
             feeder.rows_came()
+        if not running.live:
+            # A source may answer its cancellation by an end that is none.
+            return
         await patiently(partial(store.complete_dataset, dataset_id, count), "the dataset")
         running.tally.all_rows = True
         feeder.rows_came(complete=True)

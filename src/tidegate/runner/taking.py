@@ -58,7 +58,7 @@ class Taking:
     async def resume(self, row: ExperimentRow) -> Toggle:
         """As `ExperimentRunner.resume`."""
         self._lives.fit()
-        experiment = self._known.get(row.name) or self._restore(row.spec)
+        experiment = await self._restored(row)
         async with self._one_at_a_time[row.id]:
             await self._lives.let_end(row.id)
             answer = await self._store.resume(row.id, self._replica)
@@ -79,8 +79,7 @@ class Taking:
             if claim is None:
                 return
             try:
-                known = self._known.get(row.name)
-                experiment = known if known is not None else await in_thread(partial(self._restore, row.spec))
+                experiment = await self._restored(row)
             except Exception as error:
                 reason = str(error) if isinstance(error, CannotLoad) else redacted(error)
                 logger.warning("experiment %s is blocked: %s", row.name, reason)
@@ -104,6 +103,11 @@ class Taking:
             if not self.closed and not isinstance(error, LeaseLost):
                 await self._give_back(claim, Status.ERROR, redacted(error))
             raise
+
+    async def _restored(self, row: ExperimentRow) -> Experiment:
+        # An import may take seconds, for which the loop would renew no claim.
+        known = self._known.get(row.name)
+        return known if known is not None else await in_thread(partial(self._restore, row.spec))
 
     async def _give_back(self, claim: Claim, status: Status, reason: str) -> None:
         await patiently(partial(self._store.release, claim, status, reason), "the end of a run")
