@@ -123,6 +123,20 @@ class Server:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def lock_out(self, role: str) -> None:
+        """Asks a role for its password from now on; returns when the server has learned of it."""
+        rules = self._folder / "cluster" / "pg_hba.conf"
+        rules.write_text(f"host all {role} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
+        self.sql("SELECT pg_reload_conf()")
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            try:
+                psycopg.connect(self.url("postgres").replace(f"//{USER}@", f"//{role}@")).close()
+            except psycopg.OperationalError:
+                return
+            time.sleep(0.01)
+        raise RuntimeError(f"PostgreSQL still lets {role} in without a password")
+
     def _reachable(self, folder: Path) -> Path:
         """The binaries, copied where the server's user may not go to where they are."""
         tried = subprocess.run([shutil.which("test") or "test", "-x", folder / "postgres"], check=False, **self._as)

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tidegate
 from tests.runner.scene import Refused, Watch, in_loop, make, rows, runner_at, statuses, stored
 from tidegate.runner import Evaluator, Experiment
@@ -133,9 +135,10 @@ class TestKeys:
         assert len(judge.calls) == 400
         assert [run.annotations[0][1].score for run in runs] == list(range(400))
 
+    @pytest.mark.parametrize("limit", [1, 2])
     @in_loop
-    async def test_experiments_on_one_key_get_equal_shares(self, tmp_path: Path) -> None:
-        registry = registry_of(max_concurrency=2, start_concurrency=2)
+    async def test_experiments_on_one_key_get_equal_shares(self, tmp_path: Path, limit: int) -> None:
+        registry = registry_of(max_concurrency=limit, start_concurrency=limit)
         order: list[str] = []
         there: set[str] = set()
         both_are_there = asyncio.Event()

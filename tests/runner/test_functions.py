@@ -14,9 +14,9 @@ import pytest
 
 import tidegate
 from tests.runner.scene import Watch, in_loop, rows, runner_at, settings, statuses, stored
-from tidegate.runner import Evaluator, Experiment, emit
+from tidegate.runner import Evaluator, Experiment, emit, threads
 from tidegate.runner.threads import in_thread
-from tidegate.storage import ResultStatus
+from tidegate.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 KEY = tidegate.Key("p", "https://p.test")
@@ -114,6 +114,26 @@ class TestThreads:
             await in_thread(stop)
         with pytest.raises(SystemExit):
             await in_thread(sys.exit)
+
+    @in_loop
+    async def test_a_function_that_always_hangs_fills_no_process_with_threads_but_stops_its_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(threads, "MOST_LEFT_BEHIND", 3)
+        release, hung = threading.Event(), []
+
+        def hang(row: Any) -> Any:
+            hung.append(row["n"])
+            release.wait(30)
+
+        async with runner_at(tmp_path, max_concurrency=1, attempts=1, task_timeout=0.01) as runner:
+            summary = await runner.run(Experiment("e", rows(100), hang))
+            release.set()
+        assert len(hung) == 3
+        assert (summary.status, "TooManyHang" in (summary.last_error or "")) == (Status.ERROR, True)
+        while threads._left_behind:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert await in_thread(lambda: "again") == "again"
 
     def test_a_thread_that_was_left_behind_may_still_emit_and_ask_when_its_loop_is_gone(self, tmp_path: Path) -> None:
         registry = tidegate.RateLimitRegistry(tidegate.Settings())

@@ -13,7 +13,7 @@ import pytest
 
 from tests.runner.scene import QUICK, Refused, Watch, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
-from tidegate.runner import Evaluator, Experiment, UnusableAnswer, emit
+from tidegate.runner import Evaluator, Experiment, UnusableAnswer, emit, reading
 from tidegate.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
@@ -157,10 +157,16 @@ class TestRows:
             yield {"n": 0}
             raise OSError("the disk is gone")
 
+        async def awaited() -> Any:
+            yield {"n": 0}
+            raise OSError("the disk is gone")
+
         async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", source, Watch()))
-        assert summary.status is Status.ERROR
-        assert "the disk is gone" in (summary.last_error or "")
+            for name, dataset in (("e", source), ("awaited", awaited)):
+                summary = await runner.run(Experiment(name, dataset, Watch()))
+                assert summary.status is Status.ERROR
+                assert "the disk is gone" in (summary.last_error or "")
+                assert summary.counts.rows == 1
 
     @in_loop
     async def test_the_first_answers_come_while_the_dataset_is_still_being_read(self, tmp_path: Path) -> None:
@@ -175,6 +181,30 @@ class TestRows:
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", source, task))
         assert (summary.answered, summary.complete) == (1001, True)
+
+    @pytest.mark.parametrize("blocks", [False, True])
+    @in_loop
+    async def test_the_rows_of_a_slow_source_are_answered_as_they_come(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: bool
+    ) -> None:
+        monkeypatch.setattr(reading, "SLOW", 0.0)
+        task, answered = Watch(), threading.Event()
+
+        async def awaited() -> Any:
+            yield {"n": 0}
+            await task.until(lambda: len(task.calls) == 1)
+            yield {"n": 1}
+
+        def blocking() -> Any:
+            yield {"n": 0}
+            assert answered.wait(20)
+            yield {"n": 1}
+
+        async with runner_at(tmp_path) as runner:
+            number = await runner.start(Experiment("e", blocking if blocks else awaited, task))
+            await task.until(lambda: len(task.calls) == 1)
+            answered.set()
+            assert (await runner.wait(number)).answered == 2
 
 
 class TestFailures:

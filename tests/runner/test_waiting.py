@@ -158,6 +158,25 @@ class TestOtherKeys:
             assert (registry.snapshot().keys[KEY].in_flight, registry.snapshot().keys[KEY].attempts) == (0, 1)
 
     @in_loop
+    async def test_a_permit_comes_back_from_a_function_that_is_left_behind(self, tmp_path: Path) -> None:
+        registry, stubborn = registry_of(start_concurrency=1, max_concurrency=1), asyncio.Event()
+
+        async def answer(row: Any) -> Any:
+            while row["n"] == 1 and not stubborn.is_set():
+                try:
+                    await stubborn.wait()
+                except asyncio.CancelledError:
+                    continue
+            return await registry.aexecute(KEY, nothing)
+
+        async with runner_at(tmp_path, registry=registry, max_concurrency=1, task_timeout=0.02, attempts=1) as runner:
+            summary = await runner.run(Experiment("e", rows(4), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {OK: 3, ResultStatus.ERROR: 1}
+            assert registry.snapshot().keys[KEY].in_flight == 0
+            stubborn.set()
+            await asyncio.sleep(0)
+
+    @in_loop
     async def test_a_refusal_at_a_key_that_is_not_asked_is_waited_for_longer_each_time(self, tmp_path: Path) -> None:
         registry, paid = registry_of(), [0]
 

@@ -204,6 +204,20 @@ async def test_an_sqlite_file_that_cannot_be_made_is_told_by_its_path(tmp_path: 
     assert not (tmp_path / "nowhere").exists()
 
 
+async def test_a_task_that_goes_to_another_folder_does_not_take_the_store_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = await Store.open("store.db")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    made = await experiment(store)
+    # More readers at once than there were connections before.
+    assert await asyncio.gather(*(store.find(made.id) for _ in range(8))) == [await store.find(made.id)] * 8
+    await store.close()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 async def test_a_file_that_is_no_database_is_told_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("these are notes, and not a database at all\n" * 100)

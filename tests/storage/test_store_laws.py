@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, failure, judged, rows, run
-from tidegate.storage import Annotation, Claim, ExperimentRow, Status, Store, Toggle
+from tidegate.storage import Annotation, Claim, ExperimentRow, Status, Store, Toggle, claims
 
 ROWS, REPETITIONS = 4, 2
 REPLICAS = ("a", "b")
@@ -135,6 +135,7 @@ class World:
         assert await self.store.release(self.held(replica), status, "because") is mine
         if mine:
             self.model.free(status)
+            self.model.cooling = False
 
     async def stop(self) -> None:
         model = self.model
@@ -236,8 +237,14 @@ async def played(place: Place, name: str, history: list[tuple[Any, ...]]) -> Non
 
 
 @pytest.fixture
-def names(request: pytest.FixtureRequest) -> list[str]:
+def names() -> list[str]:
     return []
+
+
+@pytest.fixture(autouse=True)
+def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow a history is played, a cool-down ends by its word alone."""
+    monkeypatch.setattr(claims, "COOL_DOWN", 3600.0)
 
 
 BOUNDED = settings(

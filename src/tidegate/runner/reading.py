@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import inspect
 import json
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +26,9 @@ JSONL = frozenset({".jsonl", ".ndjson", ".jsonlines"})
 CSV = {".csv": ",", ".tsv": "\t"}
 SEPARATORS = ",;\t|"
 """What separates columns in files that are called CSV."""
+
+SLOW = 0.2
+"""Seconds after which the rows of a slow source are a batch, however few they are: they can be answered meanwhile."""
 
 LONGEST_LINE = 64 * 1024 * 1024
 """Bytes of a JSONL line that are still read as a row: more is a file that is not JSONL."""
@@ -42,8 +45,8 @@ async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
         async for batch in _awaited(dataset, size):
             yield batch
         return
-    rows = _opened(dataset)
-    while batch := await in_thread(partial(_next, rows, size)):
+    rows = _Rows(_opened(dataset))
+    while batch := await in_thread(partial(rows.batch, size)):
         yield batch
 
 
@@ -146,29 +149,55 @@ def _csv_row(ordinal: int, header: list[str], fields: list[str], line: int) -> N
     return row_of(ordinal, dict(zip(header, fields, strict=True)), line)
 
 
-def _next(rows: Iterator[NewRow], size: int) -> list[NewRow]:
-    try:
-        return list(islice(rows, size))
-    except CannotRead:
-        raise
-    except (Exception, SystemExit) as error:
-        raise CannotRead("that is being read", redacted(error)) from error
+class _Rows:
+    """Rows of a source that blocks, a batch at a time. One that fails gives what it had before, and then fails."""
+
+    def __init__(self, rows: Iterator[NewRow]) -> None:
+        self._rows = rows
+        self._error: CannotRead | None = None
+
+    def batch(self, size: int) -> list[NewRow]:
+        """The next rows, fewer than `size` where they come slowly; none at the end."""
+        batch: list[NewRow] = []
+        until = time.monotonic() + SLOW
+        try:
+            while self._error is None and len(batch) < size and (not batch or time.monotonic() < until):
+                batch.append(next(self._rows))
+        except StopIteration:
+            pass
+        except CannotRead as error:
+            self._error = error
+        except (Exception, SystemExit) as error:
+            self._error = _broken(error)
+        if self._error is not None and not batch:
+            raise self._error
+        return batch
 
 
 async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list[NewRow]]:
+    """As `_Rows` does it, of a source that is awaited."""
     batch: list[NewRow] = []
-    ordinal = 0
+    ordinal, until = 0, time.monotonic() + SLOW
+    broken: CannotRead | None = None
     try:
         async for body in dataset:
             batch.append(row_of(ordinal, body))
             ordinal += 1
-            if len(batch) >= size:
+            if len(batch) >= size or time.monotonic() >= until:
                 yield batch
-                batch = []
+                batch, until = [], time.monotonic() + SLOW
     except Exception as error:
-        raise CannotRead("that is being read", redacted(error)) from error
+        broken = _broken(error)
     finally:
         if inspect.isasyncgen(dataset):
             await dataset.aclose()
     if batch:
         yield batch
+    if broken is not None:
+        raise broken
+
+
+def _broken(error: BaseException) -> CannotRead:
+    broken = CannotRead("that is being read", redacted(error))
+    broken.__cause__ = error
+    return broken

@@ -16,32 +16,61 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from tidegate.errors import Error
+
 T = TypeVar("T")
+
+MOST_LEFT_BEHIND = 1000
+"""Threads that hang before no other is begun: what hangs so often hangs always, and each of them costs memory."""
 
 IDLE_SECONDS = 10.0
 """For how long a thread waits for work (anyio 4: 10 s)."""
 
 
+class TooManyHang(Error):
+    """No other thread is begun: too many were left behind that have not ended."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{MOST_LEFT_BEHIND} calls were given up and hang on in their threads: no other is begun")
+
+
 async def in_thread(call: Callable[[], T]) -> T:
-    """What `call` returns or raises, in a thread with a copy of this context; who is cancelled leaves it behind."""
+    """What `call` returns or raises, in a thread with a copy of this context; who is cancelled leaves it behind.
+
+    Raises `TooManyHang` where too many were left behind.
+    """
+    if len(_left_behind) >= MOST_LEFT_BEHIND:
+        raise TooManyHang
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     try:
         thread = _idle.pop()
     except IndexError:
         thread = _Thread()
-    thread.begin(_Work(call, loop, future))
-    return await future
+    work = _Work(call, loop, future)
+    thread.begin(work)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        _left_behind.add(work)
+        work.forget_if_ended()
+        raise
 
 
 class _Work:
-    __slots__ = ("_call", "_context", "_future", "_loop")
+    __slots__ = ("_call", "_context", "_ended", "_future", "_loop")
 
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any]) -> None:
         self._call = call
         self._loop = loop
         self._future = future
         self._context = contextvars.copy_context()
+        self._ended = False
+
+    def forget_if_ended(self) -> None:
+        """It may have ended before anybody noted that it was left behind."""
+        if self._ended:
+            _left_behind.discard(self)
 
     def done(self, thread: _Thread) -> None:
         """Does it, and says so."""
@@ -55,6 +84,8 @@ class _Work:
             error.__cause__ = stop
         except BaseException as raised:
             error = raised
+        self._ended = True
+        _left_behind.discard(self)
         _idle.append(thread)
         try:
             self._loop.call_soon_threadsafe(self._tell, result, error)
@@ -95,5 +126,14 @@ class _Thread:
 
 
 _idle: deque[_Thread] = deque()
+_left_behind: set[_Work] = set()
+
+
+def _forget() -> None:
+    # The threads are the parent's.
+    _idle.clear()
+    _left_behind.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)
+    os.register_at_fork(after_in_child=_forget)

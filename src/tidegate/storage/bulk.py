@@ -32,8 +32,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 Rows = Sequence[Mapping[str, Any]]
 
 MOST_CHARACTERS = 32 * 1024 * 1024
-"""Of one statement's texts together: PostgreSQL takes no parameter of 1 GiB, and a character may be four bytes, each
-escaped by a second one."""
+"""Of one statement's texts together: PostgreSQL takes no parameter of 1 GiB, a character may be four bytes, and they
+are held more than once on their way."""
 
 
 def insert_into(on_sqlite: bool, table: Table) -> Any:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine
@@ -32,6 +33,9 @@ class Database:
     def __init__(self, url: URL) -> None:
         self.shown = shown(url)
         self.sqlite = url.get_backend_name() == "sqlite"
+        if self.sqlite:
+            # As it is found now: connections are made later too, when a task may have gone to another folder.
+            url = url.set(database=str(Path(url.database or "").absolute()))
         self.path = url.database or ""
         self._engine = shared_engine(url)
         self._plain_engine: Callable[[], Engine] = lambda: plain_engine(url)

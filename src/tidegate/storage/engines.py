@@ -27,9 +27,9 @@ a batch would keep its claim from everybody until it wakes."""
 CONNECT_SECONDS = 10
 """libpq's `connect_timeout`; it would wait for ever by itself."""
 
-ALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 60_000}
-"""Seconds and milliseconds after which a host that has gone without a word is given up, as long as a claim lasts; by
-themselves systems ask after two hours, and send for a quarter of one (libpq, section 34.1.2; tcp(7))."""
+ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+"""Seconds, and milliseconds, after which a host that has gone without a word is given up: in half the time that a claim
+lasts. By themselves systems ask after two hours, and send for a quarter of one (libpq, section 34.1.2; tcp(7))."""
 
 SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
 SQLITE_PRAGMAS = (
