@@ -38,6 +38,7 @@ class TestExperiment:
     def test_its_spec_says_where_it_is_and_keeps_no_credential(self) -> None:
         spec = Experiment("e", [], task, [judge], credentials=["OPENAI_API_KEY"], source="x.py:e").spec()
         assert spec == {
+            "name": "e",
             "source": "x.py:e",
             "task": "task",
             "evaluators": {"judge": []},

@@ -111,6 +111,7 @@ class Experiment:
     def spec(self) -> dict[str, Any]:
         """What the store keeps of it: where it is found again, and its settings; never a credential."""
         kept: dict[str, Any] = {
+            "name": self.name,
             "source": self.source,
             "task": name_of(self.task),
             "evaluators": {name: list(outputs) for name, outputs in self.outputs.items()},

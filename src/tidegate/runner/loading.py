@@ -55,7 +55,10 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
         raise CannotLoad(
             str(spec.get("task")), "it was started from code that has no name to find it by: run that again"
         )
-    return load(str(source))
+    found = load(str(source))
+    if found.name != spec.get("name", found.name):
+        raise CannotLoad(str(source), f"the experiment there is called {found.name!r} now")
+    return found
 
 
 def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experiment:
