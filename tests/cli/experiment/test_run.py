@@ -1,4 +1,4 @@
-"""`tidegate experiment run` and `resume`: an experiment to its end, whatever happened before, told by the exit code."""
+"""`tidegate experiment run`: an experiment to its end, whatever is in its way, told by the exit code."""
 
 from __future__ import annotations
 
