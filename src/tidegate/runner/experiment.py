@@ -155,7 +155,8 @@ def name_of(function: Callable[..., Any]) -> str:
 def _takes(field: str, function: Callable[..., Any], *names: str) -> None:
     """Raises `ConfigurationError` where a function cannot be called with so many arguments: every row would fail."""
     try:
-        signature = inspect.signature(function)
+        # Of the function itself: what it wraps may take more than it is called with.
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
     try:

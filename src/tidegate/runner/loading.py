@@ -75,7 +75,7 @@ def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
     try:
         needed = [
             each.name
-            for each in inspect.signature(function).parameters.values()
+            for each in inspect.signature(function, follow_wrapped=False).parameters.values()
             if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
         ]
     except (TypeError, ValueError):
