@@ -13,8 +13,9 @@ import tidegate
 from tests.cli.experiment.commands import Place
 from tidegate.errors import CannotLoad
 from tidegate.runner.declared import asking
-from tidegate.runner.declared.asking import Asked, NoText
+from tidegate.runner.declared.asking import Asked
 from tidegate.runner.declared.declaration import Question
+from tidegate.runner.declared.prompt import NoText
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 # google-genai's own, over aiohttp.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,29 +15,10 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.complaints import UNUSABLE, stop
+from tidegate.cli.experiment.options import DATABASE, AsJson, Db, Format, Name, Slots
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
-DATABASE = "tidegate.db"
-"""In the working directory; the first run makes it."""
-
-VARIABLE = "TIDEGATE_DB"
-
-Db = Annotated[
-    str,
-    typer.Option("--db", envvar=VARIABLE, metavar="URL", help="an SQLite file, or postgresql://user@host/name"),
-]
-Slots = Annotated[int | None, typer.Option(min=1, max=100_000, help="functions under way at once (default: 20)")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="the experiment's name, or its number")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs")]
-
-
-class Format(StrEnum):
-    """What `export` writes."""
-
-    JSONL = "jsonl"
-    CSV = "csv"
-    PARQUET = "parquet"
 
 
 def run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from tidegate.cli.experiment.commands import DATABASE, VARIABLE
+from tidegate.cli.experiment.options import DATABASE, VARIABLE
 from tidegate.storage.urls import parsed
 
 

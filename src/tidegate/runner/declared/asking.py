@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from tidegate.errors import CannotLoad, UnusableAnswer
+from tidegate.errors import CannotLoad
 from tidegate.runner.declared.declaration import Question
+from tidegate.runner.declared.prompt import Prompt
 from tidegate.runner.declared.template import Template
-
-
-class NoText(UnusableAnswer):
-    """An answer that holds no text; `reason` is what the provider says of its end."""
-
-    def __init__(self, model: str, reason: object) -> None:
-        self.reason = reason
-        super().__init__(f"the answer of {model} holds no text: it ended by {reason or 'nothing that is known'}")
-
-
-class Prompt(NamedTuple):
-    """A question as it is sent: roles are `user` and `assistant`."""
-
-    model: str
-    system: str | None
-    messages: Sequence[Mapping[str, str]]
-    parameters: Mapping[str, Any]
 
 
 class Asking(Protocol):

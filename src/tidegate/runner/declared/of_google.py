@@ -8,7 +8,7 @@ from google import genai
 from google.genai import types
 
 from tidegate.default import registry
-from tidegate.runner.declared.asking import NoText, Prompt
+from tidegate.runner.declared.prompt import NoText, Prompt
 
 ROLES = {"user": "user", "assistant": "model"}
 
