@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,22 @@ class TestExperiment:
         experiment = Experiment("e", [], task, [judge, Evaluator(partial(judge), name="again", outputs=["a"])])
         assert experiment.outputs == {"judge": (), "again": ("a",)}
 
+    def test_whatever_can_be_called_with_a_row_is_a_task(self) -> None:
+        @wraps(judge)
+        def given(row: Any) -> float:
+            return judge(row, 1)
+
+        class Callable:
+            def __call__(self, row: Any, more: int = 0) -> Any:
+                return row
+
+        for function in (given, Callable(), partial(judge, output=1), print, len, str, lambda *rows: rows):
+            assert Experiment("e", [], function).task is function
+
     def test_its_spec_says_where_it_is_and_keeps_no_credential(self) -> None:
         spec = Experiment("e", [], task, [judge], credentials=["OPENAI_API_KEY"], source="x.py:e").spec()
         assert spec == {
+            "name": "e",
             "source": "x.py:e",
             "task": "task",
             "evaluators": {"judge": []},

@@ -10,12 +10,20 @@ import pytest
 
 from tests.postgres import Server, served
 from tests.storage.places import Place, PostgreSQL, SQLite
-from tidegate.storage import Store
+from tidegate.storage import Store, claims
+
+LONG = 3600.0
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No cool-down is over before a test lets it be, however slow the machine is."""
+    monkeypatch.setattr(claims, "COOL_DOWN", LONG)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import NotStorable
-from tidegate.storage.bodies import canonical, cleaned, decoded, digest, encoded
+from tidegate.storage.bodies import DEEPEST, LONGEST_NAME, canonical, cleaned, decoded, digest, encoded, shortened
 
 texts = st.text(st.characters(), max_size=8)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts
@@ -51,6 +51,39 @@ def test_what_has_no_end_is_not_stored() -> None:
     for value in (endless, deep):
         with pytest.raises(NotStorable):
             encoded(value)
+
+
+def nested(levels: int) -> object:
+    value: object = {}
+    for level in range(levels - 1):
+        value = [value] if level % 2 else {"]": value}
+    return value
+
+
+def deeper(frames: int, text: str) -> object:
+    """What is read at the end of so many frames of a stack."""
+    return deeper(frames - 1, text) if frames else decoded(text)
+
+
+def test_what_is_written_at_its_deepest_is_read_again_from_a_deep_stack() -> None:
+    for write in (encoded, canonical):
+        assert write(deeper(300, write(nested(DEEPEST)))) == write(nested(DEEPEST))
+        with pytest.raises(NotStorable, match=f"more than {DEEPEST} levels"):
+            write(nested(DEEPEST + 1))
+
+
+def test_many_brackets_are_not_many_levels() -> None:
+    for value in ([[]] * (2 * DEEPEST), "[" * (2 * DEEPEST), {'"[\\"[': '\\"' + "{" * (2 * DEEPEST)}):
+        assert decoded(encoded(value)) == value
+
+
+@given(texts | st.text(st.characters(), min_size=200, max_size=400).map(lambda text: text * 20), texts)
+def test_a_shortened_name_fits_an_index_and_is_nobody_elses(text: str, other: str) -> None:
+    name = shortened(text)
+    assert len(name.encode()) <= LONGEST_NAME
+    assert cleaned(name) == name
+    assert shortened(name) == name
+    assert (shortened(text + other) == name) is (other == "")
 
 
 @given(texts)

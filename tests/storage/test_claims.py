@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.storage.places import Place
+from tests.storage.places import CONFIGS, Place
 from tests.storage.values import STALE, claimed, experiment
 from tidegate.errors import ConfigurationError
-from tidegate.storage import Claim, Status, Store, Toggle
+from tidegate.storage import Claim, Status, Store, Toggle, claims
 
 pytestmark = pytest.mark.anyio
+
+FIVE = claims.COOL_DOWN
+"""As it is before a test has made it longer."""
 
 
 async def test_a_ready_experiment_is_claimed_with_the_first_epoch(store: Store) -> None:
@@ -148,6 +151,19 @@ async def test_between_two_toggles_of_users_lies_a_cool_down(store: Store, place
     assert await store.stop(claim.experiment_id) is Toggle.COOLING
     place.cool(claim.experiment_id)
     assert await store.stop(claim.experiment_id) is Toggle.DONE
+
+
+async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
+    store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert FIVE == 5.0
+    monkeypatch.setattr(claims, "COOL_DOWN", FIVE)
+    claim = await claimed(store, (await experiment(store)).id)
+    before = place.now()
+    await store.stop(claim.experiment_id)
+    query = f"SELECT cooldown_until, {place.ago(-FIVE)} FROM {CONFIGS} WHERE experiment_id = {claim.experiment_id}"
+    ((until, latest),) = place.sql(query)
+    assert before < until <= latest
 
 
 async def test_the_same_toggle_twice_is_no_mistake_even_while_it_cools(store: Store, place: Place) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, OK, claimed, experiment, failure, judged, rows, run
@@ -222,6 +223,27 @@ async def test_more_than_one_statement_can_hold_is_written_by_several_in_one_tra
     with pytest.raises(Exception, match=r"(?i)foreign key"):
         await store.write([*(run(claim, n, output="later") for n in range(50)), judged(claim, 77)])
     assert await store.results(made.id, after=None, limit=100) == found
+
+
+async def test_a_statement_has_no_more_than_it_can_hold(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MOST_CHARACTERS", 1000)
+    store = await Store.open(postgresql.url)
+    claim = await claimed(store, (await experiment(store)).id)
+    held: list[int] = []
+
+    def note(connection: Any, cursor: Any, statement: str, given: Any, context: Any, many: bool) -> None:
+        if "INSERT INTO tidegate_runs" in statement:
+            held.append(sum(len(output) for output in given["output"]))
+
+    event.listen(store._database._engine.sync_engine, "before_cursor_execute", note)
+    sizes = [300, 300, 300, 5000, 10, 700, 10]
+    await store.write([run(claim, n, output="x" * (size - 2)) for n, size in enumerate(sizes)])
+    assert sum(held) == sum(sizes)
+    assert all(size <= 1000 or size == 5000 for size in held)
+    assert len(held) <= 4
+    await store.close()
 
 
 @pytest.mark.parametrize("length", [LONGEST_NAME, LONGEST_NAME + 1, 1_000_000])

@@ -66,6 +66,7 @@ from tidegate.testing.flags import parser, scenario_of
         (lambda: Scenario.from_json("[]"), "scenario"),
         (lambda: Scenario.from_json('{"limit": 5}'), "limit"),
         (lambda: Scenario.from_json('{"limiters": 5}'), "limiters"),
+        (lambda: Scenario.from_json('{"latency": {"kind": "constant"}}'), "latency"),
         (lambda: Scenario.from_json('{"limiters": [{}]}'), "Limit"),
         (lambda: Scenario.from_json('{"limiters": [{"limit": "many"}]}'), "limit"),
         (lambda: ideal_makespan(Scenario(), [], concurrency=0), "concurrency"),

@@ -111,6 +111,7 @@ class Experiment:
     def spec(self) -> dict[str, Any]:
         """What the store keeps of it: where it is found again, and its settings; never a credential."""
         kept: dict[str, Any] = {
+            "name": self.name,
             "source": self.source,
             "task": name_of(self.task),
             "evaluators": {name: list(outputs) for name, outputs in self.outputs.items()},
@@ -154,7 +155,8 @@ def name_of(function: Callable[..., Any]) -> str:
 def _takes(field: str, function: Callable[..., Any], *names: str) -> None:
     """Raises `ConfigurationError` where a function cannot be called with so many arguments: every row would fail."""
     try:
-        signature = inspect.signature(function)
+        # Of the function itself: what it wraps may take more than it is called with.
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return
     try:

@@ -55,7 +55,10 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
         raise CannotLoad(
             str(spec.get("task")), "it was started from code that has no name to find it by: run that again"
         )
-    return load(str(source))
+    found = load(str(source))
+    if found.name != spec.get("name", found.name):
+        raise CannotLoad(str(source), f"the experiment there is called {found.name!r} now")
+    return found
 
 
 def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experiment:
@@ -72,7 +75,7 @@ def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
     try:
         needed = [
             each.name
-            for each in inspect.signature(function).parameters.values()
+            for each in inspect.signature(function, follow_wrapped=False).parameters.values()
             if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
         ]
     except (TypeError, ValueError):

@@ -49,7 +49,9 @@ def _typed(name: str, value: Any) -> Any:
             raise ConfigurationError(name, value, "a list")
         part = _LISTS[name]
         return tuple(decode(part, item) if isinstance(item, Mapping) else item for item in value)
-    if name in _DISTRIBUTIONS and isinstance(value, str | int | float):
+    if name in _DISTRIBUTIONS and value is not None and not isinstance(value, Distribution):
+        if not isinstance(value, str | int | float):
+            raise ConfigurationError(name, value, "written as 0.5, uniform:0.2,0.8 or lognormal:0.5,0.4")
         return Distribution.parse(str(value))
     return value
 

@@ -28,6 +28,14 @@ def test_a_run_says_what_is_there_already(place: Place) -> None:
     assert done.err == "doubles: 6 answers are there already, and stay: a new name asks all anew\n"
 
 
+def test_another_file_with_an_experiment_of_that_name_is_told(place: Place) -> None:
+    place.doubles(3)
+    assert place.run("run", "my_eval.py").code == 0
+    (place.path / "my_eval.py").rename(place.path / "other.py")
+    assert "doubles: they are of another file than this\n" in place.run("run", "other.py").err
+    assert "another" not in place.run("run", "other.py").err
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -12,8 +12,10 @@ import tidegate
 from tidegate.cli.experiment.codes import MEANINGS, Code, code_of
 from tidegate.cli.experiment.progress import Board, Display, line, waits
 from tidegate.cli.experiment.tally import Tally
+from tidegate.cli.experiment.trouble import Trouble
+from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
-from tidegate.core.vocabulary import Key
+from tidegate.core.vocabulary import Cause, Key, Kind
 from tidegate.runner import StageProgress, Wait
 from tidegate.runner.summary import Summary
 from tidegate.storage import Counts, Failure, ResultStatus, Status
@@ -82,6 +84,33 @@ def test_calls_that_wait_inside_are_told_from_the_registry(registry: tidegate.Ra
     assert waits([], RegistrySnapshot({key: state})) == []
     held = dataclasses.replace(state, waiting=3, gate="quota requests", eta=75.0)
     assert waits([], RegistrySnapshot({key: held})) == [f"3 calls: quota requests, ETA 1:15 · {key}"]
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "said"),
+    [
+        (500, Cause.NONE, "breaker (status 500)"),
+        (None, Cause.OUTAGE, "breaker (no connection)"),
+        (None, Cause.NONE, "breaker (no answer in time)"),
+    ],
+)
+def test_a_breaker_is_told_with_the_last_failure_of_its_key(status: int | None, cause: Cause, said: str) -> None:
+    key, other = (Key("openai", "https://api.openai.com", name, "", "") for name in ("m", "n"))
+    trouble = Trouble()
+    trouble.listen(SlotReleased(key, 1.0, 0.1, 0, Kind.TRANSIENT, cause, status))
+    trouble.listen(SlotReleased(other, 2.0, 0.1, 0, Kind.OK))
+    stages = [task(9, Wait("breaker", str(key), 1.0)), judge("judge", Wait("breaker", str(other), 1.0))]
+    told = waits(stages, RegistrySnapshot({}), trouble.of)
+    assert told == [f"task: {said}, next in 1.0 s · {key}", f"judge: breaker, next in 1.0 s · {other}"]
+
+
+def test_there_is_no_eta_while_rows_are_still_read_or_there_are_none() -> None:
+    seen = tally(task(0))
+    assert seen.eta is None
+    seen.look([task(10, ok=5)], 1.0, all_rows=False)
+    assert seen.eta is None
+    seen.look([task(10, ok=6)], 2.0, all_rows=True)
+    assert seen.eta is not None
 
 
 def test_more_keys_than_fit_are_counted() -> None:

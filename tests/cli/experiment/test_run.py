@@ -1,4 +1,4 @@
-"""`tidegate experiment run` and `resume`: an experiment to its end, whatever happened before, told by the exit code."""
+"""`tidegate experiment run`: an experiment to its end, whatever is in its way, told by the exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from tests.cli.experiment.commands import Place
 from tests.cli.running import TIDEGATE, environ
-from tidegate.runner import Experiment
 
 
 def test_a_run_answers_and_judges_every_row_and_says_so(place: Place) -> None:
@@ -24,21 +23,6 @@ def test_a_run_answers_and_judges_every_row_and_says_so(place: Place) -> None:
     assert "0 429s absorbed, wall time 0:0" in done.out
     assert done.err == ""
     assert (place.path / "tidegate.db").is_file()
-
-
-@pytest.mark.parametrize("words", [("run", "my_eval"), ("run", "my_eval.py"), ("resume", "doubles"), ("resume", "1")])
-def test_what_is_done_is_not_done_again(place: Place, words: tuple[str, ...]) -> None:
-    place.doubles(5)
-    place.write(
-        "my_eval.py",
-        (place.path / "my_eval.py").read_text() + "\nwith open('imports', 'a') as file:\n    file.write('x')\n",
-    )
-    assert place.run("run", "my_eval.py").code == 0
-    before = place.run("export", "doubles").out
-    done = place.process(*(f"{word}:experiment" if word == "my_eval" else word for word in words))
-    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 5 rows × 2, 10 answered")
-    assert place.run("export", "doubles").out == before
-    assert (place.path / "imports").read_text() == "xx"
 
 
 def test_the_database_is_where_the_option_or_the_variable_says(place: Place) -> None:
@@ -232,18 +216,6 @@ def test_a_database_that_is_no_database_is_one_clear_line(place: Place) -> None:
     assert "not a database" in done.complaint
 
 
-def test_code_that_is_gone_at_a_resume_is_one_clear_line_and_nothing_is_lost(place: Place) -> None:
-    place.doubles(4)
-    assert place.run("run", "my_eval.py").code == 0
-    (place.path / "my_eval.py").rename(place.path / "moved.py")
-    done = place.run("resume", "doubles")
-    assert done.code == 6
-    assert "my_eval.py:experiment: there is no such file" in done.complaint
-    assert place.shown()["runs"]["ok"] == 8
-    (place.path / "moved.py").rename(place.path / "my_eval.py")
-    assert place.run("resume", "doubles").code == 0
-
-
 def test_a_name_that_nobody_has_is_refused(place: Place) -> None:
     place.doubles(2)
     assert place.run("run", "my_eval.py").code == 0
@@ -258,36 +230,6 @@ def test_looking_for_a_database_makes_none(place: Place, command: str) -> None:
     assert done.code == 1
     assert "there is no database 'tidegate.db'" in done.complaint
     assert list(place.path.iterdir()) == []
-
-
-def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_is_there(place: Place) -> None:
-    place.doubles(2)
-    text = (place.path / "my_eval.py").read_text()
-    place.write("my_eval.py", text.replace("repetitions=2", "credentials=['NO_SUCH_KEY']"))
-    done = place.run("run", "my_eval.py")
-    assert done.code == 6
-    assert "credentials are missing: NO_SUCH_KEY is not set here" in done.complaint
-    told = place.shown()
-    assert (told["status"], told["last_error"]) == ("BLOCKED", "credentials are missing: NO_SUCH_KEY is not set here")
-    assert place.run("run", "my_eval.py", NO_SUCH_KEY="here").code == 0
-
-
-def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(place: Place) -> None:
-    place.doubles(4)
-    assert place.run("run", "my_eval.py").code == 0
-    with sqlite3.connect(place.path / "tidegate.db") as database:
-        orphaned = "SET status = 'RUNNING', claimed_by = 'dead', claimed_at = '2020-01-01 00:00:00.000'"
-        database.execute(f"UPDATE tidegate_execution_configs {orphaned}")
-        database.execute("DELETE FROM tidegate_runs WHERE ordinal = 3")
-        database.execute("UPDATE tidegate_execution_configs SET low_water = 0, task_water = 0")
-    database.close()
-    (place.path / "my_eval.py").rename(place.path / "moved.py")
-    assert place.run("resume", "doubles").code == 6
-    told = place.shown()
-    assert (told["status"], "there is no such file" in told["last_error"]) == ("BLOCKED", True)
-    (place.path / "moved.py").rename(place.path / "my_eval.py")
-    done = place.run("resume", "doubles")
-    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 4 rows × 2, 8 answered")
 
 
 def test_what_reads_the_output_may_be_gone(place: Place) -> None:
@@ -306,18 +248,3 @@ def test_a_failure_of_an_evaluator_that_is_asked_no_more_is_nobodys(place: Place
     assert place.run("run", "my_eval.py").code == 3
     place.write("my_eval.py", FAILING.replace('row["n"] == 3', 'row["n"] == 99').replace(", [judge]", ""))
     assert place.run("run", "my_eval.py").code == 0
-
-
-def test_an_experiment_of_a_script_says_that_it_has_no_name_to_be_found_by(place: Place) -> None:
-    Experiment("script", [{"n": 1}], lambda row: 1).run()
-    done = place.run("resume", "script")
-    assert done.code == 6
-    assert "it was started from code that has no name to find it by: run that again" in done.complaint
-
-
-def test_code_with_a_loop_of_its_own_can_be_run_and_resumed(place: Place) -> None:
-    place.doubles(2)
-    text = (place.path / "my_eval.py").read_text()
-    place.write("my_eval.py", text + "\nasyncio.run(asyncio.sleep(0))\n")
-    assert place.run("run", "my_eval.py").code == 0
-    assert place.run("resume", "doubles").code == 0

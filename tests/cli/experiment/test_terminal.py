@@ -105,6 +105,18 @@ def test_what_is_stopping_foresees_no_end(start: Start) -> None:
     assert terminal.to_the_end() == 5
 
 
+def test_a_termination_is_shown_until_what_is_under_way_has_ended(start: Start) -> None:
+    terminal = start(SLEEPING.format(nap="await asyncio.sleep(3600)"), columns=100)
+    terminal.until(seen("^tasks .* 0/200"))
+    terminal.process.send_signal(signal.SIGTERM)
+    terminal.until(seen(r"^asleep  ending: what is under way may finish \(30 s\)"))
+    terminal.type(b"\x03")
+    terminal.until(seen("Ctrl-C again cancels it"))
+    terminal.type(b"\x03")
+    assert terminal.to_the_end() == 143
+    assert not terminal.screen.cursor.hidden
+
+
 def test_a_third_interrupt_ends_even_what_holds_the_loop_up_and_gives_the_cursor_back(start: Start) -> None:
     terminal = start(SLEEPING.format(nap="print('held up', flush=True); time.sleep(3600)"))
     terminal.until(seen("held up"))

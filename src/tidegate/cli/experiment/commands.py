@@ -49,8 +49,9 @@ def run(
     db: Db = DATABASE,
     max_concurrency: Slots = None,
 ) -> None:
-    """Run an experiment to its end, or go on with it: what is done is kept, what failed is tried again.
+    """Run an experiment to its end, or go on with it.
 
+    What is done is kept, what failed is tried again.
     Ctrl-C stops it once what is under way has finished, a second one cancels that too. The exit code is 0 where every
     row was answered and every answer judged; docs/runner.md has the others.
     """
@@ -64,14 +65,20 @@ def resume(
     db: Db = DATABASE,
     max_concurrency: Slots = None,
 ) -> None:
-    """Go on with an experiment, wherever its code is: what failed or was parked is tried again. Ends as `run` does."""
+    """Go on with an experiment, wherever its code is.
+
+    What failed or was parked is tried again. It ends as `run` does.
+    """
     from tidegate.cli.experiment.conducting import resume_named
 
     raise typer.Exit(resume_named(name, db, max_concurrency))
 
 
 def stop_(name: Name, db: Db = DATABASE) -> None:
-    """Stop an experiment, whichever process runs it: it notices within a heartbeat (15 s), and keeps what is done."""
+    """Stop an experiment, whichever process runs it.
+
+    It notices within a heartbeat (15 s), and keeps what is done.
+    """
     from tidegate.cli.experiment.stopping import stop_named
 
     raise typer.Exit(asyncio.run(stop_named(name, db)))
@@ -90,7 +97,10 @@ def show(
     as_json: AsJson = False,
     lines: Annotated[int, typer.Option("--lines", min=0, max=10_000, help="log lines shown, the last ones")] = 10,
 ) -> None:
-    """Show how an experiment stands: its state and why, counts, scores, what it waits for, its last log lines."""
+    """Show how an experiment stands, and why.
+
+    Its state, counts, scores, failures, what it waits for where it runs on this machine, and its last log lines.
+    """
     from tidegate.cli.experiment.showing import shown
 
     asyncio.run(shown(name, db, as_json, lines))
@@ -104,7 +114,10 @@ def export(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="by default standard output")] = None,
 ) -> None:
-    """Write every run with its row and its judgements: JSONL, CSV, or Parquet where pyarrow is there."""
+    """Write every run with its row and its judgements.
+
+    As JSONL, CSV, or Parquet where pyarrow is there.
+    """
     from tidegate.cli.experiment.exporting import exported
 
     exported(name, db, format_.value if format_ is not None else None, output)

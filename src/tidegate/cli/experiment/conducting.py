@@ -101,9 +101,9 @@ class Conducting:
         registry = tidegate.registry()
         with self._trouble.heard(registry), heard(self._interrupted, self._told_to_go), self._display.shown():
             waiting = asyncio.ensure_future(runner.wait(number))
-            while not waiting.done() and self._going is None:
+            while not (self._going or waiting).done():
                 self._look()
-                await asyncio.wait({waiting}, timeout=LOOK_EVERY)
+                await asyncio.wait({self._going or waiting}, timeout=LOOK_EVERY)
             if self._going is not None:
                 await asyncio.gather(self._going, waiting, return_exceptions=True)
                 self._display.say(

@@ -45,6 +45,8 @@ def _left(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator
 
 def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
     """What is not as it was when the experiment was stored, as far as that can be seen: code cannot."""
+    if row.spec.get("source") not in (None, experiment.source):
+        yield "file"
     if row.source != experiment.described:
         yield "dataset"
     before, now = _asked(row.spec.get("declared")), _asked(experiment.declared)

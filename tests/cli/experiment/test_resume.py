@@ -1,0 +1,102 @@
+"""`tidegate experiment resume`: what is done stays, its code is found again, and where it is not nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from tests.cli.experiment.commands import Place
+from tidegate.runner import Experiment
+
+
+@pytest.mark.parametrize("words", [("run", "my_eval"), ("run", "my_eval.py"), ("resume", "doubles"), ("resume", "1")])
+def test_what_is_done_is_not_done_again(place: Place, words: tuple[str, ...]) -> None:
+    place.doubles(5)
+    place.write(
+        "my_eval.py",
+        (place.path / "my_eval.py").read_text() + "\nwith open('imports', 'a') as file:\n    file.write('x')\n",
+    )
+    assert place.run("run", "my_eval.py").code == 0
+    before = place.run("export", "doubles").out
+    done = place.process(*(f"{word}:experiment" if word == "my_eval" else word for word in words))
+    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 5 rows × 2, 10 answered")
+    assert place.run("export", "doubles").out == before
+    assert (place.path / "imports").read_text() == "xx"
+
+
+def test_code_that_is_gone_at_a_resume_is_one_clear_line_and_nothing_is_lost(place: Place) -> None:
+    place.doubles(4)
+    assert place.run("run", "my_eval.py").code == 0
+    (place.path / "my_eval.py").rename(place.path / "moved.py")
+    done = place.run("resume", "doubles")
+    assert done.code == 6
+    assert "my_eval.py:experiment: there is no such file" in done.complaint
+    assert place.shown()["runs"]["ok"] == 8
+    (place.path / "moved.py").rename(place.path / "my_eval.py")
+    assert place.run("resume", "doubles").code == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"doubles"', '"triples"', "my_eval.py:experiment: the experiment there is called 'triples' now"),
+        ("experiment = ", "renamed = ", "my_eval.py:experiment: it has no 'experiment': its experiments are renamed"),
+    ],
+)
+def test_a_resume_takes_no_other_experiment_for_the_one_that_was_meant(
+    place: Place, old: str, new: str, said: str
+) -> None:
+    place.doubles(2)
+    assert place.run("run", "my_eval.py").code == 0
+    place.write("my_eval.py", (place.path / "my_eval.py").read_text().replace(old, new))
+    done = place.run("resume", "doubles")
+    assert done.code == 6
+    assert said in done.complaint
+    assert [json.loads(line)["name"] for line in place.run("list", "--json").out.splitlines()] == ["doubles"]
+
+
+def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_is_there(place: Place) -> None:
+    place.doubles(2)
+    text = (place.path / "my_eval.py").read_text()
+    place.write("my_eval.py", text.replace("repetitions=2", "credentials=['NO_SUCH_KEY']"))
+    done = place.run("run", "my_eval.py")
+    assert done.code == 6
+    assert "credentials are missing: NO_SUCH_KEY is not set here" in done.complaint
+    told = place.shown()
+    assert (told["status"], told["last_error"]) == ("BLOCKED", "credentials are missing: NO_SUCH_KEY is not set here")
+    assert place.run("run", "my_eval.py", NO_SUCH_KEY="here").code == 0
+
+
+def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(place: Place) -> None:
+    place.doubles(4)
+    assert place.run("run", "my_eval.py").code == 0
+    with sqlite3.connect(place.path / "tidegate.db") as database:
+        orphaned = "SET status = 'RUNNING', claimed_by = 'dead', claimed_at = '2020-01-01 00:00:00.000'"
+        database.execute(f"UPDATE tidegate_execution_configs {orphaned}")
+        database.execute("DELETE FROM tidegate_runs WHERE ordinal = 3")
+        database.execute("UPDATE tidegate_execution_configs SET low_water = 0, task_water = 0")
+    database.close()
+    (place.path / "my_eval.py").rename(place.path / "moved.py")
+    assert place.run("resume", "doubles").code == 6
+    told = place.shown()
+    assert (told["status"], "there is no such file" in told["last_error"]) == ("BLOCKED", True)
+    (place.path / "moved.py").rename(place.path / "my_eval.py")
+    done = place.run("resume", "doubles")
+    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 4 rows × 2, 8 answered")
+
+
+def test_an_experiment_of_a_script_says_that_it_has_no_name_to_be_found_by(place: Place) -> None:
+    Experiment("script", [{"n": 1}], lambda row: 1).run()
+    done = place.run("resume", "script")
+    assert done.code == 6
+    assert "it was started from code that has no name to find it by: run that again" in done.complaint
+
+
+def test_code_with_a_loop_of_its_own_can_be_run_and_resumed(place: Place) -> None:
+    place.doubles(2)
+    text = (place.path / "my_eval.py").read_text()
+    place.write("my_eval.py", text + "\nasyncio.run(asyncio.sleep(0))\n")
+    assert place.run("run", "my_eval.py").code == 0
+    assert place.run("resume", "doubles").code == 0
