@@ -13,6 +13,7 @@ import tidegate
 from tests.runner.scene import Watch, in_loop, make, rows, runner_at, stored
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, patience, writer
 from tidegate.runner.lives import Lives
+from tidegate.runner.minding import Minded
 from tidegate.runner.outcomes import Outcomes
 from tidegate.runner.running import Running
 from tidegate.runner.subscribers import Hub
@@ -332,6 +333,19 @@ async def abandoned(path: Path, experiment: Experiment) -> None:
         row = await dead.store.create(experiment.name, experiment.spec(), experiment.repetitions, "rows")
         assert await dead.store.claim(row.id, "dead", 60.0) is not None
         await asyncio.sleep(0.01)
+
+
+def test_a_loop_that_is_being_closed_begins_nothing_anew() -> None:
+    told: list[BaseException] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(3):
+            Minded(loop, asyncio.sleep(3600), "a task", told.append)
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert told == []
 
 
 class TestEnds:

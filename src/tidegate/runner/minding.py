@@ -10,6 +10,10 @@ from typing import Any
 logger = logging.getLogger("tidegate")
 
 
+MEANWHILE = 0.05
+"""Seconds in which a loop that is being closed is gone."""
+
+
 class Minded:
     """A task of which `died` is told where it raises, or is cancelled by anybody but `stop`."""
 
@@ -34,11 +38,18 @@ class Minded:
         await within(patience, self.task, self._what)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        error = RuntimeError(f"{self._what} was cancelled") if task.cancelled() else task.exception()
-        if error is None or self._stopped or _closing(self._loop):
+        if self._stopped:
             return
-        logger.error("%s ended with an error", self._what, exc_info=error)
-        self._died(error)
+        if task.cancelled():
+            # `asyncio.run` cancels all there is when its main function has ended: then nothing is to be begun anew.
+            self._loop.call_later(MEANWHILE, self._tell, RuntimeError(f"{self._what} was cancelled"))
+        elif (error := task.exception()) is not None:
+            self._tell(error)
+
+    def _tell(self, error: BaseException) -> None:
+        if not self._stopped:
+            logger.error("%s ended with an error", self._what, exc_info=error)
+            self._died(error)
 
 
 async def within(patience: float, work: Awaitable[object], what: str) -> None:
@@ -50,8 +61,3 @@ async def within(patience: float, work: Awaitable[object], what: str) -> None:
         logger.warning("%s does not end: it is left behind", what)
     elif not task.cancelled() and task.exception() is not None:
         logger.error("%s ended with an error", what, exc_info=task.exception())
-
-
-def _closing(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether everything in the loop is being cancelled, as `asyncio.run` does when its main function has ended."""
-    return all(task.cancelling() for task in asyncio.all_tasks(loop))
