@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tidegate.runner import ExperimentRunner, RunnerSettings
+from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.storage import ResultStatus, Store, StoredRun
 
 TOO_LONG = 30.0
@@ -107,6 +107,12 @@ class Watch:
             self._moved.clear()
             if not holds():
                 await self._moved.wait()
+
+
+def held(count: int = 50, **fields: Any) -> tuple[Watch, Experiment]:
+    """An experiment whose task waits to be let go."""
+    task = Watch(held=True)
+    return task, Experiment("e", rows(count), task, **fields)
 
 
 class Refused(Exception):

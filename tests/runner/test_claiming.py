@@ -1,0 +1,289 @@
+"""Whose a run is: claims that are lost, kept or taken over, and orphans."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runner.scene import Watch, held, in_loop, make, rows, runner_at, stored
+from tidegate.errors import CannotLoad, ClaimedElsewhere, StoreError
+from tidegate.runner import Evaluator, Experiment
+from tidegate.storage import ResultStatus, Status, Toggle
+
+OK = ResultStatus.OK
+
+
+class TestClaims:
+    @in_loop
+    async def test_a_stop_at_another_replica_is_heard_with_the_next_heartbeat(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path) as here, runner_at(tmp_path) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            assert await there.stop(number) is Toggle.DONE
+            await here._ownership.beat()
+            task.go.set()
+            summary = await here.wait(number)
+            assert (summary.status, summary.answered) == (Status.STOPPED, 1)
+
+    @in_loop
+    async def test_an_experiment_that_lives_elsewhere_is_not_run_twice(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with (
+            runner_at(tmp_path, heartbeat=0.05, stale_after=0.2) as here,
+            runner_at(tmp_path, stale_after=0.2) as there,
+        ):
+            number = await here.start(experiment)
+            with pytest.raises(ClaimedElsewhere) as caught:
+                await there.start(experiment)
+            assert caught.value.replica == here.replica
+            task.go.set()
+            await here.wait(number)
+        assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_a_replica_that_was_thought_dead_writes_nothing_and_stops(self, tmp_path: Path) -> None:
+        late, experiment = held(10)
+        task = Watch()
+        async with runner_at(tmp_path, heartbeat=3000.0, grace=0.0) as paused, runner_at(tmp_path) as alive:
+            number = await paused.start(experiment)
+            await late.until(lambda: late.inside == 1)
+            claim = await alive.store.claim(number, alive.replica, 0.0)
+            assert claim is not None
+            row = await alive.store.find(number)
+            assert row is not None
+            alive._lives.begin(Experiment("e", rows(10), task), row, claim, again=False)
+            late.go.set()
+            await paused.wait(number)
+            assert (await alive.wait(number)).complete
+            assert [run.output for run in await stored(alive.store, number)] == list(range(10))
+        assert set(task.calls) == set(range(10))
+
+    @in_loop
+    async def test_a_shutdown_keeps_the_claim_and_what_is_finished(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        runner = make(tmp_path)
+        number = await runner.start(experiment)
+        await task.until(lambda: task.inside == 1)
+        task.go.set()
+        await runner.shutdown()
+        async with runner_at(tmp_path, stale_after=0.05) as next_one:
+            row = await next_one.store.find(number)
+            assert row is not None
+            assert (row.status, row.claimed_by) == (Status.RUNNING, runner.replica)
+            done = set(task.calls)
+            summary = await next_one.run(experiment)
+        assert summary.complete
+        assert done
+        assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_a_shutdown_does_not_wait_for_ever_for_a_database_that_is_away(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(3)
+        runner = make(tmp_path, write_grace=0.02, grace=0.01)
+        number = await runner.start(experiment)
+        await task.until(lambda: task.inside == 1)
+
+        async def away(batch: Any) -> frozenset[int]:
+            raise StoreError("connection refused", retryable=True)
+
+        monkeypatch.setattr(runner.store, "write", away)
+        task.go.set()
+        await runner.shutdown()
+        async with runner_at(tmp_path, stale_after=0.05) as next_one:
+            assert (await next_one.run(experiment)).complete
+            assert len(await stored(next_one.store, number)) == 3
+
+    @in_loop
+    async def test_an_experiment_that_is_started_twice_at_once_runs_once(self, tmp_path: Path) -> None:
+        task = Watch()
+        experiment = Experiment("e", rows(30), task)
+        async with runner_at(tmp_path) as runner:
+            first, second = await asyncio.gather(runner.run(experiment), runner.run(experiment))
+            row = await runner.store.find("e")
+            assert row is not None
+            assert row.epoch == 1
+        assert first.complete
+        assert second.complete
+        assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_who_waited_for_a_claim_judges_what_was_answered_meanwhile(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, judge = Watch(), Watch(held=True)
+        experiment = Experiment("e", rows(12), task, [Evaluator(judge, name="judge")])
+        async with runner_at(tmp_path, stale_after=0.05) as late:
+            row = await late.store.create("e", experiment.spec(), 1, "rows")
+            early = make(tmp_path)
+            await early.start(experiment)
+            await judge.until(lambda: len(judge.calls) > 0 and len(task.calls) == 12)
+            await early.shutdown(0.0)
+
+            async def seen_before(*_: Any) -> Any:
+                return row
+
+            monkeypatch.setattr(late.store, "create", seen_before)
+            judge.go.set()
+            summary = await late.run(experiment)
+            assert summary.complete
+            runs = await stored(late.store, row.id)
+        assert set(task.calls.values()) == {1}
+        assert [[each.score for _, each in run.annotations] for run in runs] == [[n] for n in range(12)]
+
+    @in_loop
+    async def test_an_experiment_that_was_changed_between_its_runs_is_gone_through_again_for_what_is_new(
+        self, tmp_path: Path
+    ) -> None:
+        task, judge, second = Watch(), Watch(), Watch()
+        judges = [Evaluator(judge, name="judge")]
+        async with runner_at(tmp_path) as runner:
+            assert (await runner.run(Experiment("e", rows(10), task, judges))).complete
+            more = Experiment("e", rows(10), task, [*judges, Evaluator(second, name="second")], repetitions=2)
+            summary = await runner.run(more)
+            assert (summary.complete, summary.answered) == (True, 20)
+        assert set(task.calls.values()) == set(judge.calls.values()) == set(second.calls.values()) == {2}
+
+    @in_loop
+    async def test_a_repetition_too_many_does_not_stand_for_one_that_failed(self, tmp_path: Path) -> None:
+        calls: list[int] = []
+
+        async def answer(row: Any) -> int:
+            calls.append(row["n"])
+            if len(calls) != 2:
+                raise KeyError
+            return 1
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            first = await runner.run(Experiment("e", rows(1), answer, repetitions=2))
+            assert (first.answered, first.unanswered) == (1, 1)
+            again = await runner.run(Experiment("e", rows(1), answer, repetitions=1))
+            assert (len(calls), again.complete, again.unanswered) == (3, False, 1)
+
+    @in_loop
+    async def test_a_judge_that_is_taken_away_is_not_held_against_the_rest(self, tmp_path: Path) -> None:
+        async def bad(row: Any, output: Any) -> float:
+            raise KeyError
+
+        good = Evaluator(Watch(), name="good")
+        async with runner_at(tmp_path) as runner:
+            assert not (await runner.run(Experiment("e", rows(3), Watch(), [good, bad]))).complete
+            assert (await runner.run(Experiment("e", rows(3), Watch(), [good]))).complete
+
+    @in_loop
+    async def test_a_heartbeat_that_fails_is_repeated_and_stops_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(3)
+        async with runner_at(tmp_path, heartbeat=0.01) as runner:
+            number = await runner.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            renew, failures, beaten = runner.store.renew, [0], asyncio.Event()
+
+            async def sometimes(replica: str, claims: Any) -> frozenset[int]:
+                failures[0] += 1
+                if failures[0] <= 3:
+                    raise StoreError("connection refused", retryable=True)
+                kept = await renew(replica, claims)
+                beaten.set()
+                return kept
+
+            monkeypatch.setattr(runner.store, "renew", sometimes)
+            await beaten.wait()
+            task.go.set()
+            assert (await runner.wait(number)).complete
+
+    @in_loop
+    async def test_a_runner_whose_database_cannot_be_opened_says_so_and_may_be_tried_again(
+        self, tmp_path: Path
+    ) -> None:
+        place = tmp_path / "later"
+        runner = make(place)
+        with pytest.raises(StoreError):
+            async with runner:
+                pytest.fail("it was entered")
+        place.mkdir()
+        async with runner:
+            assert (await runner.run(Experiment("e", rows(2), Watch()))).complete
+
+    @in_loop
+    async def test_a_runner_that_was_shut_down_starts_nothing(self, tmp_path: Path) -> None:
+        runner = make(tmp_path)
+        await runner.open()
+        await runner.shutdown()
+        await runner.shutdown()
+        with pytest.raises(RuntimeError, match="shut down"):
+            await runner.start(Experiment("e", rows(1), Watch()))
+
+
+class TestOrphans:
+    async def abandoned(self, path: Path, experiment: Experiment) -> int:
+        """An experiment whose replica has died: claimed, and nobody renews it."""
+        async with runner_at(path) as dead:
+            row = await dead.store.create(experiment.name, experiment.spec(), experiment.repetitions, "rows")
+            assert await dead.store.claim(row.id, "dead", 60.0) is not None
+            return row.id
+
+    @in_loop
+    async def test_a_new_replica_takes_up_what_a_dead_one_has_left(self, tmp_path: Path) -> None:
+        task = Watch()
+        experiment = Experiment("e", rows(5), task)
+        number = await self.abandoned(tmp_path, experiment)
+        async with make(
+            tmp_path, recover=True, restore=lambda spec: experiment, stale_after=0.01, orphan_scan=0.01
+        ) as runner:
+            await task.until(lambda: len(task.calls) == 5)
+            assert (await runner.wait(number)).complete
+
+    @in_loop
+    async def test_one_that_has_been_heard_of_meanwhile_is_left_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        task, experiment = held(3)
+        async with runner_at(tmp_path) as here, make(tmp_path, restore=lambda spec: experiment) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            await there._taking.take_up(number)
+            row = await there.store.find(number)
+            assert row is not None
+            assert (row.claimed_by, row.epoch) == (here.replica, 1)
+            task.go.set()
+            assert (await here.wait(number)).complete
+
+    @in_loop
+    async def test_what_cannot_be_loaded_is_blocked_with_the_reason_and_not_tried_again(self, tmp_path: Path) -> None:
+        tries: list[int] = []
+
+        def restore(spec: Any) -> Experiment:
+            tries.append(1)
+            raise CannotLoad("e.py:e", "credentials are missing: OPENAI_API_KEY is not set here")
+
+        number = await self.abandoned(tmp_path, Experiment("e", rows(5), Watch()))
+        async with runner_at(tmp_path) as looking:
+            pass
+        async with make(tmp_path, restore=restore, stale_after=0.01) as runner:
+            runner._ownership._recover = runner._taking.take_up
+            await asyncio.sleep(0.02)
+            await runner._ownership.look()
+            row = await runner.store.find(number)
+            assert row is not None
+            assert (row.status, row.claimed_by) == (Status.BLOCKED, None)
+            assert row.last_error == "e.py:e: credentials are missing: OPENAI_API_KEY is not set here"
+            await runner._ownership.look()
+        assert tries == [1]
+        assert looking.replica != runner.replica
+
+    @in_loop
+    async def test_a_resume_without_the_code_says_so_and_changes_nothing(self, tmp_path: Path) -> None:
+        async with runner_at(tmp_path) as runner:
+            number = await runner.store.create("e", {"source": "gone.py:e"}, 1, "rows")
+            with pytest.raises(CannotLoad, match="no such file"):
+                await runner.resume("e")
+            row = await runner.store.find(number.id)
+        assert row is not None
+        assert row.status is Status.READY

@@ -1,0 +1,171 @@
+"""What fails in a run: how often it is tried, what is kept of it, and when it breaks the run off."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses, stored
+from tidegate.runner import Evaluator, Experiment, UnusableAnswer
+from tidegate.storage import ResultStatus, Status
+
+OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
+
+
+def Watch_as(name: str) -> Evaluator:
+    return Evaluator(Watch(), name=name)
+
+
+class TestFailures:
+    @in_loop
+    async def test_what_may_pass_has_three_attempts_and_then_leaves_a_row_that_says_why(self, tmp_path: Path) -> None:
+        calls: list[int] = []
+
+        async def answer(row: Any) -> str:
+            calls.append(row["n"])
+            if row["n"] == 1 or calls.count(row["n"]) < 3:
+                raise ConnectionError("reset")
+            return "at last"
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(3), answer))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert [(run.status, run.attempts, run.error_kind) for run in runs] == [
+            (OK, 3, None),
+            (ERROR, 3, "outage"),
+            (OK, 3, None),
+        ]
+        assert str(runs[1].error).startswith("ConnectionError: reset (test_failing.py:")
+        assert not summary.complete
+
+    @in_loop
+    async def test_what_another_attempt_cannot_mend_fails_at_once(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> str:
+            raise KeyError("question")
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(2), answer))
+            runs = await stored(runner.store, summary.experiment.id)
+            lines = await runner.store.logs(summary.experiment.id)
+        assert [(run.status, run.attempts, run.error_kind) for run in runs] == [(ERROR, 1, "KeyError")] * 2
+        assert sum(line.detail["type"] == "failure" for line in lines) == 2
+
+    @in_loop
+    async def test_five_failures_of_one_kind_stop_the_run_with_the_reason(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> str:
+            raise Refused(401)
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(50), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {ERROR: 5}
+        assert summary.status is Status.ERROR
+        assert str(summary.last_error).startswith("5 consecutive failures of task (auth): Refused: status 401 (")
+
+    @in_loop
+    async def test_an_evaluator_has_a_guard_of_its_own_and_its_failure_is_no_score(self, tmp_path: Path) -> None:
+        async def bad(row: Any, output: Any) -> float:
+            raise ValueError("no number in the judge's answer")
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(50), Watch(), [Watch_as("good"), bad]))
+        assert summary.status is Status.ERROR
+        assert (summary.last_error or "").startswith("5 consecutive failures of bad (ValueError)")
+        bad_score = next(score for score in summary.scores if score.evaluator == "bad")
+        assert (bad_score.ok, bad_score.failed, bad_score.mean) == (0, 5, None)
+
+    @in_loop
+    async def test_an_unlucky_answer_of_a_judge_is_asked_for_again(self, tmp_path: Path) -> None:
+        asked: Counter[int] = Counter()
+
+        async def judge(row: Any, output: Any) -> float:
+            asked[row["n"]] += 1
+            if asked[row["n"]] < 3:
+                raise UnusableAnswer("the judge's answer is not one number: 'well…'")
+            return 1.0
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(20), Watch(), [judge]))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert summary.complete
+        assert {run.annotations[0][1].score for run in runs} == {1.0}
+        assert set(asked.values()) == {3}
+
+    @in_loop
+    async def test_a_judge_whose_answers_can_never_be_used_stops_the_run_with_the_reason(self, tmp_path: Path) -> None:
+        asked: Counter[int] = Counter()
+
+        async def judge(row: Any, output: Any) -> float:
+            asked[row["n"]] += 1
+            raise UnusableAnswer("not one number: 'well…'")
+
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(50), Watch(), [judge]))
+        assert summary.status is Status.ERROR
+        assert (summary.last_error or "").startswith("5 consecutive failures of judge (UnusableAnswer):")
+        assert "not one number: 'well…'" in (summary.last_error or "")
+        assert sorted(asked.values())[-5:] == [3] * 5
+        assert next(score for score in summary.scores).mean is None
+
+    @in_loop
+    async def test_what_may_pass_never_stops_a_run_however_often_it_happens(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> str:
+            raise ConnectionError("reset")
+
+        async with runner_at(tmp_path, max_concurrency=1, attempts=2) as runner:
+            summary = await runner.run(Experiment("e", rows(12), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {ERROR: 12}
+        assert summary.status is Status.COMPLETED
+
+    @in_loop
+    async def test_an_output_that_an_evaluator_did_not_declare_is_an_error_for_all_its_outputs(
+        self, tmp_path: Path
+    ) -> None:
+        async def judge(row: Any, output: Any) -> Any:
+            return {"style": 1.0, "tone": 0.5}
+
+        judging = Evaluator(judge, outputs=("style", "facts"))
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(1), Watch(), [judging]))
+            (run,) = await stored(runner.store, summary.experiment.id)
+        assert {each.output: (each.status, each.score, each.error_kind) for _, each in run.annotations} == {
+            "style": (ERROR, None, "no_judgement"),
+            "facts": (ERROR, None, "no_judgement"),
+        }
+        assert "unknown output 'tone'" in str(run.annotations[0][1].error)
+        assert not summary.complete
+
+    @in_loop
+    async def test_an_answer_that_is_not_json_is_a_failure_that_says_so(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> Any:
+            return object()
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(1), answer))
+            (run,) = await stored(runner.store, summary.experiment.id)
+        assert (run.status, run.error_kind) == (ERROR, "not_json")
+
+    @in_loop
+    async def test_no_evaluation_is_made_of_a_task_that_failed(self, tmp_path: Path) -> None:
+        judge = Watch()
+
+        async def answer(row: Any) -> Any:
+            if row["n"] == 1:
+                raise KeyError
+            return 1
+
+        async with runner_at(tmp_path) as runner:
+            await runner.run(Experiment("e", rows(3), answer, [Evaluator(judge, name="judge")]))
+        assert sorted(judge.calls) == [0, 2]
+
+    @in_loop
+    async def test_errors_are_kept_without_secrets(self, tmp_path: Path) -> None:
+        async def answer(row: Any) -> Any:
+            raise ValueError("Incorrect API key provided: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(9), answer))
+        assert "sk…" in (summary.last_error or "")
+        kept = b"".join([path.read_bytes() for path in tmp_path.glob("runs.db*")])  # noqa: ASYNC240
+        assert b"Incorrect API key" in kept
+        assert b"abcdefghijkl" not in kept
