@@ -49,6 +49,12 @@ class Dispatcher:
             self._poked = True
             self._loop.call_soon(self._look)
 
+    def roomy(self) -> None:
+        """The writer takes results again: looks again, and whoever has not gone on to feed itself does."""
+        for running in self.running.values():
+            running.look_for_more()
+        self.poke()
+
     def stop(self) -> None:
         """Dispatches nothing more."""
         self.stopped = True

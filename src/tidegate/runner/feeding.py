@@ -51,7 +51,7 @@ class Feeder:
         if books.tasks_exhausted or self._dry or running.phase is not Phase.LIVE or not running.workload.runs_low(TASK):
             return
         if not running.floor.writer.room:
-            # Rows that are invalid become results at once. When these are durable, the run looks around again.
+            # Rows that are invalid become results at once. When there is room again, every run looks for more.
             return
         complete = self._complete
         limit = max(1, running.workload.room(TASK))

@@ -45,7 +45,8 @@ class Lives:
         """Waits for the end of a run that is here; at once where there is none."""
         life = self.tasks.get(number)
         if life is not None:
-            await asyncio.shield(life)
+            # A shutdown may cancel it: that is no cancellation of whoever waits here.
+            await asyncio.wait({life})
 
     async def let_end(self, number: int) -> None:
         """A run that is draining ends first: one experiment runs once."""
@@ -55,24 +56,30 @@ class Lives:
 
     async def _live(self, running: Running, row: ExperimentRow) -> None:
         minded: list[Minded] = []
-        try:
-            await self._begin(running, row, minded)
-        except Exception as error:
-            logger.exception("experiment %s could not begin", row.name)
-            running.fail(error)
         status: Status | None = None
         try:
+            try:
+                await self._begin(running, row, minded)
+            except Exception as error:
+                logger.exception("experiment %s could not begin", row.name)
+                running.fail(error)
             await running.drained
             status = await self._written_end(running)
         finally:
-            running.phase = Phase.ENDED
-            grace = self._floor.settings.cancel_grace
-            for each in minded:
-                await each.stop(grace)
-            self.running.pop(row.id, None)
-            self.tasks.pop(row.id, None)
-            await within(grace, running.experiment.aclose(), f"experiment {row.name}: closing what it held")
-            await self._told_end(running, status)
+            try:
+                await self._close(running, row, minded, status)
+            finally:
+                # Until now the next run of it waits: what is closed and whose streams end is this one's.
+                self.running.pop(row.id, None)
+                self.tasks.pop(row.id, None)
+
+    async def _close(self, running: Running, row: ExperimentRow, minded: list[Minded], status: Status | None) -> None:
+        running.phase = Phase.ENDED
+        grace = self._floor.settings.cancel_grace
+        for each in minded:
+            await each.stop(grace)
+        await within(grace, running.experiment.aclose(), f"experiment {row.name}: closing what it held")
+        await self._told_end(running, status)
 
     async def _begin(self, running: Running, row: ExperimentRow, minded: list[Minded]) -> None:
         loop, name = self._floor.loop, row.name

@@ -255,11 +255,17 @@ class Running:
         self.books.unwritten += 1
         self.floor.writer.put(self, item, result)
 
+    def look_for_more(self) -> None:
+        """Whether the store may have what memory lacks: then a page is wanted."""
+        if self.phase is Phase.LIVE and (
+            self.books.owes or (self.workload.runs_low(TASK) and not self.books.tasks_exhausted)
+        ):
+            self.wanted.set()
+
     def look_around(self) -> None:
         """After something became durable: whether more is wanted, how far it is, whether that was all."""
+        self.look_for_more()
         if self.phase is Phase.LIVE:
-            if self.books.owes or (self.workload.runs_low(TASK) and not self.books.tasks_exhausted):
-                self.wanted.set()
             if self.books.settled:
                 self.drain(Status.COMPLETED, None)
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Mapping
 
 from tidegate.default import registry as default_registry
 from tidegate.errors import UnknownExperiment
@@ -21,6 +22,7 @@ from tidegate.runner.progress import Progress, progress
 from tidegate.runner.reading import missing
 from tidegate.runner.replica import named
 from tidegate.runner.roster import Roster
+from tidegate.runner.running import Running
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.subscribers import Hub, Subscription
 from tidegate.runner.summary import Summary
@@ -85,7 +87,9 @@ class ExperimentRunner:
         """Starts or goes on with an experiment; returns its number as soon as it is claimed.
 
         What is durable is kept; what failed or was parked is tried again. Raises `CannotRead` where its file is
-        missing, `ClaimedElsewhere` where another replica runs it, and `CoolingDown` just after a user's stop.
+        missing, `ClaimedElsewhere` where another replica runs it, and `CoolingDown` just after a user's stop. Where a
+        claim is stale soon unless it is renewed, that is waited for: `stale_after` seconds at the most. Who is
+        cancelled meanwhile has claimed nothing.
         """
         await self.open()
         known = await self.store.find(experiment.name)
@@ -123,7 +127,7 @@ class ExperimentRunner:
 
         Does nothing where it does not run here.
         """
-        running = self._dispatcher.running.get(number)
+        running = self._running.get(number)
         if running is not None:
             running.drain(Status.STOPPED, None)
 
@@ -136,14 +140,19 @@ class ExperimentRunner:
 
     def progress(self, name_or_id: str | int) -> Progress | None:
         """How far an experiment is that runs here; None for any other."""
-        for number, running in self._dispatcher.running.items():
+        for number, running in self._running.items():
             if name_or_id in (number, running.experiment.name):
                 return progress(running)
         return None
 
     def subscribe(self, experiment: Experiment | str | int) -> Subscription:
-        """What happens to an experiment from now on; also before it is started, by its name. Ends with its run."""
-        return self._hub.subscribe(experiment.name if isinstance(experiment, Experiment) else experiment)
+        """What happens to an experiment from now on; also before it is started, by its name. Ends with its run: by the
+        number of one that does not run here, at once.
+        """
+        made = self._hub.subscribe(experiment.name if isinstance(experiment, Experiment) else experiment)
+        if isinstance(experiment, int) and experiment not in self._running:
+            made.close()
+        return made
 
     async def shutdown(self, grace: float | None = None) -> None:
         """Starts nothing more, lets what is under way finish for `grace` seconds, and keeps the claims: a restart, or
@@ -160,8 +169,13 @@ class ExperimentRunner:
 
     def hasten(self) -> None:
         """Ends the grace of whatever is finishing: what is still under way is cancelled now."""
-        for running in list(self._dispatcher.running.values()):
+        for running in list(self._running.values()):
             running.cancel()
+
+    @property
+    def _running(self) -> Mapping[int, Running]:
+        """The runs that are here; none before the database is open."""
+        return self._dispatcher.running if self._opened else {}
 
     async def _end(self, grace: float | None) -> None:
         try:
@@ -201,8 +215,9 @@ class ExperimentRunner:
         registry = self._registry if self._registry is not None else default_registry()
         roster = Roster()
         self._writer = Writer(
-            store, batch=settings.batch, batch_seconds=settings.batch_seconds, bound=settings.unwritten, roomy=poke
-        )
+            store, batch=settings.batch, batch_seconds=settings.batch_seconds, bound=settings.unwritten,
+            roomy=self._dispatcher.roomy,
+        )  # fmt: skip
         gates = Gates(registry, roster, loop, poke, random.random)
         floor = Floor(
             store, registry, settings, loop, roster, gates, self._writer, self._hub, random.random, poke,
