@@ -15,6 +15,9 @@ from tests.chaos.processes import SOURCE, Note, Scene, durable, everything, kept
 SLOTS = 20
 """The runner's own default."""
 
+BATCH = 100
+"""The same: so many answers may wait to be written when a process is killed."""
+
 
 def moments(kills: int, rows: int) -> list[tuple[int, float]]:
     """When to kill: after so many durable results and so many seconds more; the first as soon as there are tables."""
@@ -61,7 +64,9 @@ def test_a_run_that_is_killed_and_resumed_has_one_row_of_each_identity_and_asks_
         begun, ended = count(notes, "begin"), count(notes, "end")
         assert begun <= lacking, "what was durable has been asked again"
         assert (begun - ended).total() <= SLOTS, "more was under way than there are slots"
-        in_flight += begun.total() - (lacking - missing(scene, rows)).total()
+        kept_of_it = (lacking - missing(scene, rows)).total()
+        assert ended.total() - kept_of_it <= BATCH, "answers have waited for more than a batch"
+        in_flight += begun.total() - kept_of_it
     lacking, seen = missing(scene, rows), scene.lines()
     with scene.command(*words(scene)) as process:
         assert process.wait(600) == 0, scene.said()
