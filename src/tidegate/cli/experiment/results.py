@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.experiment.tables import table
+from tidegate.cli.experiment.tables import bad, table
 from tidegate.runner.summary import Summary
 from tidegate.storage import Failure, ResultStatus, Score
 
@@ -75,7 +75,7 @@ def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
         mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
-        made.add_row(Text(each.title), mean, str(each.scored), _bad(each.failed), Text(_labels(each)))
+        made.add_row(Text(each.title), mean, str(each.scored), bad(each.failed), Text(_labels(each)))
     return made
 
 
@@ -84,7 +84,7 @@ def _failures(failures: Sequence[Failure]) -> Table:
     for each in failures:
         stage = each.evaluator or "task"
         example = " ".join((each.example or "").split())
-        made.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), _bad(each.count), Text(example))
+        made.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), bad(each.count), Text(example))
     return made
 
 
@@ -92,7 +92,3 @@ def _labels(score: Score) -> str:
     most = sorted(score.labels.items(), key=lambda each: (-each[1], each[0]))
     shown = [f"{label} {count}" for label, count in most[:MOST_LABELS]]
     return ", ".join(shown + (["…"] if len(most) > MOST_LABELS else []))
-
-
-def _bad(number: int) -> str:
-    return f"[red]{number}[/red]" if number else "0"
