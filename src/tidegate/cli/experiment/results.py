@@ -46,28 +46,30 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
             name: {status.value: counts.get(status, 0) for status in ResultStatus}
             for name, counts in summary.counts.annotations.items()
         },
-        "scores": [
-            {
-                "evaluator": each.evaluator,
-                "output": each.output,
-                "n": each.scored,
-                "mean": each.mean,
-                "ok": each.ok,
-                "failed": each.failed,
-                "labels": dict(each.labels),
-            }
-            for each in summary.scores
-        ],
-        "failures": [
-            {
-                "stage": each.evaluator or "task",
-                "status": each.status.value,
-                "kind": each.kind,
-                "count": each.count,
-                "example": each.example,
-            }
-            for each in failures
-        ],
+        "scores": [_score_facts(each) for each in summary.scores],
+        "failures": [_failure_facts(each) for each in failures],
+    }
+
+
+def _score_facts(score: Score) -> dict[str, Any]:
+    return {
+        "evaluator": score.evaluator,
+        "output": score.output,
+        "n": score.scored,
+        "mean": score.mean,
+        "ok": score.ok,
+        "failed": score.failed,
+        "labels": dict(score.labels),
+    }
+
+
+def _failure_facts(failure: Failure) -> dict[str, Any]:
+    return {
+        "stage": failure.evaluator or "task",
+        "status": failure.status.value,
+        "kind": failure.kind,
+        "count": failure.count,
+        "example": failure.example,
     }
 
 
