@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from enum import Enum
+from typing import get_args, get_type_hints
 
 import tidegate
+from tidegate import runner
 
 FORBIDDEN = (
     "openai",
@@ -43,6 +46,17 @@ for found in pkgutil.walk_packages(tidegate.__path__, "tidegate."):
 print(all(callable(getattr(tidegate, name)) for name in tidegate.__all__ if name != "__version__"))
 """
     assert run(code) == "True"
+
+
+def test_whatever_a_runner_tells_or_answers_has_a_public_name() -> None:
+    events = get_args(runner.Event)
+    fields = [each for event in events for each in get_type_hints(event).values()]
+    asked = (runner.ExperimentRunner.stop, runner.ExperimentRunner.resume, runner.Summary.status.fget)
+    answers = [get_type_hints(each)["return"] for each in asked]
+    named = {*events, *(each for each in (*fields, *answers) if isinstance(each, type) and issubclass(each, Enum))}
+    assert {each.__name__ for each in named} >= {"RunResult", "AnnotationResult", "Status", "ResultStatus", "Toggle"}
+    assert [each for each in named if getattr(runner, each.__name__, None) is not each] == []
+    assert [each for each in named if each.__name__ not in runner.__all__] == []
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

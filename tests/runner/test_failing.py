@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses, stored
 from tidegate.runner import Evaluator, Experiment, UnusableAnswer
 from tidegate.storage import ResultStatus, Status
@@ -134,6 +136,19 @@ class TestFailures:
         }
         assert "unknown output 'tone'" in str(run.annotations[0][1].error)
         assert not summary.complete
+
+    @pytest.mark.parametrize("returned", [None, {"tone": 0.5}])
+    @in_loop
+    async def test_what_is_no_judgement_is_an_error_at_once(self, tmp_path: Path, returned: Any) -> None:
+        asked: list[int] = []
+
+        async def judge(row: Any, output: Any) -> Any:
+            asked.append(row["n"])
+            return returned
+
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(Experiment("e", rows(3), Watch(), [Evaluator(judge, outputs=["style"])]))
+        assert (sorted(asked), summary.unjudged) == ([0, 1, 2], 3)
 
     @in_loop
     async def test_an_answer_that_is_not_json_is_a_failure_that_says_so(self, tmp_path: Path) -> None:

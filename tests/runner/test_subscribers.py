@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.runner.scene import Watch, in_loop, rows, runner_at
+from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
 from tidegate.runner import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
 from tidegate.runner.subscribers import Hub
 from tidegate.storage import AnnotationResult, RunResult, Status
@@ -105,6 +105,19 @@ class TestRuns:
             stream = runner.subscribe("e")
             await runner.run(Experiment("e", rows(1), answer))
             assert Chunk(0, 1, 1, "from a thread") in await drained(stream)
+
+    @in_loop
+    async def test_a_plain_generator_streams_what_it_yields_and_answers_with_it(self, tmp_path: Path) -> None:
+        def answer(row: Any) -> Any:
+            yield "so far"
+            yield {"n": row["n"]}
+
+        async with runner_at(tmp_path) as runner:
+            stream = runner.subscribe("e")
+            summary = await runner.run(Experiment("e", rows(1), answer))
+            assert [run.output for run in await stored(runner.store, summary.experiment.id)] == [["so far", {"n": 0}]]
+            events = await drained(stream)
+        assert [each.chunk for each in events if isinstance(each, Chunk)] == ["so far", {"n": 0}]
 
     @in_loop
     async def test_an_answer_that_begins_anew_says_so(self, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_an_answer_that_cannot_be_used_may_be_mended_by_another_one(outcome: Out
     [
         (WithStatus(429, {"retry-after": "7"}), Ruling.CAPACITY, "rate"),
         (WithStatus(529), Ruling.CAPACITY, "overload"),
-        (WithStatus(503), Ruling.TRANSIENT, "status 503"),
+        *((WithStatus(each), Ruling.TRANSIENT, f"status {each}") for each in (408, 409, 425, 500, 502, 503, 504, 599)),
         (WithStatus(401), Ruling.PERMANENT, "auth"),
         (WithStatus(402), Ruling.PERMANENT, "money"),
         (WithStatus(400), Ruling.PERMANENT, "status 400"),

@@ -16,20 +16,26 @@ from tidegate.runner.service import ExperimentRunner
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.subscribers import Chunk, Event, Retrying, StateChanged, Subscription
 from tidegate.runner.summary import Summary
+from tidegate.storage import AnnotationResult, ResultStatus, RunResult, Status, Toggle
 
 __all__ = [
+    "AnnotationResult",
     "Chunk",
     "Evaluator",
     "Event",
     "Experiment",
     "ExperimentRunner",
     "Progress",
+    "ResultStatus",
     "Retrying",
+    "RunResult",
     "RunnerSettings",
     "StageProgress",
     "StateChanged",
+    "Status",
     "Subscription",
     "Summary",
+    "Toggle",
     "UnusableAnswer",
     "Wait",
     "emit",

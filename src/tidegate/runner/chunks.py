@@ -1,4 +1,4 @@
-"""How a task tells of its answer while it is being written: `emit`, or an asynchronous generator."""
+"""How a task tells of its answer while it is being written: `emit`, or a generator."""
 
 from __future__ import annotations
 

@@ -50,10 +50,10 @@ class Evaluator:
 class Experiment:
     """A dataset, a task that answers its rows, and evaluators that judge the answers; each row so many `repetitions`.
 
-    `task(row)` is any callable: a coroutine function, an asynchronous generator (what it yields is streamed to
-    subscribers), or a synchronous function, which runs in a thread. `max_concurrency` caps this experiment's share of
-    the runner's slots; timeouts are in seconds. `credentials` names the environment variables without which it cannot
-    run: a replica that recovers it and lacks one says so instead of trying. `source` says where the experiment is to be
+    `task(row)` is any callable: a coroutine function, a synchronous function, which runs in a thread, or a generator of
+    either kind (what it yields is streamed to subscribers). `max_concurrency` caps this experiment's share of the
+    runner's slots; timeouts are in seconds. `credentials` names the environment variables without which it cannot run:
+    a replica that recovers it and lacks one says so instead of trying. `source` says where the experiment is to be
     found again, `file.py:attribute` or `module:attribute`; `load` sets it.
     """
 

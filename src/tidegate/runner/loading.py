@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,10 +45,9 @@ def load(source: str) -> Experiment:
 
 def restored(spec: Mapping[str, Any]) -> Experiment:
     """The experiment that a stored spec tells of; raises `CannotLoad` where its code or a credential is not here."""
-    lacking = [name for name in spec.get("credentials") or () if not os.environ.get(str(name))]
     source = spec.get("source")
-    if lacking:
-        raise CannotLoad(str(source), f"credentials are missing: {', '.join(map(str, lacking))} is not set here")
+    if reason := lacking(spec.get("credentials") or ()):
+        raise CannotLoad(str(source), reason)
     if spec.get("declared") is not None:
         return _declared(str(source), spec["declared"])
     if not source:
@@ -59,6 +58,12 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
     if found.name != spec.get("name", found.name):
         raise CannotLoad(str(source), f"the experiment there is called {found.name!r} now")
     return found
+
+
+def lacking(credentials: Iterable[object]) -> str:
+    """Which of the environment variables that an experiment names are not set here, in words; empty where all are."""
+    names = [str(name) for name in credentials if not os.environ.get(str(name))]
+    return f"credentials are missing: {', '.join(names)} is not set here" if names else ""
 
 
 def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experiment:

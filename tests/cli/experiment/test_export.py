@@ -103,6 +103,34 @@ def test_parquet_has_the_same_table_with_types(mixed: Place) -> None:
     assert abs((datetime.now(UTC) - finished).total_seconds()) < 86_400
 
 
+ALIKE = """
+from tidegate.runner import Evaluator, Experiment
+
+
+def judge(row, output):
+    return {"tone": 1, "tone#2": 2}
+
+
+def other(row, output):
+    return 3
+
+
+experiment = Experiment("alike", [{"n": 1}], lambda row: "", [Evaluator(other, name="judge.tone"), judge])
+"""
+
+
+def test_outputs_that_would_be_called_alike_have_columns_of_their_own(place: Place) -> None:
+    place.write("my_eval.py", ALIKE)
+    assert place.run("run", "my_eval.py").code == 0
+    (only,) = csv.DictReader(place.run("export", "alike", "--format", "csv").out.splitlines())
+    assert place.run("export", "alike", "--output", "out.parquet").code == 0
+    (same,) = pyarrow.parquet.read_table(place.path / "out.parquet").to_pylist()
+    for row in (only, same):
+        scores = {name: float(value) for name, value in row.items() if name.endswith(".score")}
+        assert scores == {"judge.tone.score": 1.0, "judge.tone#2.score": 2.0, "judge.tone#3.score": 3.0}
+        assert len(row) == 10 + 3 * 4
+
+
 def test_what_the_file_is_called_says_its_format(mixed: Place) -> None:
     for name in ("out.jsonl", "out.csv", "out.parquet"):
         assert mixed.run("export", "mixed", "--output", name).code == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegate import errors, runner
 from tidegate.runner import Experiment
 from tidegate.runner.declared import from_file
 from tidegate.runner.declared.declaration import declared
@@ -40,6 +41,16 @@ def test_the_code_of_the_page_is_an_experiment(monkeypatch: pytest.MonkeyPatch) 
     names: dict[str, object] = {}
     exec(block("python"), names)
     assert isinstance(names["experiment"], Experiment)
+
+
+def test_the_names_in_the_prose_of_the_page_can_be_imported() -> None:
+    prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
+    names = re.findall(r"`(?:tidegate\.errors\.)?([A-Z][a-z]\w*(?:\.[A-Z]+)?)[(`]", prose)
+    assert {"Experiment", "Toggle.COOLING"} <= set(names)
+    for name in names:
+        whose, _, member = name.partition(".")
+        found = getattr(runner, whose, None) or getattr(errors, whose)
+        assert not member or member in found.__members__
 
 
 def test_the_yaml_of_the_examples_is_an_experiment() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import typer
 
 from tidegate.cli.complaints import stop
@@ -13,12 +11,6 @@ from tidegate.errors import CannotLoad
 from tidegate.runner import Experiment, RunnerSettings
 from tidegate.runner.replica import gone, named
 from tidegate.storage import ExperimentRow, Status, Store
-
-
-def lacking(experiment: Experiment) -> str:
-    """Which of the credentials that an experiment names are not set here, in words; empty where all are."""
-    names = [name for name in experiment.credentials if not os.environ.get(name)]
-    return f"credentials are missing: {', '.join(names)} is not set here" if names else ""
 
 
 async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:

@@ -6,12 +6,14 @@ import asyncio
 import os
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import tidegate
 from tidegate.cli.experiment import earlier, results
-from tidegate.cli.experiment.blocking import block, block_new, lacking
+from tidegate.cli.experiment.blocking import block, block_new
 from tidegate.cli.experiment.codes import Code, code_of
+from tidegate.cli.experiment.cooling import once_cooled
 from tidegate.cli.experiment.database import existing, found
 from tidegate.cli.experiment.hints import command
 from tidegate.cli.experiment.progress import LOOK_EVERY, Display, waits
@@ -21,25 +23,21 @@ from tidegate.cli.experiment.tables import printer
 from tidegate.cli.experiment.tally import Tally
 from tidegate.cli.experiment.trouble import Trouble
 from tidegate.cli.run_lines import clock
-from tidegate.errors import CannotLoad, CoolingDown
+from tidegate.errors import CannotLoad
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
-from tidegate.runner.loading import restored
+from tidegate.runner.loading import lacking, restored
 from tidegate.runner.summary import Summary
 from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status
-from tidegate.storage.claims import COOL_DOWN
 
 BEHIND = 500
 """Results at which it is said that the database is slow or away: half of what a runner holds for it."""
-
-AGAIN = 0.5
-"""Seconds between two tries while a cool-down lasts."""
 
 
 def run_source(source: str, url: str, max_concurrency: int | None) -> int:
     """Runs the experiment at `source`; returns the exit code."""
     _govern()
     experiment = load(source)
-    if reason := lacking(experiment):
+    if reason := lacking(experiment.credentials):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
     return asyncio.run(_conducted(experiment, url, max_concurrency, again=False))
 
@@ -117,19 +115,8 @@ class Conducting:
 
     async def _started(self) -> int:
         """The experiment's number once it is claimed; a cool-down is waited out."""
-        runner, experiment = self._runner, self._experiment
-        patience = COOL_DOWN + 1.0
-        while True:
-            try:
-                return await runner.start(experiment)
-            except CoolingDown:
-                if patience <= 0.0:
-                    raise
-                if patience > COOL_DOWN:
-                    said = f"was stopped or resumed a moment ago: it goes on in {COOL_DOWN:.0f} s at the most"
-                    self._display.say(f"{experiment.name} {said}")
-            await asyncio.sleep(AGAIN)
-            patience -= AGAIN
+        what = f"{self._experiment.name} was stopped or resumed a moment ago: it goes on"
+        return await once_cooled(partial(self._runner.start, self._experiment), self._display.say, what)
 
     def _look(self) -> None:
         seen = self._runner.progress(self._number)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import IO, Any, NamedTuple, Protocol
 
@@ -22,26 +23,33 @@ ROWS = 10_000
 
 
 class Output(NamedTuple):
-    """One output of one evaluator, and what its columns are called by."""
+    """One output of one evaluator."""
 
     evaluator: str
     output: str
 
-    @property
-    def prefix(self) -> str:
-        """The evaluator's name, and the output's where it has one of its own."""
-        return self.evaluator if self.output == self.evaluator else f"{self.evaluator}.{self.output}"
+
+def columns(scores: Sequence[Score]) -> dict[Output, str]:
+    """The outputs that an experiment has by now, in their order, each with what its columns are called by.
+
+    No two are called the same: the second `a.b` (an output `b` of `a`, an evaluator `a.b`) is `a.b#2`.
+    """
+    called: dict[str, Output] = {}
+    for each in scores:
+        name = next(name for name in _names(each.title) if name not in called)
+        called[name] = Output(each.evaluator, each.output)
+    return {output: name for name, output in called.items()}
 
 
-def columns(scores: Sequence[Score]) -> list[Output]:
-    """The outputs that an experiment has by now, in their order."""
-    return [Output(each.evaluator, each.output) for each in scores]
+def _names(title: str) -> Iterator[str]:
+    yield title
+    yield from (f"{title}#{number}" for number in itertools.count(2))
 
 
 class Writer(Protocol):
     """Writes runs in one format into a binary file that somebody else closes."""
 
-    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None: ...
+    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None: ...
 
     def write(self, runs: Sequence[StoredRun]) -> None:
         """Writes a page."""
@@ -56,7 +64,7 @@ class Writer(Protocol):
 class Jsonl:
     """A JSON object a line, with the row and every judgement as they are."""
 
-    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None:
+    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
         self._file = file
 
     def write(self, runs: Sequence[StoredRun]) -> None:
@@ -75,7 +83,7 @@ class Jsonl:
 class Csv:
     """A table with a header; rows, and whatever is no text and no number, are JSON in their cells."""
 
-    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None:
+    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
         self._outputs = outputs
         self._text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="", write_through=True)
         self._csv = csv.writer(self._text)
@@ -98,7 +106,7 @@ class Csv:
 class Parquet:
     """The same table with types, compressed, by pyarrow."""
 
-    def __init__(self, file: IO[bytes], outputs: Sequence[Output]) -> None:
+    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
         if find_spec("pyarrow") is None:
             raise ConfigurationError(
                 "format", "parquet", "it needs pyarrow (pip install pyarrow); jsonl and csv do not"
@@ -165,11 +173,11 @@ def _evaluations(run: StoredRun) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _header(outputs: Sequence[Output]) -> list[str]:
-    return [*FIXED, *(f"{each.prefix}.{part}" for each in outputs for part in PARTS)]
+def _header(outputs: Mapping[Output, str]) -> list[str]:
+    return [*FIXED, *(f"{name}.{part}" for name in outputs.values() for part in PARTS)]
 
 
-def _cells(run: StoredRun, outputs: Sequence[Output]) -> list[Any]:
+def _cells(run: StoredRun, outputs: Iterable[Output]) -> list[Any]:
     cells = _fixed(run)
     cells["row"] = _cell(run.row)
     cells["output"] = _cell(run.output)

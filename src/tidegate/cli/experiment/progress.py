@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.experiment.tables import bad
 from tidegate.cli.experiment.tally import Pace, Tally
 from tidegate.cli.run_lines import clock
 from tidegate.core.snapshot import RegistrySnapshot
@@ -103,7 +104,7 @@ class Board(NamedTuple):
         tally, bars = self.tally, room >= LEAST_BAR
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
         # What is told of everything is told once, beside the tasks.
-        more = {"failed": _bad(tally.failed), "parked": str(tally.parked), "ETA": self._eta}
+        more = {"failed": bad(tally.failed), "parked": str(tally.parked), "ETA": self._eta}
         if not bars and not tally.parked:
             del more["parked"]
         for column in ("", *([""] if bars else []), "", *more):
@@ -190,10 +191,6 @@ class Display:
 def _bar(pace: Pace, width: int) -> ProgressBar:
     total, done = max(1, pace.total), min(pace.done, pace.total)
     return ProgressBar(total=total, completed=done, width=width, complete_style="cyan", finished_style="green")
-
-
-def _bad(number: int) -> str:
-    return f"[red]{number}[/red]" if number else "0"
 
 
 def _part(pace: Pace) -> str:

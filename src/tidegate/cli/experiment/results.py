@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.experiment.tables import table
+from tidegate.cli.experiment.tables import bad, table
 from tidegate.runner.summary import Summary
 from tidegate.storage import Failure, ResultStatus, Score
 
@@ -46,28 +46,30 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
             name: {status.value: counts.get(status, 0) for status in ResultStatus}
             for name, counts in summary.counts.annotations.items()
         },
-        "scores": [
-            {
-                "evaluator": each.evaluator,
-                "output": each.output,
-                "n": each.scored,
-                "mean": each.mean,
-                "ok": each.ok,
-                "failed": each.failed,
-                "labels": dict(each.labels),
-            }
-            for each in summary.scores
-        ],
-        "failures": [
-            {
-                "stage": each.evaluator or "task",
-                "status": each.status.value,
-                "kind": each.kind,
-                "count": each.count,
-                "example": each.example,
-            }
-            for each in failures
-        ],
+        "scores": [_score_facts(each) for each in summary.scores],
+        "failures": [_failure_facts(each) for each in failures],
+    }
+
+
+def _score_facts(score: Score) -> dict[str, Any]:
+    return {
+        "evaluator": score.evaluator,
+        "output": score.output,
+        "n": score.scored,
+        "mean": score.mean,
+        "ok": score.ok,
+        "failed": score.failed,
+        "labels": dict(score.labels),
+    }
+
+
+def _failure_facts(failure: Failure) -> dict[str, Any]:
+    return {
+        "stage": failure.evaluator or "task",
+        "status": failure.status.value,
+        "kind": failure.kind,
+        "count": failure.count,
+        "example": failure.example,
     }
 
 
@@ -75,7 +77,7 @@ def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
         mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
-        made.add_row(Text(each.title), mean, str(each.scored), _bad(each.failed), Text(_labels(each)))
+        made.add_row(Text(each.title), mean, str(each.scored), bad(each.failed), Text(_labels(each)))
     return made
 
 
@@ -84,7 +86,7 @@ def _failures(failures: Sequence[Failure]) -> Table:
     for each in failures:
         stage = each.evaluator or "task"
         example = " ".join((each.example or "").split())
-        made.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), _bad(each.count), Text(example))
+        made.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), bad(each.count), Text(example))
     return made
 
 
@@ -92,7 +94,3 @@ def _labels(score: Score) -> str:
     most = sorted(score.labels.items(), key=lambda each: (-each[1], each[0]))
     shown = [f"{label} {count}" for label, count in most[:MOST_LABELS]]
     return ", ".join(shown + (["…"] if len(most) > MOST_LABELS else []))
-
-
-def _bad(number: int) -> str:
-    return f"[red]{number}[/red]" if number else "0"

@@ -42,3 +42,8 @@ def table(*names: str, right: Collection[str] = (), cut: Collection[str] = ()) -
             name, justify="right" if name in right else "left", no_wrap=whole, overflow="ellipsis" if whole else "fold"
         )
     return made
+
+
+def bad(number: int) -> str:
+    """How many went wrong, in rich's markup: red, unless nothing did."""
+    return f"[red]{number}[/red]" if number else "0"
