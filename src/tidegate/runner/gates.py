@@ -4,6 +4,7 @@ Theory of operation. A gate is asked when its turn has come. A key that says no 
 costs nothing, and is opened again by whichever comes first: the instant that the key named, or the registry's word that
 something happened there. Nothing is asked in between. A stage whose key is not known yet sends one item ahead, which
 waits inside its call, and closes its own gate behind it; the gate opens when the key is known, or the item has ended.
+A key's gate is there while a run stands behind it, or while it knows of a day that is over, which the key does not.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Closed(NamedTuple):
 
 
 class _Gate:
-    __slots__ = ("closed", "closed_at", "firm", "known", "refusals", "timer", "total", "wake")
+    __slots__ = ("closed", "closed_at", "firm", "keepers", "known", "refusals", "timer", "total", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -53,7 +54,7 @@ class _Gate:
         self.closed_at = 0.0
         self.known = self.firm = False
         self.total = 0.0
-        self.refusals = 0
+        self.refusals = self.keepers = 0
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -74,6 +75,17 @@ class Gates:
         self._opened = opened
         self._draw = draw
         self._gates: dict[Hashable, _Gate] = {}
+
+    def keep(self, name: Key) -> None:
+        """A run stands behind a key, or has stood there: it remembers how long that was closed, until it lets go."""
+        self._gate(name).keepers += 1
+
+    def let_go(self, name: Key) -> None:
+        """That run has ended."""
+        gate = self._gates[name]
+        gate.keepers -= 1
+        if not gate.keepers and not gate.firm:
+            self._drop(name, gate)
 
     def ask(self, name: Hashable, cost: Cost | None) -> Permit | bool:
         """A permit, or True where none is needed; False where the gate is closed, which the roster knows then."""
@@ -134,12 +146,16 @@ class Gates:
         gate.closed, gate.firm = None, False
         self._roster.open(name)
         self._opened()
+        if isinstance(name, Key) and not gate.keepers:
+            self._drop(name, gate)
 
     def remove(self, name: Own) -> None:
         """The experiment behind a gate of its own has ended."""
-        self.open(name)
-        self._gates.pop(name, None)
-        self._roster.remove(name)
+        gate = self._gates.get(name)
+        if gate is not None:
+            self._drop(name, gate)
+        else:
+            self._roster.remove(name)
 
     def closed(self, name: Hashable) -> Closed | None:
         """Why a gate is closed; None where it is open."""
@@ -167,6 +183,12 @@ class Gates:
             gate = self._gates[name] = _Gate(partial(self._woken, name))
         return gate
 
+    def _drop(self, name: Hashable, gate: _Gate) -> None:
+        if gate.timer is not None:
+            gate.timer.cancel()
+        del self._gates[name]
+        self._roster.remove(name)
+
     def _shut(self, name: Hashable, gate: _Gate, closed: Closed, known: bool) -> None:
         if gate.timer is not None:
             gate.timer.cancel()
@@ -187,5 +209,6 @@ class Gates:
             return
 
     def _ask_again(self, name: Hashable) -> None:
-        if not self._gate(name).firm:
+        gate = self._gates.get(name)
+        if gate is not None and not gate.firm:
             self.open(name)

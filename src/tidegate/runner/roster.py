@@ -97,9 +97,13 @@ class Roster:
     def open(self, gate: Hashable) -> None:
         """Whoever stands behind that gate may be asked again."""
         found = self._gates.get(gate)
-        if found is not None and found.closed:
-            found.closed = False
-            self._show(found)
+        if found is None or not found.closed:
+            return
+        if not found.heap:
+            self.remove(gate)
+            return
+        found.closed = False
+        self._show(found)
 
     def remove(self, gate: Hashable) -> None:
         """Nobody will stand behind that gate any more."""
