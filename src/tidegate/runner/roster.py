@@ -51,9 +51,6 @@ class Roster:
         self._joined = NEWEST
         self._entries = 0
 
-    def __len__(self) -> int:
-        return len(self._seats)
-
     def join(self, experiment: int) -> None:
         """A new experiment: it goes before all that have been served; of several new ones, the first."""
         self._joined += 1
