@@ -46,7 +46,7 @@ class Closed(NamedTuple):
 
 
 class _Gate:
-    __slots__ = ("closed", "closed_at", "firm", "keepers", "known", "refusals", "timer", "total", "wake")
+    __slots__ = ("closed", "closed_at", "firm", "keepers", "known", "refusals", "timer", "told", "total", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -56,6 +56,7 @@ class _Gate:
         self.total = 0.0
         self.refusals = self.keepers = 0
         self.timer: asyncio.TimerHandle | None = None
+        self.told: set[Callable[[], None]] = set()
 
 
 class Gates:
@@ -138,14 +139,11 @@ class Gates:
         gate = self._gates.get(name)
         if gate is None or gate.closed is None:
             return
-        if gate.timer is not None:
-            gate.timer.cancel()
-            gate.timer = None
-        if gate.known:
-            gate.total += self._loop.time() - gate.closed_at
-        gate.closed, gate.firm = None, False
+        self._end_closing(gate)
+        gate.closed = None
         self._roster.open(name)
         self._opened()
+        self._tell(gate)
         if isinstance(name, Key) and not gate.keepers:
             self._drop(name, gate)
 
@@ -177,6 +175,12 @@ class Gates:
             return 0.0
         return max(0.0, gate.closed.until - self._loop.time())
 
+    def tell(self, name: Hashable, told: Callable[[], None]) -> None:
+        """Has `told` called once, soon after a gate that is closed has opened or is closed for another time."""
+        gate = self._gates.get(name)
+        if gate is not None and gate.closed is not None:
+            gate.told.add(told)
+
     def _gate(self, name: Hashable) -> _Gate:
         gate = self._gates.get(name)
         if gate is None:
@@ -190,16 +194,26 @@ class Gates:
         self._roster.remove(name)
 
     def _shut(self, name: Hashable, gate: _Gate, closed: Closed, known: bool) -> None:
+        self._end_closing(gate)
+        gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
+        if closed.until < FOREVER:
+            gate.timer = self._loop.call_at(closed.until, self.open, name)
+        self._roster.close(name)
+        self._tell(gate)
+
+    def _end_closing(self, gate: _Gate) -> None:
         if gate.timer is not None:
             gate.timer.cancel()
             gate.timer = None
         if gate.closed is not None and gate.known:
             gate.total += self._loop.time() - gate.closed_at
         gate.firm = False
-        gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
-        if closed.until < FOREVER:
-            gate.timer = self._loop.call_at(closed.until, self.open, name)
-        self._roster.close(name)
+
+    def _tell(self, gate: _Gate) -> None:
+        # Soon, and not now: a gate that opens is asked first, and may be closed again.
+        for told in gate.told:
+            self._loop.call_soon(told)
+        gate.told.clear()
 
     def _woken(self, name: Hashable) -> None:
         # From any thread, also when the loop is gone: the registry outlives the runner.

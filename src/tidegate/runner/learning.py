@@ -59,6 +59,7 @@ class Learning:
         if not running.workload.has(before):
             running.floor.roster.withdraw(running.id, before)
         running.floor.gates.open(self._own(stage))
+        running.waits.nearer()
         running.offer()
 
     def _own(self, stage: Stage) -> Own:
