@@ -55,7 +55,12 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "calls": (REGISTRY, False, set()),
     "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg"}),
     "runner": (
-        {*CORE, "storage", "calls", "default", "handing", "queues", "registries", "runner"},
+        {*CORE, "storage", "calls", "default", "handing", "queues", "registries", "runner", "runner.declared"},
+        True,
+        {"pydantic"},
+    ),
+    "runner.declared": (
+        {"errors", "default", "runner", "runner.declared"},
         True,
         {"pydantic", "yaml", "openai", "anthropic", "google"},
     ),
@@ -91,7 +96,10 @@ LAZY_UPWARDS = {
 
 
 def part_of(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+    """The part that a module belongs to: a part of a part, where that has a row of its own."""
+    _, *names = module.split(".")
+    inner = ".".join(names[:2])
+    return inner if inner in LAYERS else (names[0] if names else "")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -101,7 +109,8 @@ def imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
             module = node.module or ""
-            yield from (f"tidegate.{alias.name}" for alias in node.names) if module == "tidegate" else (module,)
+            ours = module.split(".")[0] == "tidegate"
+            yield from (f"{module}.{alias.name}" for alias in node.names) if ours else (module,)
 
 
 def modules() -> Iterator[tuple[str, Path]]:

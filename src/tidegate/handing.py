@@ -75,11 +75,6 @@ class Hand:
         if permit is not None:
             self._queues.withdraw(permit)
 
-    @property
-    def spent(self) -> bool:
-        """Whether there is no permit (any more)."""
-        return self._permit is None
-
     def take(self, queues: Queues, key: Key) -> Permit | None:
         """The permit, for an attempt at `key` at these queues, once."""
         permit = self._permit

@@ -49,7 +49,7 @@ class TestFailures:
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", rows(2), answer))
             runs = await stored(runner.store, summary.experiment.id)
-            lines = await runner.store.logs(summary.experiment.id)
+            lines = await runner.store.last_logs(summary.experiment.id, 1000)
         assert [(run.status, run.attempts, run.error_kind) for run in runs] == [(ERROR, 1, "KeyError")] * 2
         assert sum(line.detail["type"] == "failure" for line in lines) == 2
 

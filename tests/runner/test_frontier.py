@@ -33,7 +33,7 @@ def test_a_row_is_done_when_its_last_item_is() -> None:
     frontier.opened(2)
     frontier.closed(2)
     frontier.closed(2)
-    assert (frontier.low_water(), len(frontier)) == (5, 0)
+    assert (frontier.low_water(), frontier._open) == (5, {})
 
 
 def test_a_row_that_opens_again_holds_the_water_again() -> None:

@@ -15,7 +15,7 @@ from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.registries import NotReady
-from tidegate.runner import Experiment
+from tidegate.runner import Evaluator, Experiment
 from tidegate.runner.gates import Gates
 from tidegate.runner.job import Job
 from tidegate.runner.roster import Roster
@@ -217,6 +217,37 @@ class TestOtherKeys:
         assert 3 <= paid[0] <= 8
 
 
+def refusal(retry_after: str) -> Refused:
+    refused = Refused(429)
+    refused.response = SimpleNamespace(status_code=429, headers={"retry-after": retry_after}, content=b"")  # type: ignore[attr-defined]
+    return refused
+
+
+class QueuesAfter(tidegate.RateLimitRegistry):
+    """After so many virtual seconds something happens at `at`: whoever asks there stands in a queue, for nobody knows
+    how long.
+    """
+
+    def __init__(self, seconds: float, at: tidegate.Key = KEY) -> None:
+        self._loop = asyncio.get_running_loop()
+        super().__init__(tidegate.Settings(), clock=self._loop.time, draw=lambda: 0.5)
+        self._seconds, self._at = seconds, at
+        self._loop.call_at(seconds, self._happens)
+        self._wake: Any = None
+
+    def try_admit(self, key: Any, cost: Any = None, *, wake: Any = None) -> Any:
+        if key != self._at:
+            return super().try_admit(key, cost, wake=wake)
+        self._wake = wake
+        if self._loop.time() >= self._seconds:
+            return NotReady(float("inf"), "queue")
+        return super().try_admit(key, cost)
+
+    def _happens(self) -> None:
+        if self._wake is not None:
+            self._wake()
+
+
 class TestDeadlines:
     @in_virtual_time
     async def test_while_a_key_is_closed_for_a_known_time_no_deadline_is_looked_at(
@@ -234,9 +265,7 @@ class TestDeadlines:
         async def call() -> int:
             if refusals[0] < 2:
                 refusals[0] += 1
-                refusal = Refused(429)
-                refusal.response = SimpleNamespace(status_code=429, headers={"retry-after": "100"}, content=b"")  # type: ignore[attr-defined]
-                raise refusal
+                raise refusal("100")
             return 1
 
         async def answer(row: Any) -> Any:
@@ -248,6 +277,52 @@ class TestDeadlines:
         assert refusals[0] == 2
         assert asyncio.get_running_loop().time() > 199.0
         assert looks[0] <= 4
+
+    @in_virtual_time
+    async def test_when_a_key_that_was_closed_for_a_known_time_opens_early_the_deadlines_are_nearer(
+        self, tmp_path: Path
+    ) -> None:
+        registry, loop = QueuesAfter(50.0), asyncio.get_running_loop()
+
+        async def call() -> int:
+            raise refusal("1000")
+
+        async def answer(row: Any) -> Any:
+            return await registry.aexecute(KEY, call if row["n"] else nothing)
+
+        async with runner_at(tmp_path, registry=registry, row_deadline=5.0, max_concurrency=1) as runner:
+            summary = await runner.run(Experiment("e", rows(2), answer))
+            assert await statuses(runner.store, summary.experiment.id) == {OK: 1, PARKED: 1}
+        # Five seconds, of which fifty do not count, less the moment between the refusal and the closing.
+        assert 54.9 <= loop.time() <= 55.1
+
+    @in_virtual_time
+    async def test_a_row_behind_a_key_that_names_no_time_is_not_held_up_by_one_behind_a_key_that_does(
+        self, tmp_path: Path
+    ) -> None:
+        registry = QueuesAfter(10.0, at=SHUT)
+
+        async def call() -> int:
+            raise refusal("1000")
+
+        async def late() -> int:
+            await asyncio.sleep(20.0)
+            raise refusal("1000")
+
+        async def answer(row: Any) -> Any:
+            return await registry.aexecute(KEY, call if row["n"] == 2 else nothing)
+
+        async def judge(row: Any, output: Any) -> Any:
+            return await registry.aexecute(SHUT, late if row["n"] == 1 else nothing)
+
+        experiment = Experiment("e", rows(3), answer, evaluators=[Evaluator(judge)])
+        async with runner_at(tmp_path, registry=registry, row_deadline=5.0) as runner:
+            number = await runner.start(experiment)
+            await asyncio.sleep(26.0)
+            assert (await runner.store.counts(number)).annotations == {"judge": {OK: 1, PARKED: 1}}
+            assert await statuses(runner.store, number) == {OK: 2}
+            runner.leave(number)
+            await runner.wait(number)
 
 
 class TestDays:

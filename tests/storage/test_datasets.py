@@ -76,7 +76,7 @@ async def test_every_experiment_is_listed_with_its_runs_the_newest_first(store: 
     assert [one.runs for one in listed] == [{}, {ResultStatus.OK: 2, ResultStatus.PARKED: 1}]
 
 
-async def test_rows_come_back_as_they_were_with_their_names_and_lines(store: Store) -> None:
+async def test_rows_come_back_as_they_were_with_their_names_and_lines(store: Store, place: Place) -> None:
     made = await store.create("capitals", {}, 1, "questions.jsonl")
     content = {"b": [1, 2.5, None, True, "é \x00 \ud800 😀"], "a": {"z": "", "y": {}}}
     await store.add_rows(
@@ -84,9 +84,10 @@ async def test_rows_come_back_as_they_were_with_their_names_and_lines(store: Sto
     )
     await store.complete_dataset(made.dataset_id)
     assert await stored(store, made.id) == [
-        PendingTask(0, 1, "first", content, line=1),
-        PendingTask(1, 1, "bad", None, invalid="no � comma", line=2),
+        PendingTask(0, 1, content, line=1),
+        PendingTask(1, 1, None, invalid="no � comma", line=2),
     ]
+    assert place.sql("SELECT name FROM tidegate_dataset_rows ORDER BY ordinal") == [("first",), ("bad",)]
     found = await store.find(made.id)
     assert found is not None
     assert (found.rows, found.complete) == (2, True)

@@ -140,7 +140,7 @@ async def test_an_eval_item_has_the_row_and_what_the_task_answered(store: Store)
     claim = await begun(store, 1)
     await store.write([run(claim, 0, output={"city": "Paris"})])
     assert await store.pending_evals(claim.experiment_id, JUDGE, after=None, limit=10, again=False) == [
-        PendingEval(0, 1, "judge", "0", {"question": "what is 0?"}, {"city": "Paris"})
+        PendingEval(0, 1, "judge", {"question": "what is 0?"}, {"city": "Paris"})
     ]
 
 

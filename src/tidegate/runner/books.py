@@ -27,9 +27,6 @@ class Books:
         self._again = [again and left_over] * evaluators
         self._failed: set[Identity] = set()
 
-    def __len__(self) -> int:
-        return len(self._live)
-
     def open(self, item: Item) -> None:
         """An item has come: from the store, or from its task's answer."""
         self._live.add(item.identity)

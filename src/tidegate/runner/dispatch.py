@@ -94,9 +94,9 @@ class Dispatcher:
         if permit is False:
             return
         try:
-            taken = running.workload.take(gate) or item
+            running.workload.take(gate)
             self._floor.roster.dispatched(running.id)
-            running.dispatch(taken, None if permit is True else permit)
+            running.dispatch(item, None if permit is True else permit)
         except BaseException:
             if isinstance(permit, Permit) and not permit.settled:
                 self._floor.registry.withdraw(permit)

@@ -18,9 +18,6 @@ class Frontier:
         self._open: dict[int, int] = {}
         self._heap: list[int] = []
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     def opened(self, ordinal: int) -> None:
         """One more item of that row is to be done."""
         count = self._open.get(ordinal)

@@ -4,6 +4,7 @@ Theory of operation. A gate is asked when its turn has come. A key that says no 
 costs nothing, and is opened again by whichever comes first: the instant that the key named, or the registry's word that
 something happened there. Nothing is asked in between. A stage whose key is not known yet sends one item ahead, which
 waits inside its call, and closes its own gate behind it; the gate opens when the key is known, or the item has ended.
+A key's gate is there while a run stands behind it, or while it knows of a day that is over, which the key does not.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Closed(NamedTuple):
 
 
 class _Gate:
-    __slots__ = ("closed", "closed_at", "firm", "known", "refusals", "timer", "total", "wake")
+    __slots__ = ("closed", "closed_at", "firm", "keepers", "known", "refusals", "timer", "told", "total", "wake")
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -53,8 +54,9 @@ class _Gate:
         self.closed_at = 0.0
         self.known = self.firm = False
         self.total = 0.0
-        self.refusals = 0
+        self.refusals = self.keepers = 0
         self.timer: asyncio.TimerHandle | None = None
+        self.told: set[Callable[[], None]] = set()
 
 
 class Gates:
@@ -74,6 +76,17 @@ class Gates:
         self._opened = opened
         self._draw = draw
         self._gates: dict[Hashable, _Gate] = {}
+
+    def keep(self, name: Key) -> None:
+        """A run stands behind a key, or has stood there: it remembers how long that was closed, until it lets go."""
+        self._gate(name).keepers += 1
+
+    def let_go(self, name: Key) -> None:
+        """That run has ended."""
+        gate = self._gates[name]
+        gate.keepers -= 1
+        if not gate.keepers and not gate.firm:
+            self._drop(name, gate)
 
     def ask(self, name: Hashable, cost: Cost | None) -> Permit | bool:
         """A permit, or True where none is needed; False where the gate is closed, which the roster knows then."""
@@ -126,20 +139,21 @@ class Gates:
         gate = self._gates.get(name)
         if gate is None or gate.closed is None:
             return
-        if gate.timer is not None:
-            gate.timer.cancel()
-            gate.timer = None
-        if gate.known:
-            gate.total += self._loop.time() - gate.closed_at
-        gate.closed, gate.firm = None, False
+        self._end_closing(gate)
+        gate.closed = None
         self._roster.open(name)
         self._opened()
+        self._tell(gate)
+        if isinstance(name, Key) and not gate.keepers:
+            self._drop(name, gate)
 
     def remove(self, name: Own) -> None:
         """The experiment behind a gate of its own has ended."""
-        self.open(name)
-        self._gates.pop(name, None)
-        self._roster.remove(name)
+        gate = self._gates.get(name)
+        if gate is not None:
+            self._drop(name, gate)
+        else:
+            self._roster.remove(name)
 
     def closed(self, name: Hashable) -> Closed | None:
         """Why a gate is closed; None where it is open."""
@@ -161,23 +175,45 @@ class Gates:
             return 0.0
         return max(0.0, gate.closed.until - self._loop.time())
 
+    def tell(self, name: Hashable, told: Callable[[], None]) -> None:
+        """Has `told` called once, soon after a gate that is closed has opened or is closed for another time."""
+        gate = self._gates.get(name)
+        if gate is not None and gate.closed is not None:
+            gate.told.add(told)
+
     def _gate(self, name: Hashable) -> _Gate:
         gate = self._gates.get(name)
         if gate is None:
             gate = self._gates[name] = _Gate(partial(self._woken, name))
         return gate
 
+    def _drop(self, name: Hashable, gate: _Gate) -> None:
+        if gate.timer is not None:
+            gate.timer.cancel()
+        del self._gates[name]
+        self._roster.remove(name)
+
     def _shut(self, name: Hashable, gate: _Gate, closed: Closed, known: bool) -> None:
+        self._end_closing(gate)
+        gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
+        if closed.until < FOREVER:
+            gate.timer = self._loop.call_at(closed.until, self.open, name)
+        self._roster.close(name)
+        self._tell(gate)
+
+    def _end_closing(self, gate: _Gate) -> None:
         if gate.timer is not None:
             gate.timer.cancel()
             gate.timer = None
         if gate.closed is not None and gate.known:
             gate.total += self._loop.time() - gate.closed_at
         gate.firm = False
-        gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
-        if closed.until < FOREVER:
-            gate.timer = self._loop.call_at(closed.until, self.open, name)
-        self._roster.close(name)
+
+    def _tell(self, gate: _Gate) -> None:
+        # Soon, and not now: a gate that opens is asked first, and may be closed again.
+        for told in gate.told:
+            self._loop.call_soon(told)
+        gate.told.clear()
 
     def _woken(self, name: Hashable) -> None:
         # From any thread, also when the loop is gone: the registry outlives the runner.
@@ -187,5 +223,6 @@ class Gates:
             return
 
     def _ask_again(self, name: Hashable) -> None:
-        if not self._gate(name).firm:
+        gate = self._gates.get(name)
+        if gate is not None and not gate.firm:
             self.open(name)

@@ -18,6 +18,7 @@ class Learning:
 
     def __init__(self, running: Running) -> None:
         self._running = running
+        self._keys: set[Key] = set()
 
     def begin(self) -> None:
         """Nothing is known: every stage stands behind a gate of its own."""
@@ -25,9 +26,13 @@ class Learning:
             self._running.workload.stand_behind(stage.index, self._own(stage))
 
     def end(self) -> None:
-        """The stages' own gates are needed no more."""
+        """The gates of the stages are needed no more, as far as this run goes."""
+        gates = self._running.floor.gates
         for stage in self._running.stages:
-            self._running.floor.gates.remove(self._own(stage))
+            gates.remove(self._own(stage))
+        for key in self._keys:
+            gates.let_go(key)
+        self._keys.clear()
 
     def dispatched(self, stage: Stage) -> None:
         """An item has been started; while the key is not known, no other follows."""
@@ -46,11 +51,15 @@ class Learning:
         running = self._running
         if not stage.habit.asked(key, cost) or not running.live:
             return
+        if key not in self._keys:
+            self._keys.add(key)
+            running.floor.gates.keep(key)
         before = running.workload.gate(stage.index)
         running.workload.stand_behind(stage.index, key)
         if not running.workload.has(before):
             running.floor.roster.withdraw(running.id, before)
         running.floor.gates.open(self._own(stage))
+        running.waits.nearer()
         running.offer()
 
     def _own(self, stage: Stage) -> Own:

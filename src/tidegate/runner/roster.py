@@ -51,9 +51,6 @@ class Roster:
         self._joined = NEWEST
         self._entries = 0
 
-    def __len__(self) -> int:
-        return len(self._seats)
-
     def join(self, experiment: int) -> None:
         """A new experiment: it goes before all that have been served; of several new ones, the first."""
         self._joined += 1
@@ -97,9 +94,13 @@ class Roster:
     def open(self, gate: Hashable) -> None:
         """Whoever stands behind that gate may be asked again."""
         found = self._gates.get(gate)
-        if found is not None and found.closed:
-            found.closed = False
-            self._show(found)
+        if found is None or not found.closed:
+            return
+        if not found.heap:
+            self.remove(gate)
+            return
+        found.closed = False
+        self._show(found)
 
     def remove(self, gate: Hashable) -> None:
         """Nobody will stand behind that gate any more."""

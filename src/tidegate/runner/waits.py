@@ -16,7 +16,7 @@ SHORTEST = 0.001
 
 
 class Waits:
-    """Two timers of a run, each set to a known instant.
+    """Two timers of a run, each set to a known instant: it may pass before anything is due, but never after.
 
     A row's deadline counts the seconds since it was first refused for want of capacity, but for those in which its key
     was closed with a reset that the provider had named: nobody waits actively for a known hour.
@@ -47,12 +47,18 @@ class Waits:
         if self._left(item, now) <= 0:
             return False
         self._refused[item] = None
-        self._set_deadline(now)
+        self._look_within(self._due_in(item, now))
         return True
 
     def over(self, item: Item) -> None:
         """It is under way again."""
         self._refused.pop(item, None)
+
+    def nearer(self) -> None:
+        """Deadlines may have come nearer: a gate opened before its time, or a stage stands behind another."""
+        if self._refused:
+            now = self._running.floor.loop.time()
+            self._look_within(min(self._due_in(item, now) for item in self._refused))
 
     def end(self) -> None:
         """Nothing waits any more."""
@@ -72,15 +78,22 @@ class Waits:
         waited = now - (item.refused_at if item.refused_at is not None else now) - max(0.0, closed)
         return floor.settings.row_deadline - waited
 
-    def _set_deadline(self, now: float) -> None:
-        if self._deadline is None and self._refused:
-            first = min(self._due_in(item, now) for item in self._refused)
-            self._deadline = self._running.floor.loop.call_later(max(SHORTEST, first), self._look)
+    def _look_within(self, seconds: float) -> None:
+        loop = self._running.floor.loop
+        at = loop.time() + max(SHORTEST, seconds)
+        if self._deadline is not None:
+            if self._deadline.when() <= at:
+                return
+            self._deadline.cancel()
+        self._deadline = loop.call_at(at, self._look)
 
     def _due_in(self, item: Item, now: float) -> float:
         # While its gate is closed with a known reset, its deadline moves away as fast as time goes.
-        gate = self._running.workload.gate(item.stage)
-        return self._left(item, now) + self._running.floor.gates.closed_until_known(gate)
+        gates, gate = self._running.floor.gates, self._running.workload.gate(item.stage)
+        closed = gates.closed_until_known(gate)
+        if closed > 0:
+            gates.tell(gate, self.nearer)
+        return self._left(item, now) + closed
 
     def _look(self) -> None:
         self._deadline = None
@@ -89,4 +102,4 @@ class Waits:
             del self._refused[item]
             if self._running.workload.remove(item):
                 self._running.park(item)
-        self._set_deadline(now)
+        self.nearer()

@@ -37,7 +37,7 @@ class Workload:
     """The queues of one experiment of so many `stages`; it decides, and does nothing.
 
     `high` is how many items of a stage are held at most, `ageing` how often a queue is passed over, and `retry_slots`
-    how many slots retries may have while anything else could go. `waiting` counts the items that are not under way.
+    how many slots retries may have while anything else could go.
     """
 
     def __init__(self, stages: int, *, high: int, ageing: int, retry_slots: int) -> None:
@@ -45,7 +45,6 @@ class Workload:
         self.low = high // 2
         self.ageing = ageing
         self.retry_slots = retry_slots
-        self.waiting = 0
         self.retries_under_way = 0
         self._gates: list[Hashable] = [None] * stages
         self._fresh = [Queue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
@@ -82,28 +81,22 @@ class Workload:
         """New items, in their order."""
         for item in items:
             self._fresh[item.stage].items.append(item)
-            self.waiting += 1
 
     def back(self, item: Item) -> None:
         """A refused item: it comes straight back, to the head."""
         queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
         queue.items.appendleft(item)
-        self.waiting += 1
 
     def delay(self, item: Item, ready_at: float) -> None:
         """An item that is to be tried again at `ready_at`, in monotonic seconds."""
         self._count += 1
         heappush(self._later, (ready_at, self._count, item))
-        self.waiting += 1
 
-    def ripen(self, now: float) -> list[int]:
-        """Moves the retries that are ready to their queues; returns their stages."""
-        stages = []
+    def ripen(self, now: float) -> None:
+        """Moves the retries that are ready to their queues."""
         while self._later and self._later[0][0] <= now:
             _, _, item = heappop(self._later)
             self._ready[item.stage].items.append(item)
-            stages.append(item.stage)
-        return stages
 
     @property
     def ripe_at(self) -> float | None:
@@ -130,7 +123,6 @@ class Workload:
                 queue.age += 1
         chosen.age = 0
         item = chosen.items.popleft()
-        self.waiting -= 1
         if item.attempts:
             self.retries_under_way += 1
         return item
@@ -145,7 +137,6 @@ class Workload:
         for queue in (self._fresh[item.stage], self._ready[item.stage]):
             if item in queue.items:
                 queue.items.remove(item)
-                self.waiting -= 1
                 return True
         return False
 
@@ -154,7 +145,6 @@ class Workload:
         for queue in self._queues:
             queue.items.clear()
         self._later.clear()
-        self.waiting = 0
 
     def depth(self, stage: int) -> int:
         """How many items of a stage are ready."""

@@ -152,6 +152,4 @@ def _experiment(row: Row[Any]) -> ExperimentRow:
         quiet=column["quiet"],
         epoch=column[execution_configs.c.epoch],
         last_error=column[execution_configs.c.last_error],
-        low_water=column[execution_configs.c.low_water],
-        task_water=column[execution_configs.c.task_water],
     )

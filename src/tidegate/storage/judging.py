@@ -55,7 +55,7 @@ async def pending_evals(
         start = max(start, extent.low_water)
         rows += await walk(connection, partial(page, _missing), start, extent, limit - len(rows))
     return [
-        PendingEval(row.ordinal, row.repetition, names[row.place], row.name, decoded(row.body), decoded(row.output))
+        PendingEval(row.ordinal, row.repetition, names[row.place], decoded(row.body), decoded(row.output))
         for row in rows
     ]
 
@@ -127,7 +127,7 @@ def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select
         runs.c.repetition == item.c.repetition,
     )
     return (
-        select(item, runs.c.output, row.name, contents.c.body)
+        select(item, runs.c.output, contents.c.body)
         .join(runs, same_run)
         .join(dataset_rows, and_(row.dataset_id == extent.dataset_id, row.ordinal == item.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)

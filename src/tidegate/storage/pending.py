@@ -84,9 +84,7 @@ async def pending_tasks(
             return _missing(again), {**given, "low": low, "high": high, "most": most}
 
         rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
-    return [
-        PendingTask(row.ordinal, row.repetition, row.name, decoded(row.body), row.invalid, row.line) for row in rows
-    ]
+    return [PendingTask(row.ordinal, row.repetition, decoded(row.body), row.invalid, row.line) for row in rows]
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
@@ -185,7 +183,7 @@ def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any
     """The items of a page with their rows: looked up when it is known which they are."""
     item, row = items.subquery("item"), dataset_rows.c
     return (
-        select(item.c.ordinal, item.c.repetition, row.name, row.invalid, row.line, contents.c.body)
+        select(item.c.ordinal, item.c.repetition, row.invalid, row.line, contents.c.body)
         .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == item.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
         .order_by(item.c.ordinal, item.c.repetition)

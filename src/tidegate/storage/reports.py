@@ -96,23 +96,10 @@ async def failures(database: Database, experiment_id: int) -> list[Failure]:
     return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.kind))
 
 
-async def logged(database: Database, experiment_id: int, after: int, limit: int) -> list[LoggedLine]:
-    """Log lines with ids above `after`, the oldest first."""
-    query = (
-        select(logs.c.id, logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
-        .where(logs.c.experiment_id == experiment_id, logs.c.id > after)
-        .order_by(logs.c.id)
-        .limit(limit)
-    )
-    async with database.reading() as connection:
-        rows = (await connection.execute(query)).all()
-    return [_line(row) for row in rows]
-
-
 async def last_logged(database: Database, experiment_id: int, limit: int) -> list[LoggedLine]:
     """The last log lines, the oldest first."""
     query = (
-        select(logs.c.id, logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
+        select(logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
         .where(logs.c.experiment_id == experiment_id)
         .order_by(logs.c.id.desc())
         .limit(limit)
@@ -205,7 +192,7 @@ def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: 
 
 
 def _line(row: Any) -> LoggedLine:
-    return LoggedLine(row.id, row.at, Level(row.level), Category(row.category), decoded(row.detail))
+    return LoggedLine(row.at, Level(row.level), Category(row.category), decoded(row.detail))
 
 
 def _annotation(row: Row[Any]) -> Annotation:

@@ -168,10 +168,6 @@ class Store:
         """
         await claims.advance(self._database, claim, low_water, low_water if task_water is None else task_water)
 
-    async def logs(self, experiment_id: int, *, after: int = 0, limit: int = 1000) -> builtins.list[LoggedLine]:
-        """Log lines with ids above `after`, the oldest first."""
-        return await reports.logged(self._database, experiment_id, after, limit)
-
     async def last_logs(self, experiment_id: int, limit: int) -> builtins.list[LoggedLine]:
         """The last log lines, the oldest first."""
         return await reports.last_logged(self._database, experiment_id, limit)

@@ -84,8 +84,7 @@ class ExperimentRow:
     """One experiment as the store has it now.
 
     `complete` says that all `rows` of its dataset are there. `quiet` is for how many seconds its owner has not renewed
-    the claim, by the database's clock; None where nobody has claimed it. Every row below `low_water` is wholly done,
-    evaluations included; every row below `task_water` has all its runs.
+    the claim, by the database's clock; None where nobody has claimed it.
     """
 
     id: int
@@ -102,8 +101,6 @@ class ExperimentRow:
     quiet: float | None
     epoch: int
     last_error: str | None
-    low_water: int
-    task_water: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +113,11 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right of one replica to run one experiment, until a later claim has a greater epoch."""
+    """The right of one replica to run one experiment, until a later claim has a greater epoch.
+
+    Every row below `low_water` was wholly done when it was claimed, evaluations included; every row below `task_water`
+    had all its runs.
+    """
 
     experiment_id: int
     replica: str
@@ -131,7 +132,6 @@ class PendingTask:
 
     ordinal: int
     repetition: int
-    name: str
     row: JSON
     invalid: str | None = None
     line: int | None = None
@@ -149,7 +149,6 @@ class PendingEval:
     ordinal: int
     repetition: int
     evaluator: str
-    name: str
     row: JSON
     output: JSON
 
@@ -227,7 +226,6 @@ class LogLine:
 class LoggedLine:
     """One line of an experiment's log as it was written, with the time by the database's clock."""
 
-    id: int
     at: datetime
     level: Level
     category: Category
