@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import tidegate
@@ -122,3 +123,11 @@ class Refused(Exception):
         super().__init__(f"status {status}")
         self.status_code = status
         self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+
+
+def refusal(retry_after: str | None, content: bytes = b"") -> Refused:
+    """The error of a client whose response says when to come again, and what this is about."""
+    headers = {} if retry_after is None else {"retry-after": retry_after}
+    refused = Refused()
+    refused.response = SimpleNamespace(status_code=429, headers=headers, content=content)  # type: ignore[attr-defined]
+    return refused

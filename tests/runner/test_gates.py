@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import tidegate
 from tests.chaos.floor import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
-from tests.runner.scene import Refused, rows, runner_at
+from tests.runner.scene import refusal, rows, runner_at
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.runner.gates import Gates
 from tidegate.runner.roster import Roster
@@ -22,13 +21,6 @@ DAY = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per da
 def remembered(runner: ExperimentRunner) -> tuple[int, int]:
     floor = runner._lives._floor
     return len(floor.gates._gates), len(floor.roster._gates)
-
-
-def refusal(retry_after: str, content: bytes = b"") -> Refused:
-    refused = Refused(429)
-    headers = {"retry-after": retry_after}
-    refused.response = SimpleNamespace(status_code=429, headers=headers, content=content)  # type: ignore[attr-defined]
-    return refused
 
 
 @in_virtual_time

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from datetime import UTC, datetime
 
 import pytest
 from rich.console import Console
@@ -145,24 +146,7 @@ def test_where_there_is_no_terminal_a_line_is_printed_every_ten_seconds() -> Non
 
 
 def summary(status: Status, ok: int, **failed: int) -> Summary:
-    row = ExperimentRow(
-        1,
-        "x",
-        1,
-        "list",
-        3,
-        True,
-        1,
-        {},
-        None,
-        status,
-        None,
-        None,
-        1,
-        None,
-        0,
-        0,  # type: ignore[arg-type]
-    )
+    row = ExperimentRow(1, "x", 1, "list", 3, True, 1, {}, datetime.now(UTC), status, None, None, 1, None)
     runs = {OK: ok, **{ResultStatus(name): count for name, count in failed.items()}}
     return Summary(row, Counts(3, runs), ())
 
