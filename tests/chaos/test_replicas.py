@@ -81,6 +81,11 @@ def test_one_that_dies_and_one_that_sleeps_past_its_time_lose_and_double_nothing
             lambda: all(under_way(scene, replica, name) >= 4 for replica, name in zip(three, NAMES[::2], strict=True)),
             "rows under way everywhere",
         )
+        # What is not durable when it sleeps is refused when it wakes, and ends its run before its rows have answered.
+        until(
+            lambda: all(durable(scene.place, name).total() == len(everything(GATED)) for name in NAMES[2:4]),
+            "all durable that is not held",
+        )
         first = owners(scene)
         dying.send(signal.SIGKILL)
         sleeping.sleep(scene.place)
