@@ -114,20 +114,21 @@ async def test_who_waits_for_a_run_is_not_cancelled_by_a_shutdown_that_leaves_it
         await waiting
 
 
-@pytest.mark.parametrize("toggle", ["start", "resume"])
+@pytest.mark.parametrize(("toggle", "where"), [("start", "_row"), ("start", "amend"), ("resume", "_row")])
 @in_loop
 async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toggle: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toggle: str, where: str
 ) -> None:
     task, experiment = Watch(), Experiment("e", rows(3), Watch())
     async with runner_at(tmp_path) as runner:
         before = (await runner.run(experiment)).experiment
         more = Experiment("e", rows(3), task, repetitions=2)
         gate = asyncio.Event()
-        row_is_read = gated(monkeypatch, runner._taking, "_row", gate)
+        owner = runner.store if where == "amend" else runner._taking
+        reached = gated(monkeypatch, owner, where, gate)
         asked = runner.start(more) if toggle == "start" else runner.resume("e")
         asking = asyncio.create_task(asked)
-        await row_is_read.wait()
+        await reached.wait()
         asking.cancel()
         for _ in range(3):
             await asyncio.sleep(0)
@@ -137,6 +138,7 @@ async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
         after = await runner.store.find("e")
         assert after is not None
         assert (after.status, after.claimed_by) == (before.status, None)
+        assert (dict(after.spec), after.repetitions) == (dict(before.spec), before.repetitions)
         assert task.calls.total() == 0
         assert runner.progress("e") is None
         assert (await runner.run(more)).answered == 6

@@ -132,7 +132,9 @@ class Taking:
         try:
             # How it stands is read under the claim: before it, another replica may have gone on.
             row = await patiently(partial(self._row, claim.experiment_id), "an experiment")
-            if again and (dict(row.spec) != experiment.spec() or row.repetitions != experiment.repetitions):
+            changed = dict(row.spec) != experiment.spec() or row.repetitions != experiment.repetitions
+            amended = again and changed and not left.is_set()
+            if amended:
                 amend = partial(self._store.amend, claim, experiment.spec(), experiment.repetitions)
                 await patiently(amend, "an experiment")
                 claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
@@ -140,6 +142,10 @@ class Taking:
                 # One that comes too late keeps its claim, as those that run do.
                 raise RuntimeError(SHUT_DOWN)
             if left.is_set():
+                if amended:
+                    back = partial(self._store.amend, claim, dict(row.spec), row.repetitions)
+                    await patiently(back, "an experiment")
+                # What a dead replica ran nobody runs now.
                 was = before.status if before.status is not Status.RUNNING else Status.STOPPED
                 await patiently(partial(self._store.release, claim, was, before.last_error), "the end of a run")
                 return
