@@ -27,6 +27,7 @@ REGISTRY = {
     "queues",
     "registries",
     "turn",
+    "classification",
     "calls",
 }
 TRANSPORTS = {*REGISTRY, "transports"}
@@ -52,10 +53,11 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "registries": ({*CORE, "learned", "settings", "drive", "listening", "queues", "slots"}, True, set()),
     "registering": ({"errors", "providers"}, True, set()),
     "turn": ({*CORE, "handing", "line", "queues", "registries"}, False, set()),
+    "classification": ({*CORE, "providers"}, False, set()),
     "calls": (REGISTRY, False, set()),
     "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg"}),
     "runner": (
-        {*CORE, "storage", "calls", "default", "handing", "queues", "registries", "runner", "runner.declared"},
+        {*CORE, "storage", "classification", "default", "handing", "queues", "registries", "runner", "runner.declared"},
         True,
         {"pydantic"},
     ),

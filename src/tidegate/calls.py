@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
+from tidegate.classification import classify_error
 from tidegate.core.dialogue import Ended, Ending, Policy, Sent
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
@@ -17,10 +18,6 @@ from tidegate.line import UNPRICED
 from tidegate.nesting import Cell
 from tidegate.registries import RateLimitRegistry
 from tidegate.turn import Turn
-
-OUTAGES = ("ConnectionError", "ConnectError", "ConnectTimeout", "APIConnectionError", "EndpointConnectionError")
-TRANSIENTS = ("Timeout", "TimeoutError", "APITimeoutError", "ReadTimeout", "ReadError", "RemoteProtocolError")
-"""Names of exceptions that other libraries raise for the same things without a common base."""
 
 
 class Call(Turn):
@@ -111,19 +108,7 @@ class Call(Turn):
         return providers.judge(self.provider, status, pairs, body, datetime.now(UTC))
 
     def _judge_error(self, error: Exception) -> Outcome:
-        response = getattr(error, "response", None)
-        status = getattr(error, "status_code", None) or getattr(response, "status_code", None)
-        if isinstance(status, int):
-            headers = getattr(response, "headers", None)
-            content = getattr(response, "content", None)
-            body = content if isinstance(content, bytes) else str(error).encode()
-            return self._judge_headers(status, headers if isinstance(headers, Mapping) else {}, body)
-        names = {each.__name__ for each in type(error).__mro__}
-        if isinstance(error, ConnectionError) or not names.isdisjoint(OUTAGES):
-            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
-        if isinstance(error, TimeoutError) or not names.isdisjoint(TRANSIENTS):
-            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
-        return Outcome(Kind.PERMANENT, Cause.INVALID, row="exception")
+        return classify_error(error, datetime.now(UTC), self.provider).outcome
 
 
 @lru_cache(maxsize=64)

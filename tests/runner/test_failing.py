@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tidegate
 from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses, stored
 from tidegate.runner import Evaluator, Experiment, UnusableAnswer
 from tidegate.storage import ResultStatus, Status
@@ -118,6 +119,40 @@ class TestFailures:
             summary = await runner.run(Experiment("e", rows(12), answer))
             assert await statuses(runner.store, summary.experiment.id) == {ERROR: 12}
         assert summary.status is Status.COMPLETED
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("RateLimitError", "slow down"),
+            ("Exception", "Error code: 429 - Too Many Requests"),
+            ("ThrottlingException", "Rate exceeded"),
+            ("ValueError", "litellm.RateLimitError: the provider refused"),
+        ],
+    )
+    @pytest.mark.parametrize("executed", [True, False])
+    @in_loop
+    async def test_rate_limit_known_by_type_or_text_spends_no_attempt(
+        self, tmp_path: Path, name: str, text: str, executed: bool
+    ) -> None:
+        made = {"Exception": Exception, "ValueError": ValueError}
+        refused = made.get(name) or type(name, (Exception,), {})
+        calls: Counter[int] = Counter()
+        registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001))
+
+        async def call(number: int) -> int:
+            calls[number] += 1
+            if calls[number] == 1:
+                raise refused(text)
+            return number
+
+        async def answer(row: Any) -> Any:
+            number = row["n"]
+            return await (registry.aexecute("k", lambda: call(number)) if executed else call(number))
+
+        async with runner_at(tmp_path, registry=registry, attempts=1, guard=1) as runner:
+            summary = await runner.run(Experiment("e", rows(2), answer))
+            runs = await stored(runner.store, summary.experiment.id)
+        assert [(run.status, run.attempts) for run in runs] == [(OK, 1)] * 2
 
     @in_loop
     async def test_an_output_that_an_evaluator_did_not_declare_is_an_error_for_all_its_outputs(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
+from tidegate.classification import UNREACHED, UNREADABLE
 from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.runner.redaction import LONGEST, clean, redacted
@@ -19,6 +21,11 @@ class WithStatus(Exception):
     def __init__(self, status: int, headers: dict[str, str] | None = None) -> None:
         self.status_code = status
         self.headers = headers or {}
+
+
+def named(name: str, text: str = "") -> Exception:
+    made: Exception = type(name, (Exception,), {})(text)
+    return made
 
 
 def of(error: BaseException | None, outcome: Outcome | None = None, refused: Outcome | None = None) -> Verdict:
@@ -72,6 +79,24 @@ def test_a_function_that_fails_after_its_calls_were_answered_fails_for_good() ->
     assert of(KeyError("choices"), OK) == Verdict(Ruling.PERMANENT, "KeyError")
 
 
+@pytest.mark.parametrize(
+    "outcome", [Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=503), Outcome(Kind.TRANSIENT, Cause.OUTAGE, row=UNREACHED)]
+)
+def test_verdict_on_503_or_unreached_server_spends_no_attempt(outcome: Outcome) -> None:
+    assert of(RuntimeError("APIConnectionError"), outcome) == Verdict(Ruling.CAPACITY, "outage")
+
+
+@pytest.mark.parametrize("error", [AttributeError("'str' object has no attribute 'choices'"), KeyError("choices")])
+def test_verdict_on_unreadable_answer_tries_again(error: Exception) -> None:
+    assert of(error, Outcome(Kind.OK, row=UNREADABLE)).ruling is Ruling.UNUSABLE
+    assert of(json.JSONDecodeError("x", "{", 1), OK).ruling is Ruling.UNUSABLE
+    assert of(error, OK).ruling is Ruling.PERMANENT
+
+
+def test_verdict_after_an_answer_reads_no_words() -> None:
+    assert of(ValueError("no score in 'Error code: 429'"), OK).ruling is Ruling.PERMANENT
+
+
 class Unlucky(UnusableAnswer):
     pass
 
@@ -87,7 +112,19 @@ def test_an_answer_that_cannot_be_used_may_be_mended_by_another_one(outcome: Out
     [
         (WithStatus(429, {"retry-after": "7"}), Ruling.CAPACITY, "rate"),
         (WithStatus(529), Ruling.CAPACITY, "overload"),
-        *((WithStatus(each), Ruling.TRANSIENT, f"status {each}") for each in (408, 409, 425, 500, 502, 503, 504, 599)),
+        *((WithStatus(each), Ruling.TRANSIENT, f"status {each}") for each in (408, 409, 425, 500, 502, 504, 599)),
+        (WithStatus(503), Ruling.CAPACITY, "outage"),
+        (ConnectionRefusedError(), Ruling.CAPACITY, "outage"),
+        (named("PoolTimeout"), Ruling.CAPACITY, "outage"),
+        (named("RateLimitError", "slow down"), Ruling.CAPACITY, "rate"),
+        (Exception("Error code: 429 - Too Many Requests"), Ruling.CAPACITY, "rate"),
+        (Exception("tokens per day limit exceeded"), Ruling.PARKED, "day"),
+        (Exception("arXiv 2503.10298 not found"), Ruling.PERMANENT, "Exception"),
+        (Exception("Error code: 429 - insufficient_quota"), Ruling.PERMANENT, "money"),
+        (json.JSONDecodeError("x", "<html>", 0), Ruling.UNUSABLE, "JSONDecodeError"),
+        (named("APIResponseValidationError"), Ruling.UNUSABLE, "APIResponseValidationError"),
+        (TypeError("x"), Ruling.PERMANENT, "TypeError"),
+        (KeyError("Error code: 429"), Ruling.PERMANENT, "KeyError"),
         (WithStatus(401), Ruling.PERMANENT, "auth"),
         (WithStatus(402), Ruling.PERMANENT, "money"),
         (WithStatus(400), Ruling.PERMANENT, "status 400"),

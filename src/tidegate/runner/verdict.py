@@ -3,16 +3,20 @@
 An answer that cannot be used (a judge that named no score) may be mended by another attempt, as models are not the
 same twice; but where all attempts come to that, it is the prompt, and counts as a failure that no attempt can mend.
 
-The last governed attempt says it best, by the provider's own tables. Where no attempt was governed, the exception says
-it by its structure: a status, a type, a well-known name; never by its text.
+The last governed attempt says it best, by the provider's own tables. Where no attempt was governed, or the last one
+was answered, the exception is classified (`tidegate.classification`): by its status, its type, its words.
+
+What never reached a server, and a plain 503, is capacity that is wanting: it spends no attempt, and waits behind the
+key's breaker.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from tidegate.calls import OUTAGES, TRANSIENTS
+from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error
 from tidegate.core.vocabulary import CAPACITY, Cause, Kind, Outcome
 from tidegate.errors import NotAdmitted, UnusableAnswer
 
@@ -40,18 +44,15 @@ class Verdict(NamedTuple):
     retry_after: float | None = None
 
 
+UNAVAILABLE = 503
+"""The status of a server that is not there for now (RFC 9110, section 15.6.4)."""
+
+OUTAGE = "outage"
+"""The kind of a failure behind which nobody answers."""
+
 ANSWERED = Verdict(Ruling.ANSWERED)
 TIMEOUT = Verdict(Ruling.TRANSIENT, "timeout")
 CANCELLED = Verdict(Ruling.TRANSIENT, "cancelled")
-
-WANTING = frozenset({429, 529})
-"""Statuses that say that capacity was wanting whatever their body says (RFC 6585; anthropic: overloaded_error)."""
-
-PASSING = frozenset({408, 409, 425, 500, 502, 503, 504})
-"""Statuses worth another attempt (openai 3.52 `_should_retry`: 408, 409, 5xx; RFC 8470: 425)."""
-
-BARRED = {401: "auth", 403: "auth", 402: "money"}
-"""Statuses that no row of the run can pass."""
 
 
 def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool) -> Verdict:
@@ -71,11 +72,14 @@ def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome
     if isinstance(error, UnusableAnswer):
         return Verdict(Ruling.UNUSABLE, type(error).__name__)
     if last is not None and last.kind is not Kind.OK and last.kind is not Kind.ABANDONED:
-        return _of_outcome(last, probe)
-    return _of_exception(error)
+        return _of_outcome(last, probe, type(error).__name__)
+    if last is not None and last.row == UNREADABLE:
+        # Whatever the client and the function made of a page of HTML, it is no mistake of theirs.
+        return Verdict(Ruling.UNUSABLE, UNREADABLE)
+    return _of_exception(error, last is not None and last.kind is Kind.OK)
 
 
-def _of_outcome(outcome: Outcome, probe: bool) -> Verdict:
+def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> Verdict:
     kind = outcome.kind
     if kind in CAPACITY:
         return Verdict(Ruling.CAPACITY, _cause(outcome, "rate"), outcome.retry_after)
@@ -84,49 +88,24 @@ def _of_outcome(outcome: Outcome, probe: bool) -> Verdict:
     if kind is Kind.QUOTA_EXHAUSTED:
         return Verdict(Ruling.PERMANENT, "money")
     if kind is Kind.TRANSIENT:
-        ruling = Ruling.CAPACITY if probe else Ruling.TRANSIENT
-        return Verdict(ruling, _cause(outcome, outcome.row or "transient"), outcome.retry_after)
+        if probe or outcome.status == UNAVAILABLE or outcome.row == UNREACHED:
+            return Verdict(Ruling.CAPACITY, _cause(outcome, OUTAGE), outcome.retry_after)
+        if outcome.row == UNREADABLE:
+            return Verdict(Ruling.UNUSABLE, name)
+        return Verdict(Ruling.TRANSIENT, _cause(outcome, outcome.row or "transient"), outcome.retry_after)
     return Verdict(Ruling.PERMANENT, _cause(outcome, "invalid"))
 
 
-def _of_exception(error: BaseException) -> Verdict:
-    status = status_of(error)
-    if status in WANTING:
-        return Verdict(Ruling.CAPACITY, "rate" if status == 429 else "overload", _retry_after(error))
-    if status in PASSING:
-        return Verdict(Ruling.TRANSIENT, f"status {status}", _retry_after(error))
-    if status in BARRED:
-        return Verdict(Ruling.PERMANENT, BARRED[status])
-    if status is not None and 400 <= status < 600:
-        return Verdict(Ruling.PERMANENT if status < 500 else Ruling.TRANSIENT, f"status {status}")
-    names = {each.__name__ for each in type(error).__mro__}
-    if isinstance(error, ConnectionError) or not names.isdisjoint(OUTAGES):
-        return Verdict(Ruling.TRANSIENT, "outage")
-    if "CancelledError" in names:
+def _of_exception(error: BaseException, answered: bool) -> Verdict:
+    outcome, evidence = classify_error(error, datetime.now(UTC), answered=answered)
+    name = type(error).__name__
+    if evidence is Evidence.NONE:
         # Nobody here cancelled it: something inside the function did, as a client that is being closed does.
-        return CANCELLED
-    if isinstance(error, TimeoutError) or not names.isdisjoint(TRANSIENTS):
-        return TIMEOUT
-    return Verdict(Ruling.PERMANENT, type(error).__name__)
-
-
-def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an exception of some client carries; None where it carries none."""
-    response = getattr(error, "response", None)
-    for holder, name in ((error, "status_code"), (error, "status"), (response, "status_code"), (response, "status")):
-        value = getattr(holder, name, None)
-        if isinstance(value, int) and 100 <= value < 600:
-            return value
-    return None
-
-
-def _retry_after(error: BaseException) -> float | None:
-    headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None)
-    try:
-        seconds = float(headers["retry-after"]) if headers is not None else None
-    except (KeyError, TypeError, ValueError):
-        return None
-    return seconds if seconds is not None and 0.0 <= seconds < 1e7 else None
+        cancelled = any(each.__name__ == "CancelledError" for each in type(error).__mro__)
+        return CANCELLED if cancelled else Verdict(Ruling.PERMANENT, name)
+    verdict = _of_outcome(outcome, False, name)
+    plain = outcome.cause is Cause.INVALID or (verdict.ruling is Ruling.TRANSIENT and outcome.status is not None)
+    return verdict._replace(kind=f"status {outcome.status}") if plain and outcome.status is not None else verdict
 
 
 def _cause(outcome: Outcome, otherwise: str) -> str:

@@ -1,0 +1,458 @@
+"""The meaning of an exception that a client raised: by its status, else by its type, else by its words.
+
+Theory of operation. An exception and those that it wraps are read as one failure, outermost first. A status decides
+before everything else, by the provider's own table, together with the headers and the body of the answer that carries
+it. Without a status the names of the types decide, then whole words of the messages. Words that say that waiting cannot
+help (authentication, money, a request that never fits) decide before words that say that it can. A number in a message
+counts only where a status stands (`HTTP 429`, `Error code: 429`), never inside an id.
+
+Nothing here raises, whatever the exception is.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeGuard
+
+from tidegate import providers
+from tidegate.core.vocabulary import TERMINAL, Cause, Kind, Outcome
+from tidegate.providers import Provider
+
+
+class Evidence(StrEnum):
+    """What decided the meaning of an exception."""
+
+    STATUS = "status"
+    TYPE = "type"
+    TEXT = "text"
+    NONE = "none"
+
+
+class Classification(NamedTuple):
+    """The meaning of an exception: its outcome, and the evidence for it."""
+
+    outcome: Outcome
+    evidence: Evidence
+
+
+UNREACHED = "unreached"
+"""The row of an outcome where the request never reached a server."""
+
+UNREADABLE = "unreadable"
+"""The row of an outcome where an answer came that cannot be read: cut JSON, the HTML page of a gateway."""
+
+NO_MEANING = Classification(Outcome(Kind.PERMANENT, Cause.INVALID, row="exception"), Evidence.NONE)
+
+MOST_LINKS = 16
+"""Exceptions read of one failure; a longer chain is a loop that somebody built."""
+
+MOST_TEXT = 1 << 16
+"""Characters read of all messages together; more costs time and says nothing new."""
+
+_UNREACHED_TYPES = frozenset(
+    {
+        "ConnectionRefusedError",
+        "gaierror",
+        "ConnectError",
+        "ConnectTimeout",
+        "ConnectTimeoutError",
+        "ConnectionTimeoutError",
+        "NewConnectionError",
+        "NameResolutionError",
+        "EndpointConnectionError",
+        "ClientConnectorError",
+    }
+)
+"""Exceptions of sockets, httpx, httpx2, urllib3, requests, aiohttp and botocore before anything was sent."""
+
+_UNREACHED_ERRNOS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN})
+
+_POOL_TYPES = frozenset({"PoolTimeout", "EmptyPoolError"})
+"""Exceptions of httpx and urllib3 where this process has no free connection: nothing is said about the server."""
+
+_TLS_TYPES = frozenset({"SSLError", "SSLCertVerificationError", "ClientSSLError"})
+"""Exceptions of a server that was reached, and whose certificate or protocol does not fit."""
+
+_OUTAGE_TYPES = frozenset(
+    {
+        "ConnectionError",
+        "APIConnectionError",
+        "ClientConnectionError",
+        "ClientPayloadError",
+        "ChunkedEncodingError",
+        "ProtocolError",
+        "NetworkError",
+        "HTTPClientError",
+    }
+)
+"""Exceptions of a connection that broke, by clients without a common base."""
+
+_TIMEOUT_TYPES = frozenset(
+    {"Timeout", "TimeoutError", "TimeoutException", "APITimeoutError", "ReadTimeout", "ReadTimeoutError"}
+)
+"""Exceptions of answers that did not come in time, by clients without a common base."""
+
+_UNREADABLE_TYPES = frozenset(
+    {
+        "JSONDecodeError",
+        "APIResponseValidationError",
+        "UnknownApiResponseError",
+        "ResponseParserError",
+        "ContentTypeError",
+        "DecodingError",
+        "ContentDecodingError",
+        "ValidationError",
+    }
+)
+"""Exceptions of answers that cannot be read: json, openai and anthropic, google-genai, botocore, aiohttp, httpx,
+requests, and pydantic (a model's answer that is not of the type that was asked for)."""
+
+_BUG_TYPES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+)
+"""Built-in exceptions of a mistake in the caller's own code: neither their words nor their context say anything."""
+
+_END_OF_NAME = r"(?:Error|Exception|Fault)?"
+_TYPE_RULES: tuple[tuple[re.Pattern[str], int, Outcome], ...] = tuple(
+    (re.compile(pattern + _END_OF_NAME), status, Outcome(kind, cause, row="type"))
+    for pattern, status, kind, cause in (
+        (r"\w*(?:Authentication|Unauthori[sz]ed|PermissionDenied|AccessDenied|InvalidApiKey|InvalidAPIKey)",
+         401, Kind.PERMANENT, Cause.AUTH),
+        (r"\w*(?:Insufficient(?:Quota|Credits?|Balance|Funds)|PaymentRequired|BudgetExceeded|BillingHardLimit\w*)",
+         402, Kind.QUOTA_EXHAUSTED, Cause.MONEY),
+        (r"\w*(?:Context(?:Window|Length)(?:Exceeded)?|RequestTooLarge|PayloadTooLarge)",
+         413, Kind.PERMANENT, Cause.NEVER_FITS),
+        (r"\w*(?:Rate_?Limit(?:ed|s)?(?:Exceeded|Reached|Hit)?|TooManyRequests?|Throttl(?:ing|ed)|UnavailableTokens"
+         r"|ResourceExhausted|(?:RequestLimit|ProvisionedThroughput)Exceeded)",
+         429, Kind.RATE_LIMIT, Cause.RATE),
+        (r"\w*(?:Overloaded|ModelNotReady)", 529, Kind.OVERLOADED, Cause.OVERLOAD),
+        (r"\w*ServiceUnavailable", 503, Kind.TRANSIENT, Cause.OUTAGE),
+    )
+)  # fmt: skip
+"""Names of types without a common base (openai, anthropic, litellm, langchain, botocore, google.api_core), in the order
+in which they decide; each with the status for which the text is read."""
+
+_THROTTLING_CODES = frozenset(
+    {
+        "throttling",
+        "throttlingexception",
+        "throttledexception",
+        "requestthrottled",
+        "requestthrottledexception",
+        "toomanyrequestsexception",
+        "provisionedthroughputexceededexception",
+        "requestlimitexceeded",
+        "bandwidthlimitexceeded",
+        "slowdown",
+    }
+)
+"""Codes with which Amazon's services refuse under status 400 too (botocore `retries/standard.py`, throttled codes)."""
+
+_GRPC_CODES = {
+    "RESOURCE_EXHAUSTED": 429,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+    "INTERNAL": 500,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "INVALID_ARGUMENT": 400,
+}
+"""HTTP statuses of gRPC's codes (google.rpc.Code)."""
+
+_STATUS_END = r"(?![0-9A-Za-z_]|[.\-/]\w)"
+_STATUS_SAID = re.compile(
+    r"(?<![\w.\-/])(?:http(?:/[0-9](?:\.[0-9])?)?|(?:http[ _-]?)?status(?:[ _-]?code)?|(?:error|response)[ _-]?code"
+    r"|code|error|response)['\"]?(?: (?:is|was|of))?\s{0,3}[:=(\[<]{0,2}\s{0,3}['\"\[]?([45][0-9]{2})" + _STATUS_END
+)
+_STATUS_FIRST = re.compile(
+    r"\s{0,8}['\"(\[<]?([45][0-9]{2})" + _STATUS_END + r"(?!\s+(?!status|is |was |has )[a-z]+s\b)"
+)
+"""A status at the beginning of a message, but no count (`429 rows were skipped`)."""
+
+_TERMINAL_SAID = re.compile(
+    r"\b(?:(?P<auth>(?:incorrect|invalid|wrong|missing|expired)[ _](?:x-)?api[ _-]?key|authentication[ _]error"
+    r"|authentication failed|unauthenticated|unauthorized)"
+    r"|(?P<money>insufficient[ _]quota|insufficient (?:balance|credits?|funds)|payment required"
+    r"|credit balance is too low|billing[ _]hard[ _]limit(?:[ _]reached)?|(?:run )?out of credits"
+    r"|no credits remaining)"
+    r"|(?P<size>context[ _](?:length|window)[ _]exceeded|maximum context length|request[ _]too[ _]large"
+    r"|prompt is too long))\b"
+)
+_RATE_SAID = re.compile(
+    r"\b(?:ratelimiterror|rate[ _-]limits?[ _-](?:error|exceeded|reached|hit)|rate[ _-]?limited"
+    r"|(?:exceeded|reached|hit|over)(?: (?:the|your|our|its|a|api|current)){0,3} rate[ _-]limits?"
+    r"|too[ _]many[ _]requests|(?:tokens?|requests?) per (?:second|minute|hour|day)(?: \([a-z]{3}\))? limit"
+    r"(?: was| has been)? (?:exceeded|reached)|limit (?:exceeded|reached)[^.]{0,40} (?:tokens|requests) per "
+    r"(?:second|minute|hour|day)|throttl(?:ing|ed)(?:exception)?|resource[ _](?:has been )?exhausted"
+    r"|quota exceeded)\b"
+)
+_OVERLOAD_SAID = re.compile(
+    r"\b(?:overloaded[ _]error|(?:server|model|engine|service) (?:is )?(?:currently )?overloaded)\b"
+)
+
+
+def classify_error(
+    error: BaseException, now_on: datetime, provider: Provider = providers.COMPATIBLE, answered: bool = False
+) -> Classification:
+    """Return the meaning of an exception, read by the table of `provider`; `now_on` is aware.
+
+    Where the call was `answered` before it raised, messages decide nothing: they may quote the answer. An exception
+    that was being handled is read only where the one raised meanwhile means nothing by itself.
+    """
+    try:
+        found = _classified(list(_chain(error, contexts=False)), provider, now_on, answered)
+        if found.evidence is Evidence.NONE and not answered:
+            found = _classified(list(_chain(error, contexts=True)), provider, now_on, answered)
+        return found
+    except Exception:
+        # Attributes and texts of somebody else's exception may do anything.
+        return NO_MEANING
+
+
+def connection_failure(error: BaseException) -> Outcome | None:
+    """Return what the types of an exception say of the connection; None where they say nothing."""
+    return _connection(list(_chain(error, contexts=False)))
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that one exception of some client carries; None where it carries none."""
+    response = _attribute(error, "response")
+    if isinstance(response, Mapping):
+        metadata = response.get("ResponseMetadata")
+        status = metadata.get("HTTPStatusCode") if isinstance(metadata, Mapping) else None
+        if _is_status(status):
+            return status
+    for holder, name in ((error, "status_code"), (error, "status"), (response, "status_code"), (response, "status")):
+        value = _attribute(holder, name)
+        if _is_status(value):
+            return int(value)
+    code = _attribute(error, "code")
+    if _is_status(code) and code >= 400 and isinstance(error, Exception):
+        return int(code)
+    if callable(code) and type(error).__module__.partition(".")[0] == "grpc":
+        return _GRPC_CODES.get(str(_attribute(code(), "name")))
+    return None
+
+
+def text_of(error: BaseException) -> str:
+    """Return the message of an exception; empty where it cannot say any."""
+    try:
+        return str(error)[:MOST_TEXT]
+    except Exception:
+        return ""
+
+
+def _classified(chain: list[BaseException], provider: Provider, now_on: datetime, answered: bool) -> Classification:
+    return _by_status(chain, provider, now_on) or _by_type_or_text(
+        chain, provider, now_on, "" if answered else _said(chain)
+    )
+
+
+def _chain(error: BaseException, contexts: bool) -> Iterator[BaseException]:
+    """Yield the exception and those that it wraps, outermost first, each once."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting and len(seen) < MOST_LINKS:
+        each = waiting.pop(0)
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        waiting += _wrapped(each, contexts)
+
+
+def _wrapped(error: BaseException, contexts: bool) -> list[BaseException]:
+    found: list[Any] = []
+    if isinstance(error, BaseExceptionGroup):
+        found += error.exceptions
+    attempt = _attribute(error, "last_attempt")
+    if callable(_attribute(attempt, "exception")):
+        # tenacity's RetryError holds a future of the last attempt.
+        found.append(attempt.exception())
+    found += [_attribute(error, "reason"), _attribute(error, "original_error")]
+    arguments = _attribute(error, "args")
+    found += list(arguments[:4]) if isinstance(arguments, tuple) else []
+    if error.__cause__ is not None:
+        found.append(error.__cause__)
+    elif contexts and not error.__suppress_context__ and not isinstance(error, _BUG_TYPES):
+        found.append(error.__context__)
+    return [each for each in found if isinstance(each, BaseException)]
+
+
+def _by_status(chain: list[BaseException], provider: Provider, now_on: datetime) -> Classification | None:
+    for error in chain:
+        status = status_of(error)
+        if status is None:
+            continue
+        if status < 400:
+            # An answer came, and could not be used: its type says why.
+            return None
+        response = _attribute(error, "response")
+        if isinstance(response, Mapping):
+            return Classification(_of_amazon(response, status, provider, now_on), Evidence.STATUS)
+        headers = _attribute(response, "headers")
+        headers = headers if isinstance(headers, Mapping) else _attribute(error, "headers")
+        outcome = providers.judge(provider, status, _pairs(headers), _body(error, response), now_on)
+        return Classification(outcome, Evidence.STATUS)
+    return None
+
+
+def _of_amazon(response: Mapping[str, Any], status: int, provider: Provider, now_on: datetime) -> Outcome:
+    """Return the meaning of the answer that a botocore `ClientError` holds."""
+    failure = response.get("Error")
+    failure = failure if isinstance(failure, Mapping) else {}
+    code, message = str(failure.get("Code", "")), str(failure.get("Message", ""))
+    metadata = response.get("ResponseMetadata")
+    headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
+    if code.lower() in _THROTTLING_CODES and status not in (429, 503):
+        status = 429
+    body = json.dumps({"code": code, "message": message}).encode()
+    return providers.judge(provider, status, _pairs(headers), body, now_on)
+
+
+def _by_type_or_text(chain: list[BaseException], provider: Provider, now_on: datetime, said: str) -> Classification:
+    typed = _typed(chain)
+    if typed is not None and typed[1].kind in TERMINAL:
+        return Classification(typed[1], Evidence.TYPE)
+    connection = _connection(chain) if typed is None else None
+    terminal = _terminal(said) if connection is None else None
+    if terminal is not None:
+        return Classification(terminal, Evidence.TEXT)
+    if typed is not None:
+        return Classification(_with_words(*typed, said, provider, now_on), Evidence.TYPE)
+    if connection is not None:
+        return Classification(connection, Evidence.TYPE)
+    told = _told(said, provider, now_on)
+    return Classification(told, Evidence.TEXT) if told is not None else NO_MEANING
+
+
+def _typed(chain: list[BaseException]) -> tuple[int, Outcome] | None:
+    """Return what the first rule says that any type of the chain fits."""
+    names = [each.__name__ for error in chain for each in type(error).__mro__]
+    for pattern, status, outcome in _TYPE_RULES:
+        if any(pattern.fullmatch(name) for name in names):
+            return status, outcome
+    return None
+
+
+def _with_words(status: int, outcome: Outcome, said: str, provider: Provider, now_on: datetime) -> Outcome:
+    """Return the outcome of a type, with what the message adds: a day, a wait, a request that never fits."""
+    read = providers.judge(provider, status, (), said.encode("utf-8", "ignore"), now_on)
+    better = read.kind is not Kind.PERMANENT or read.cause is not Cause.INVALID
+    return (read if better else outcome)._replace(status=None, row="type")
+
+
+def _connection(chain: list[BaseException]) -> Outcome | None:
+    """Return what the types say of a connection, or of an answer that cannot be read; None where they say nothing."""
+    names = {each.__name__ for error in chain for each in type(error).__mro__}
+    if not names.isdisjoint(_POOL_TYPES):
+        return Outcome(Kind.TRANSIENT, Cause.NONE, row=UNREACHED)
+    refused = any(isinstance(error, OSError) and error.errno in _UNREACHED_ERRNOS for error in chain)
+    if (refused or not names.isdisjoint(_UNREACHED_TYPES)) and names.isdisjoint(_TLS_TYPES):
+        return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row=UNREACHED)
+    if not names.isdisjoint(_UNREADABLE_TYPES):
+        return Outcome(Kind.TRANSIENT, Cause.NONE, row=UNREADABLE)
+    if not names.isdisjoint(_TIMEOUT_TYPES):
+        return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
+    if not names.isdisjoint(_OUTAGE_TYPES):
+        return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
+    return None
+
+
+def _said(chain: list[BaseException]) -> str:
+    """Return the messages of a chain in lower case, joined; those of mistakes and exits say nothing."""
+    texts: list[str] = []
+    left = MOST_TEXT
+    for error in chain:
+        if isinstance(error, _BUG_TYPES) or not isinstance(error, Exception) or left <= 0:
+            continue
+        text = text_of(error)[:left]
+        left -= len(text)
+        texts.append(" ".join(text.lower().replace("’", "'").split()))
+    return "\n".join(texts)
+
+
+def _terminal(said: str) -> Outcome | None:
+    found = _TERMINAL_SAID.search(said)
+    if found is None:
+        return None
+    if found["auth"]:
+        return Outcome(Kind.PERMANENT, Cause.AUTH, row="text")
+    if found["money"]:
+        return Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY, row="text")
+    return Outcome(Kind.PERMANENT, Cause.NEVER_FITS, row="text")
+
+
+def _told(said: str, provider: Provider, now_on: datetime) -> Outcome | None:
+    """Return what a message says by itself, None where it speaks of no refusal."""
+    status = stated = _status_said(said)
+    if status is None:
+        if _RATE_SAID.search(said) is not None:
+            status = 429
+        elif _OVERLOAD_SAID.search(said) is not None:
+            status = 529
+        else:
+            return None
+    outcome = providers.judge(provider, status, (), said.encode("utf-8", "ignore"), now_on)
+    if outcome.kind is Kind.PERMANENT and outcome.cause is Cause.INVALID:
+        # A message may number its own errors: nothing but a refusal or an outage is read from a number in a text.
+        return None
+    return outcome._replace(row="text", status=stated)
+
+
+def _status_said(said: str) -> int | None:
+    for text in said.split("\n"):
+        found = _STATUS_FIRST.match(text) or _STATUS_SAID.search(text)
+        if found is not None:
+            return int(found[1])
+    return None
+
+
+def _is_status(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 100 <= value < 600
+
+
+def _attribute(holder: object, name: str) -> Any:
+    if holder is None:
+        return None
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        # A property of a response that was not read, or of a hostile object.
+        return None
+
+
+def _pairs(headers: object) -> list[tuple[bytes, bytes]]:
+    if not isinstance(headers, Mapping):
+        return []
+    try:
+        return [(str(name).encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
+                for name, value in headers.items()]  # fmt: skip
+    except Exception:
+        return []
+
+
+def _body(error: BaseException, response: object) -> bytes:
+    content = _attribute(response, "content")
+    if isinstance(content, bytes) and content:
+        return content
+    body = _attribute(error, "body")
+    if isinstance(body, dict | list):
+        try:
+            return json.dumps(body).encode()
+        except (TypeError, ValueError, RecursionError):
+            pass
+    return text_of(error).encode("utf-8", "ignore")
