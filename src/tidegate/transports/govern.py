@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
+from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.dialogue import Ended, Ending
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
@@ -42,6 +43,9 @@ UNREAL = Outcome(Kind.ABANDONED, row="no network")
 
 SHORT = 4096
 """Bytes of a complete body, at most, that may be an error under a 200 (ModelScope, OpenRouter; PROVIDERS.md rule 7)."""
+
+_ENDS = (b"}", b"]")
+"""Last bytes of a whole JSON document that an inference endpoint answers with."""
 
 RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 """Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
@@ -125,6 +129,8 @@ class GovernedCall(Turn, ABC):
                 if failure is not None:
                     return failure._replace(status=status)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else good(status)
+            if body is not None and not self.stream and body[-1:] not in _ENDS and self.unreadable(response, body):
+                return outcome._replace(row=UNREADABLE)
             if body is not None and self.reads_usage(permit):
                 return self.answered(permit, outcome, body)
         except Exception:
@@ -133,6 +139,14 @@ class GovernedCall(Turn, ABC):
             streams = status < 400 and body is None
             return good(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
         return outcome
+
+    def unreadable(self, response: Any, body: bytes) -> bool:
+        """Return whether a good answer is no answer: JSON that was cut off, or the HTML page of a gateway."""
+        kinds = [value.lower() for name, value in self.pairs(response) if name.lower() == b"content-type"]
+        kind = kinds[0] if kinds else b""
+        if b"json" in kind:
+            return body.rstrip()[-1:] not in _ENDS or not body.strip()
+        return b"text/html" in kind
 
     def raised(self, permit: Permit, error: Exception) -> Outcome:
         """What an attempt that raised comes to; a hook that raises for the status does not hide the answer from us."""
@@ -154,10 +168,10 @@ class GovernedCall(Turn, ABC):
 
     def judge_error(self, error: Exception) -> Outcome:
         """What an exception of the HTTP stack means, by the names that all of them use."""
-        names = {each.__name__ for each in type(error).__mro__}
-        if "TimeoutException" in names and "ConnectTimeout" not in names:
-            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
-        if "TransportError" in names or isinstance(error, OSError):
+        found = connection_failure(error)
+        if found is not None:
+            return found
+        if isinstance(error, OSError) or any(each.__name__ == "TransportError" for each in type(error).__mro__):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
