@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar, Token
+from typing import Any
 
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome
@@ -42,6 +43,7 @@ class Hand:
         "keys",
         "outcome",
         "outcome_at",
+        "recalled",
         "refused",
         "refused_at",
     )
@@ -56,7 +58,8 @@ class Hand:
         self.refused_at: Key | None = None
         self.outcome: Outcome | None = None
         self.outcome_at: Key | None = None
-        self._standing: set[object] = set()
+        self.recalled = False
+        self._standing: set[Any] = set()
         self._since = self._waited = 0.0
 
     def __enter__(self) -> Hand:
@@ -87,6 +90,21 @@ class Hand:
         with self._lock:
             permit, self._permit = self._permit, None
         return permit
+
+    def recall(self) -> None:
+        """End the waits of the work's calls, now and from now on: each gets the refusal it has, as at its deadline."""
+        with self._lock:
+            self.recalled = True
+            calls = list(self._standing)
+        for call in calls:
+            waker = getattr(call, "waker", None)
+            if waker is not None:
+                waker.wake()
+
+    def standing_at(self) -> set[Key]:
+        """Return the keys in whose queues the work's calls wait now."""
+        with self._lock:
+            return {call.key for call in self._standing}
 
     def stands(self, call: object, now: float) -> None:
         """One of the work's calls waits in a queue; `now` is in seconds of the queues' clock."""

@@ -12,9 +12,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tidegate.core.derive import DEFAULT_WINDOW
+from tidegate.core.gates import INFINITY
 from tidegate.core.learned import export
 from tidegate.core.permit import Permit
 from tidegate.core.snapshot import RegistrySnapshot
+from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.drive import adrive, drive
 from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
@@ -31,13 +33,17 @@ def _today() -> datetime:
 
 
 class NotReady:
-    """The answer of `try_admit` where the call cannot go now."""
+    """The answer of `try_admit` where the call cannot go now.
 
-    __slots__ = ("gate", "ready_at")
+    `stated` says that the provider has named the time: `ready_at` is no guess of ours.
+    """
 
-    def __init__(self, ready_at: float, gate: str) -> None:
+    __slots__ = ("gate", "ready_at", "stated")
+
+    def __init__(self, ready_at: float, gate: str, stated: bool = False) -> None:
         self.ready_at = ready_at
         self.gate = gate
+        self.stated = stated
 
     def __bool__(self) -> bool:
         return False
@@ -150,18 +156,25 @@ class RateLimitRegistry(Queues):
             now = self.clock()
             slots = self._slots_of(key, DEFAULT_WINDOW, now)
             ready, gate = slots.admission.ready_at(cost, now)
+            stated = gate.startswith("quota") or ready <= slots.admission.unavailability.stated_until
             head = slots.line.head()
             if head is not None:
                 first, _ = slots.admission.ready_at(head.cost, now)
-                answer: Permit | NotReady = NotReady(max(ready, first), gate or "queue")
+                answer: Permit | NotReady = NotReady(max(ready, first), gate or "queue", bool(gate) and stated)
             elif ready > now:
-                answer = NotReady(ready, gate)
+                answer = NotReady(ready, gate, stated and ready < INFINITY)
             else:
                 answer = slots.admission.admit(cost, now, 0.0, out)
             if wake is not None and not answer:
                 slots.asking.setdefault(wake, Asker(wake))
         self._act([], out)
         return answer
+
+    def unavailable(self, key: Key) -> Unavailable:
+        """Return for how long `key` has answered nobody, and why; nothing of a key that is not known."""
+        with self._lock:
+            slots = self._slots.get(key)
+            return slots.admission.unavailable(self.clock()) if slots is not None else AVAILABLE
 
     def execute(
         self,

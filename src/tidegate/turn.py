@@ -80,6 +80,11 @@ class Turn(Waiter):
         """What is closed for the head of the line."""
         return self.slots.gate if self.slots is not None else ""
 
+    @property
+    def recalled(self) -> bool:
+        """Whether the scheduler that handed down this work wants it back."""
+        return self.hand is not None and self.hand.recalled
+
     def stand(self, now: float, deadline: float) -> Permit | None:
         """Joins the queue, or passes at once."""
         self.deadline = deadline

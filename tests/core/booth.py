@@ -32,6 +32,7 @@ class Booth:
 
     key = KEY
     gate = "pause"
+    recalled = False
 
     def alarm(self) -> object:
         """What the driver waits on."""

@@ -50,6 +50,8 @@ class Admission(Gates):
 
     def _probing(self, now: float, out: Out) -> bool:
         probe = self.breaker.sent(now)
+        if self.breaker.state is CLOSED:
+            self.unavailability.closed()
         if out is not None and self.breaker.state is CLOSED:
             out.append(events.BreakerClosed(self.key, now))
         return probe
@@ -75,6 +77,8 @@ class Admission(Gates):
             prove(self, permit, outcome, now, out)
         if permit.probe or self.breaker.failures:
             answered(self, permit, now, out)
+        if self.unavailability.running:
+            self.unavailability.answered()
         permit.probe = False
         permit.learned = True
 
@@ -106,6 +110,7 @@ class Admission(Gates):
         else:
             self.counts.failed += 1
             answered(self, permit, now, out)
+            self.unavailability.answered()
         if out is not None:
             held, flying = now - permit.sent_at, len(self.flying)
             out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status))

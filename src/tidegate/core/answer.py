@@ -11,7 +11,7 @@ from tidegate.core.gates import Gates, Out
 from tidegate.core.lesson import Origin
 from tidegate.core.mirror import Mirror
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import OK, REFUSED, Cause, Outcome
+from tidegate.core.vocabulary import OK, REFUSED, Cause, Cost, Outcome
 
 
 def read(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -42,6 +42,8 @@ def prove(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) 
 def succeeded(gates: Gates, permit: Permit, saturation: int, now: float, out: Out) -> None:
     """A call came through while `saturation` were under way."""
     permit.answered = True
+    if gates.unavailability.running:
+        gates.unavailability.answered()
     for _, debit, _ in permit.charges:
         debit.answered = True
     gates.counts.latencies.append(now - permit.sent_at)
@@ -61,6 +63,7 @@ def succeeded(gates: Gates, permit: Permit, saturation: int, now: float, out: Ou
 
 def answered(gates: Gates, permit: Permit, now: float, out: Out) -> None:
     """The provider answers, whatever it says: that is no outage."""
+    gates.unavailability.closed()
     if gates.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
         out.append(events.BreakerClosed(gates.key, now))
 
@@ -71,8 +74,21 @@ def failed(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: flo
         gates.lessons.breaker.taken(Origin.FAILURES, now)
         if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
+        _away(gates, outcome, now)
     # Last: who keeps the counts elsewhere writes down with them how the breaker stands now.
     gates.counts.failed += 1
+
+
+def _away(gates: Gates, outcome: Outcome, now: float) -> None:
+    """Count the time behind a breaker that is not closed; a quota that is spent meanwhile has its own reset."""
+    clocks = gates.unavailability
+    clocks.last = outcome
+    if gates.breaker.closed:
+        return
+    clocks.refused(outcome, now)
+    clocks.opened(now)
+    if not gates.quotas.unproven:
+        clocks.stated(now, gates.quotas.ready_at(Cost(), now)[0])
 
 
 def _adopt(gates: Gates, mirror: Mirror, permit: Permit, now: float) -> None:

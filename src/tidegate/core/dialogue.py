@@ -110,6 +110,11 @@ class Seat(Protocol):
         """What is closed."""
         ...
 
+    @property
+    def recalled(self) -> bool:
+        """Whether the caller wants no permit any more: the call ends as at its deadline."""
+        ...
+
     def alarm(self) -> Any:
         """What the driver waits on."""
         ...

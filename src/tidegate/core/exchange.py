@@ -80,7 +80,7 @@ class _Call:
             while True:
                 if begun is None:
                     self.stand(now)
-                    while self.permit is None and now < self.deadline:
+                    while self.permit is None and now < self.deadline and not self.seat.recalled:
                         now = (yield self.wait()).now
                         self.permit = self.seat.look(now)
                     self.stood(now)

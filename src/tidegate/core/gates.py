@@ -26,6 +26,7 @@ from tidegate.core.pacer import Pacer
 from tidegate.core.pause import Pause
 from tidegate.core.permit import Counts, Permit
 from tidegate.core.quota import Quotas
+from tidegate.core.unavailability import Unavailability, Unavailable
 from tidegate.core.vocabulary import Cost, Key
 
 ANNOUNCED_WINDOW = 60.0
@@ -90,6 +91,7 @@ class Gates:
         "pause",
         "quotas",
         "resumes",
+        "unavailability",
         "untaken",
         "used_at",
     )
@@ -105,6 +107,7 @@ class Gates:
         self.estimate = Estimate()
         self.counts = Counts()
         self.lessons = Lessons()
+        self.unavailability = Unavailability()
         self.flying: dict[int, Permit] = {}
         self.order = 0
         self.epoch = 0
@@ -151,6 +154,15 @@ class Gates:
                     return ready, gate
             ready, gate = quota, f"quota {name}"
         return ready, gate
+
+    def unavailable(self, now: float) -> Unavailable:
+        """Return for how long the key has answered nobody, and why."""
+        clocks = self.unavailability
+        if self.breaker.state is CLOSED:
+            clocks.closed()
+        if clocks.running and not self.quotas.unproven:
+            clocks.stated(now, self.quotas.ready_at(Cost(), now)[0])
+        return clocks.at(now)
 
     def run(self, permit: Permit) -> Run:
         """What was let in before `permit` was sent, since the key was last idle."""

@@ -56,6 +56,12 @@ def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: fl
             gates.lessons.pause.taken(origin, now)
             if out is not None:
                 out.append(events.KeyPaused(gates.key, now, until, origin))
+    clocks = gates.unavailability
+    clocks.refused(outcome, now)
+    if hint:
+        clocks.stated(now, gates.pause.until)
+    elif gate:
+        clocks.stated(now, gates.quotas.ready_at(permit.cost, now)[0])
     if out is not None:
         facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
         out.append(events.RateLimitHit(gates.key, now, *facts))

@@ -22,6 +22,7 @@ class Books:
         self.unwritten = 0
         self.tasks_exhausted = False
         self._live: set[Identity] = set()
+        self._open = [0] * (evaluators + 1)
         self._lately: set[Identity] | None = None
         self._turned_away: dict[Place, list[int]] = {}
         self._again = [again and left_over] * evaluators
@@ -29,7 +30,9 @@ class Books:
 
     def open(self, item: Item) -> None:
         """An item has come: from the store, or from its task's answer."""
-        self._live.add(item.identity)
+        if item.identity not in self._live:
+            self._live.add(item.identity)
+            self._open[item.stage] += 1
         self.rows.opened(item.place.ordinal)
         if item.stage == TASK:
             self.tasks.opened(item.place.ordinal)
@@ -41,7 +44,9 @@ class Books:
     def close(self, item: Item, failed: bool) -> None:
         """An item's result is durable, or nothing more will be done about it here."""
         identity = item.identity
-        self._live.discard(identity)
+        if identity in self._live:
+            self._live.remove(identity)
+            self._open[item.stage] -= 1
         if self._lately is not None:
             self._lately.add(identity)
         if item.stage == TASK:
@@ -79,6 +84,11 @@ class Books:
     def owes(self) -> bool:
         """Whether the database may have evaluations that memory does not hold."""
         return any(backlog.owing for backlog in self.backlogs)
+
+    def has_work(self, stage: int) -> bool:
+        """Return whether anything of a stage is left to do, here or in the database."""
+        more = not self.tasks_exhausted if stage == TASK else self.backlogs[stage - 1].owing
+        return more or self._open[stage] > 0
 
     @property
     def settled(self) -> bool:

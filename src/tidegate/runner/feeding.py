@@ -24,11 +24,13 @@ class Feeder:
         self._complete = complete
         self._dry = False
         self._cursor: tuple[int, int] | None = None
+        self._since = running.began_at
 
     def rows_came(self, complete: bool = False) -> None:
         """The store has more rows than it had, or has them all."""
         self._complete = self._complete or complete
         self._dry = False
+        self._since = self._running.floor.loop.time()
         self._running.wanted.set()
 
     async def feed(self) -> None:
@@ -84,7 +86,7 @@ class Feeder:
                 running.came_invalid(item, _reason(task))
             else:
                 items.append(item)
-        running.came(items)
+        running.came(items, self._since)
         running.look_around()
 
     async def _page_of_evals(self, index: int) -> None:
@@ -112,7 +114,8 @@ class Feeder:
         found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
         new = books.scanned(index, list(found), at_end=len(page) < limit)
         if running.phase is Phase.LIVE:
-            running.came([Item(index, place, found[place].row, found[place].output) for place in new])
+            items = [Item(index, place, found[place].row, found[place].output) for place in new]
+            running.came(items, running.turned_away_at[index])
             if running.workload.runs_low(index) and books.backlogs[index - 1].owing and page:
                 running.wanted.set()
             running.look_around()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tidegate.core.backoff import half_jitter
 from tidegate.core.permit import Permit
+from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.registries import NotReady, RateLimitRegistry
 from tidegate.runner.roster import Roster
@@ -46,7 +47,10 @@ class Closed(NamedTuple):
 
 
 class _Gate:
-    __slots__ = ("closed", "closed_at", "firm", "keepers", "known", "refusals", "timer", "told", "total", "wake")
+    __slots__ = (
+        "closed", "closed_at", "down_since", "firm", "keepers", "known", "refusals", "timer", "told", "total",
+        "unanswered_since", "wake",
+    )  # fmt: skip
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -55,6 +59,8 @@ class _Gate:
         self.known = self.firm = False
         self.total = 0.0
         self.refusals = self.keepers = 0
+        self.unanswered_since: tuple[float, float] | None = None
+        self.down_since: tuple[float, float] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.told: set[Callable[[], None]] = set()
 
@@ -98,7 +104,7 @@ class Gates:
             return answer
         # Somebody who stands before us may go now, and has to run first: to ask again at once would only spin.
         wait = max(SOONEST, answer.ready_at - self._registry.clock())
-        known = answer.ready_at < FOREVER and (answer.gate == "pause" or answer.gate.startswith("quota"))
+        known = answer.ready_at < FOREVER and answer.stated
         self._shut(name, gate, Closed(answer.gate, self._loop.time() + wait), known)
         return False
 
@@ -106,9 +112,15 @@ class Gates:
         """Closes a stage's own gate until it is opened."""
         self._shut(name, self._gate(name), Closed(reason, FOREVER), False)
 
-    def refused(self, name: Own, hint: float | None) -> None:
-        """A call without a permit was refused: its stage waits, for `hint` seconds or for a growing time."""
+    def refused(self, name: Own, hint: float | None, away: bool) -> None:
+        """A call without a permit was refused: its stage waits, for `hint` seconds or for a growing time.
+
+        `away` says that nobody answered: the provider is down, as far as is known.
+        """
         gate = self._gate(name)
+        begun = self._loop.time(), self.closed_for(name)
+        gate.unanswered_since = gate.unanswered_since or begun
+        gate.down_since = (gate.down_since or begun) if away else None
         again = gate.closed is not None
         if not again:
             # Of a wave of refusals only the first makes the wait longer.
@@ -133,6 +145,7 @@ class Gates:
         gate = self._gates.get(name)
         if gate is not None:
             gate.refusals = 0
+            gate.unanswered_since = gate.down_since = None
 
     def open(self, name: Hashable) -> None:
         """Lets whoever stands behind it ask again; one that is open stays so."""
@@ -174,6 +187,20 @@ class Gates:
         if gate is None or gate.closed is None or not gate.known:
             return 0.0
         return max(0.0, gate.closed.until - self._loop.time())
+
+    def unavailable(self, name: Hashable) -> Unavailable:
+        """Return for how long nobody was answered behind a gate, stated resets aside."""
+        if isinstance(name, Key):
+            return self._registry.unavailable(name)
+        gate = self._gates.get(name)
+        if gate is None:
+            return AVAILABLE
+        now, closed = self._loop.time(), self.closed_for(name)
+        unanswered, outage = (
+            0.0 if begun is None else max(0.0, now - begun[0] - (closed - begun[1]))
+            for begun in (gate.unanswered_since, gate.down_since)
+        )
+        return Unavailable(unanswered, outage, self.closed_until_known(name))
 
     def tell(self, name: Hashable, told: Callable[[], None]) -> None:
         """Has `told` called once, soon after a gate that is closed has opened or is closed for another time."""

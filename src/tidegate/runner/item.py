@@ -21,7 +21,8 @@ class Item:
     `attempts` counts those that were spent (refusals for want of capacity spend none), `seconds` the time that its
     function has run. `refused_at` is when it first came back for want of capacity (monotonic seconds, None: never),
     `closed_before` how long its gate had been closed with a known reset until then, and `elsewhere` how often it was
-    refused at another key than the one that is asked for it.
+    refused at another key than the one that is asked for it. `ready_at` is since when it could have gone (monotonic
+    seconds).
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Item:
         "elsewhere",
         "output",
         "place",
+        "ready_at",
         "refused_at",
         "seconds",
         "stage",
@@ -43,6 +45,7 @@ class Item:
         self.output = output
         self.attempts = 0
         self.seconds = 0.0
+        self.ready_at = 0.0
         self.refused_at: float | None = None
         self.closed_before = 0.0
         self.elsewhere = 0

@@ -113,6 +113,7 @@ class Job:
         "item",
         "lends",
         "probe",
+        "recalled",
         "seconds",
         "stage",
         "task",
@@ -125,6 +126,7 @@ class Job:
         self.item = item
         self.stage = stage
         self.hand = Asking(queues, permit, self._asked_for, self._stood)
+        self.recalled = False
         self.probe = permit is not None and permit.probe
         self.value: Any = None
         self.error: BaseException | None = None
@@ -141,6 +143,17 @@ class Job:
         self._began = loop.time()
         self._timer = loop.call_later(self.stage.timeout, self._time_is_up)
         self.task = loop.create_task(self._run(), context=context)
+
+    @property
+    def began(self) -> float:
+        """When it was started, in monotonic seconds of its loop."""
+        return self._began
+
+    def recall(self) -> None:
+        """End the waits of its calls: the function gets the refusal that there is, and its item is to be parked."""
+        if not self.recalled:
+            self.recalled = True
+            self.hand.recall()
 
     def cancel(self, cut: Cut) -> None:
         """Cancels the function; where it takes no notice of that, it is left behind."""

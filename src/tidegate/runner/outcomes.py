@@ -14,7 +14,7 @@ from tidegate.runner.job import Cut, Job
 from tidegate.runner.judgement import NoJudgement
 from tidegate.runner.redaction import redacted
 from tidegate.runner.subscribers import Retrying
-from tidegate.runner.verdict import TIMEOUT, Ruling, Verdict, judge
+from tidegate.runner.verdict import OUTAGE, TIMEOUT, Ruling, Verdict, judge
 from tidegate.storage import ResultStatus, Status
 
 if TYPE_CHECKING:
@@ -33,8 +33,13 @@ class Outcomes:
             return
         item = job.item
         verdict = judge(job.error, job.hand.outcome, job.hand.refused, job.probe) if job.cut is None else TIMEOUT
+        if verdict.ruling in (Ruling.CAPACITY, Ruling.TRANSIENT) and job.error is not None:
+            job.stage.last_error = _text(job) or ""
         if verdict.ruling is Ruling.ANSWERED:
             self._answered(item, job.value)
+        elif verdict.ruling is not Ruling.PERMANENT and (job.recalled or job.stage.closing is not None):
+            if self._running.live:
+                self._running.park(item)
         elif verdict.ruling is Ruling.CAPACITY:
             self._refused(job, verdict)
         elif verdict.ruling is Ruling.PARKED:
@@ -76,9 +81,11 @@ class Outcomes:
         for stage in running.stages[1:]:
             if running.live and running.workload.room(stage.index):
                 made = Item(stage.index, item.place, item.body, output)
+                made.ready_at = running.floor.loop.time()
                 running.books.open(made)
-                running.workload.add((made,))
+                running.add([made])
             else:
+                running.turned_away_at[stage.index] = running.floor.loop.time()
                 running.books.turn_away(item.place, stage.index)
 
     def _refused(self, job: Job, verdict: Verdict) -> None:
@@ -87,7 +94,7 @@ class Outcomes:
             return
         gate = running.workload.gate(item.stage)
         if isinstance(gate, Own):
-            running.floor.gates.refused(gate, verdict.retry_after)
+            running.floor.gates.refused(gate, verdict.retry_after, verdict.kind == OUTAGE)
         if not running.waits.refused(item):
             running.park(item)
         elif isinstance(gate, Key) and job.hand.refused is None:
@@ -111,7 +118,6 @@ class Outcomes:
         running, settings = self._running, self._running.floor.settings
         item.elsewhere += 1
         delay = half_jitter(item.elsewhere, settings.backoff_base, settings.backoff_cap, running.floor.draw())
-        running.waits.over(item)
         named = min(verdict.retry_after or 0.0, settings.row_deadline)
         running.workload.delay(item, running.floor.loop.time() + max(delay, named))
 
@@ -136,7 +142,11 @@ class Outcomes:
         stage = running.stages[item.stage]
         self.write_failure(item, ResultStatus.ERROR, kind, text)
         if stage.guard.failed(kind):
-            running.drain(Status.ERROR, f"{stage.guard.count} consecutive failures of {stage.name} ({kind}): {text}")
+            reason = f"{stage.guard.count} consecutive failures of {stage.name} ({kind}): {text}"
+            if item.stage == TASK:
+                running.drain(Status.ERROR, reason)
+            else:
+                running.close(stage, reason)
 
 
 def _text(job: Job) -> str | None:

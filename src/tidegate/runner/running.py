@@ -29,7 +29,7 @@ from tidegate.runner.learning import Learning
 from tidegate.runner.outcomes import Outcomes
 from tidegate.runner.progress import Tally
 from tidegate.runner.redaction import redacted
-from tidegate.runner.stage import Stage, stages_of
+from tidegate.runner.stage import Closing, Stage, stages_of
 from tidegate.runner.subscribers import Chunk, Event, StateChanged
 from tidegate.runner.waits import Waits
 from tidegate.runner.water import Water
@@ -82,6 +82,8 @@ class Running:
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
         self.water = Water(self)
+        self.began_at = floor.loop.time()
+        self.turned_away_at = [self.began_at] * len(self.stages)
         self.waits = Waits(self)
         self._learning = Learning(self)
         self._outcomes = Outcomes(self)
@@ -119,14 +121,26 @@ class Running:
         for gate in set(self.workload.gates()):
             self.floor.roster.offer(self.id, gate)
         self.waits.set_retry_timer()
+        self.waits.offered()
         self.floor.poke()
 
-    def came(self, items: list[Item]) -> None:
-        """New items from the store."""
+    def came(self, items: list[Item], since: float) -> None:
+        """Take in new items from the store, which could have gone since an instant of the loop's clock."""
         for item in items:
+            item.ready_at = since
             self.books.open(item)
-        self.workload.add(items)
+        self.add(items)
+        if items:
+            self.waits.nearer()
         self.offer()
+
+    def add(self, items: list[Item]) -> None:
+        """Queue new items; those of a stage that is closed are parked."""
+        self.workload.add(item for item in items if self.stages[item.stage].closing is None)
+        for item in items:
+            closing = self.stages[item.stage].closing
+            if closing is not None:
+                self.park(item, *closing)
 
     def came_invalid(self, item: Item, reason: str) -> None:
         """A row that cannot be tried: it is recorded as it is, without a permit or a slot."""
@@ -139,7 +153,6 @@ class Running:
         """Starts an item that was taken from the workload, in a slot that is free."""
         stage = self.stages[item.stage]
         job = Job(item, stage, self, self.floor.registry, permit, self.floor.settings.cancel_grace)
-        self.waits.over(item)
         if len(self.under_way) + 1 >= self.cap:
             self.floor.roster.hold(self.id)
         self._learning.dispatched(stage)
@@ -175,12 +188,46 @@ class Running:
         So that who waits there starves nobody: it counts against this experiment's share, and no other's.
         """
         self.floor.slots += 1 if job.lends else -1
+        self.waits.offered()
         self.floor.poke()
 
-    def park(self, item: Item) -> None:
-        """Gives a row up for now: it found no capacity until its deadline. A resume takes it up again."""
-        waited = f"no capacity for {self.floor.settings.row_deadline:g} s of active waiting"
-        self._outcomes.write_failure(item, ResultStatus.PARKED, "capacity", waited)
+    def park(self, item: Item, kind: str = "", reason: str = "") -> None:
+        """Give a row up for now. A resume takes it up again.
+
+        By default it is for an outage of its key, or because it found no capacity until its deadline.
+        """
+        stage = self.stages[item.stage]
+        if not kind and stage.closing is not None:
+            kind, reason = stage.closing
+        elif not kind and item.stage in self.waits.out:
+            kind, reason = "outage", self.waits.out[item.stage]
+        elif not kind:
+            kind, reason = "capacity", f"no capacity for {self.floor.settings.row_deadline:g} s of active waiting"
+            failure = self.waits.last_failure(stage)
+            reason += f"; last failure: {failure}" if failure else ""
+        self._outcomes.write_failure(item, ResultStatus.PARKED, kind, reason)
+
+    def give_up(self, items: list[Item]) -> None:
+        """Park items that are not under way."""
+        if items:
+            self.workload.take_out(items)
+            for item in items:
+                self.park(item)
+
+    def has_other_work(self) -> bool:
+        """Return whether any stage has work whose key is not down for too long."""
+        return any(self.books.has_work(stage.index) for stage in self.stages if stage.index not in self.waits.out)
+
+    def close(self, stage: Stage, reason: str) -> None:
+        """Try nothing more of an evaluator in this run: park its items, those that come later as well."""
+        stage.closing = Closing("guard", reason)
+        name = self.experiment.name
+        self.note(Level.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
+        logger.warning("experiment %s: evaluator %s is closed: %s; its rows are parked", name, stage.name, reason)
+        self.give_up(self.workload.items(stage.index))
+        for job in self.under_way:
+            if job.item.stage == stage.index and job.lends:
+                job.recall()
 
     def durable(self, item: Item | None, result: Result) -> None:
         """A result of this run is in the database: only now is it told, and forgotten."""
@@ -267,7 +314,9 @@ class Running:
         self.look_for_more()
         if self.phase is Phase.LIVE:
             if self.books.settled:
-                self.drain(Status.COMPLETED, None)
+                self.drain(*self._end())
+            elif self.waits.out:
+                self.waits.offered()
         else:
             self._maybe_drained()
 
@@ -294,6 +343,15 @@ class Running:
             self.floor.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             return
+
+    def _end(self) -> tuple[Status, str | None]:
+        """Return how the run ends where nothing is left to do."""
+        closed = [stage.closing.reason for stage in self.stages if stage.closing is not None]
+        if closed:
+            return Status.ERROR, "; ".join(closed)
+        if self.waits.out:
+            return Status.STOPPED, "; ".join(dict.fromkeys(self.waits.out.values()))
+        return Status.COMPLETED, None
 
     def _stream(self, job: Job, chunk: Any) -> None:
         if not job.done and job.item.stage == TASK:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tidegate.errors import ConfigurationError
 
@@ -36,8 +36,11 @@ class RunnerSettings(BaseModel):
     row_deadline: float = Field(
         3600.0, gt=0, description="Seconds of active waiting for capacity before a row is parked (elspeth: 3600)."
     )
+    max_outage: float | None = Field(
+        3600.0, gt=0, description="Seconds a key's breaker may stay open before its rows are parked (None: for ever)."
+    )
     guard: int = Field(
-        5, ge=1, le=10_000, description="Consecutive permanent failures of one kind that stop a run (Phoenix: 5)."
+        5, ge=1, le=10_000, description="Consecutive failures of one kind that stop a run or an evaluator (Phoenix: 5)."
     )
     grace: float = Field(
         30.0, ge=0, le=3600, description="Seconds in which what is under way may finish after a stop (Phoenix: 30)."
@@ -70,6 +73,12 @@ class RunnerSettings(BaseModel):
         0.5, gt=0, le=1, description="Share of the slots that retries may have while anything else could go."
     )
     buffer: int = Field(1000, ge=1, le=1_000_000, description="Events held for one subscriber (Phoenix: 1000).")
+
+    @field_validator("max_outage", mode="before")
+    @classmethod
+    def _for_ever(cls, value: Any) -> Any:
+        # An environment has no other word for None.
+        return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
     def __init__(self, **values: Any) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.runner.chunks import emit, whole
 from tidegate.runner.experiment import Experiment
@@ -18,14 +18,22 @@ from tidegate.runner.threads import in_thread
 Invocation = Callable[[Item], Awaitable[Any]]
 
 
+class Closing(NamedTuple):
+    """Why nothing of a stage is tried any more in this run: the kind of its parked items, and the reason."""
+
+    kind: str
+    reason: str
+
+
 class Stage:
     """The tasks of an experiment, or one of its evaluators; `timeout` is in seconds.
 
     `invoke(item)` calls the function: a coroutine function in the loop, a synchronous one in a thread with the context
     copied. A thread cannot be cancelled: when its time is up it is left alone, and what it returns is dropped.
+    Once there is a `closing`, its items are parked. `last_error` is how its newest call failed for want of an answer.
     """
 
-    __slots__ = ("guard", "habit", "index", "invoke", "name", "outputs", "timeout")
+    __slots__ = ("closing", "guard", "habit", "index", "invoke", "last_error", "name", "outputs", "timeout")
 
     def __init__(
         self, index: int, name: str, function: Callable[..., Any], outputs: tuple[str, ...], timeout: float, guard: int
@@ -35,6 +43,8 @@ class Stage:
         self.outputs = outputs
         self.timeout = timeout
         self.guard = Guard(guard)
+        self.closing: Closing | None = None
+        self.last_error = ""
         self.habit = Habit()
         self.invoke = invocation(function, _row if index == TASK else _row_and_output)
 

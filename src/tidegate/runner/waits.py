@@ -1,35 +1,59 @@
-"""The clocks of one run's items: when a retry is ready, and when a row that found no capacity is given up for now."""
+"""The clocks of one run's items: when a retry is ready, and when a row that found no capacity is given up for now.
+
+Theory of operation. A row is overdue when it has waited for `row_deadline` seconds, and in all of them its gate has
+answered nobody, or it was itself refused; time for which the gate was closed with a reset that the provider had named
+is left out. Nothing is polled: no row is overdue sooner than the lesser of both limits after it began to wait, so one
+timer is set to that, and each look sets it to the first instant at which anything may be overdue.
+
+A stage is *out* when a row of it has waited for `max_outage` seconds behind a breaker that was never closed. All its
+rows are parked then, but for one that finds out whether the provider is back, as long as other stages have work.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
+from tidegate.core.unavailability import Unavailable
+from tidegate.core.vocabulary import Key, Outcome
 from tidegate.runner.item import Item
+from tidegate.runner.job import Job
+from tidegate.runner.stage import Stage
+from tidegate.storage import Category, Level
 
 if TYPE_CHECKING:
     from tidegate.runner.running import Running
 
+logger = logging.getLogger("tidegate")
 
 SHORTEST = 0.001
 """Seconds between two looks at least: a rest of a deadline may be too small to move the clock."""
 
+SOON = 1.0
+"""Seconds, at most, until rows that come for a key that is down for too long are parked."""
+
+SHARE = 0.005
+"""Share of the limit between two looks at least: a million rows are looked at 200 times in it, each this much late."""
+
 
 class Waits:
-    """Two timers of a run, each set to a known instant: it may pass before anything is due, but never after.
+    """The timers of a run, each set to a known instant: it may pass before anything is due, but never after.
 
-    A row's deadline counts the seconds since it was first refused for want of capacity, but for those in which its key
-    was closed with a reset that the provider had named: nobody waits actively for a known hour.
+    `out` are the stages whose key is down for longer than `max_outage`, each with the reason.
     """
 
     def __init__(self, running: Running) -> None:
         self._running = running
-        self._refused: dict[Item, None] = {}
+        settings = running.floor.settings
+        self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
+        self._shortest = max(SHORTEST, SHARE * self._limit)
         self._retry: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self.out: dict[int, str] = {}
 
     def set_retry_timer(self) -> None:
-        """Wakes the run when its next retry is ready."""
+        """Wake the run when its next retry is ready."""
         ripe_at = self._running.workload.ripe_at
         if ripe_at is None or (self._retry is not None and self._retry.when() <= ripe_at):
             return
@@ -37,48 +61,102 @@ class Waits:
             self._retry.cancel()
         self._retry = self._running.floor.loop.call_at(ripe_at, self._ripen)
 
+    def offered(self) -> None:
+        """Take in that something may wait: set the timer, or look soon where a stage is out."""
+        if not self._running.live:
+            return
+        if self.out:
+            self._look_within(min(SOON, self._shortest))
+        elif self._deadline is None:
+            self._look_within(self._limit)
+
     def refused(self, item: Item) -> bool:
-        """An item came back for want of capacity; False where its deadline is over."""
+        """Take in that an item came back for want of capacity; False where its deadline is over."""
         running = self._running
         now = running.floor.loop.time()
+        gate = running.workload.gate(item.stage)
         if item.refused_at is None:
             item.refused_at = now
-            item.closed_before = running.floor.gates.closed_for(running.workload.gate(item.stage))
-        if self._left(item, now) <= 0:
+            item.closed_before = running.floor.gates.closed_for(gate)
+        left = self._left(item, now, running.floor.gates.unavailable(gate))
+        if left <= 0:
             return False
-        self._refused[item] = None
-        self._look_within(self._due_in(item, now))
+        self._look_within(left + self._closed_for(item.stage))
         return True
 
-    def over(self, item: Item) -> None:
-        """It is under way again."""
-        self._refused.pop(item, None)
-
     def nearer(self) -> None:
-        """Deadlines may have come nearer: a gate opened before its time, or a stage stands behind another."""
-        if self._refused:
-            now = self._running.floor.loop.time()
-            self._look_within(min(self._due_in(item, now) for item in self._refused))
+        """Take in that deadlines may have come nearer: a gate opened early, rows came that have waited before."""
+        if self._running.live:
+            self._look_within(self._due(self._running.floor.loop.time()))
 
     def end(self) -> None:
-        """Nothing waits any more."""
-        self._refused.clear()
+        """End all timers: nothing waits any more."""
         for timer in (self._retry, self._deadline):
             if timer is not None:
                 timer.cancel()
+
+    def last_failure(self, stage: Stage) -> str:
+        """Return the last failure at the gate of a stage, in a few words; empty where nothing failed there."""
+        last = self._running.floor.gates.unavailable(self._running.workload.gate(stage.index)).last
+        return stage.last_error or (_said(last) if last is not None else "")
 
     def _ripen(self) -> None:
         self._retry = None
         self._running.workload.ripen(self._running.floor.loop.time())
         self._running.offer()
 
-    def _left(self, item: Item, now: float) -> float:
+    def _left(self, item: Item, now: float, state: Unavailable) -> float:
+        """Return the seconds until an item is overdue, if everything stays as it is and no reset is stated."""
         floor = self._running.floor
-        closed = floor.gates.closed_for(self._running.workload.gate(item.stage)) - item.closed_before
-        waited = now - (item.refused_at if item.refused_at is not None else now) - max(0.0, closed)
+        waited = min(state.unanswered, now - item.ready_at)
+        if item.refused_at is not None:
+            closed = floor.gates.closed_for(self._running.workload.gate(item.stage)) - item.closed_before
+            waited = max(waited, now - item.refused_at - max(0.0, closed))
         return floor.settings.row_deadline - waited
 
+    def _job_left(self, job: Job, now: float) -> float:
+        """Return the same for an item that waits inside a call, at whatever keys it stands."""
+        gates, gate = self._running.floor.gates, self._running.workload.gate(job.item.stage)
+        waited = 0.0
+        for key in job.hand.standing_at():
+            since = job.item.ready_at if key == gate else job.began
+            waited = max(waited, min(gates.unavailable(key).unanswered, now - since))
+        return self._running.floor.settings.row_deadline - waited
+
+    def _closed_for(self, stage: int) -> float:
+        """Return the seconds of a stated reset that are left; what ends it early is told."""
+        gates, gate = self._running.floor.gates, self._running.workload.gate(stage)
+        closed = gates.closed_until_known(gate)
+        if closed > 0:
+            gates.tell(gate, self.nearer)
+        return max(closed, gates.unavailable(gate).stated_for)
+
+    def _standing(self) -> list[Job]:
+        return [job for job in self._running.under_way if job.lends and not job.recalled]
+
+    def _due(self, now: float) -> float:
+        """Return the seconds until anything may be overdue; infinity where nothing waits."""
+        running, due = self._running, float("inf")
+        max_outage = running.floor.settings.max_outage
+        for stage in running.stages:
+            items = running.workload.items(stage.index)
+            if not items:
+                continue
+            state = running.floor.gates.unavailable(running.workload.gate(stage.index))
+            left = min(self._left(item, now, state) for item in items)
+            if max_outage is not None and stage.index not in self.out:
+                since = min(item.ready_at for item in items)
+                left = min(left, max_outage - min(state.outage, now - since))
+            due = min(due, left + self._closed_for(stage.index))
+        for job in self._standing():
+            due = min(due, self._job_left(job, now))
+            if max_outage is not None:
+                due = min(due, max_outage - self._outage(job, now))
+        return due
+
     def _look_within(self, seconds: float) -> None:
+        if seconds == float("inf"):
+            return
         loop = self._running.floor.loop
         at = loop.time() + max(SHORTEST, seconds)
         if self._deadline is not None:
@@ -87,19 +165,77 @@ class Waits:
             self._deadline.cancel()
         self._deadline = loop.call_at(at, self._look)
 
-    def _due_in(self, item: Item, now: float) -> float:
-        # While its gate is closed with a known reset, its deadline moves away as fast as time goes.
-        gates, gate = self._running.floor.gates, self._running.workload.gate(item.stage)
-        closed = gates.closed_until_known(gate)
-        if closed > 0:
-            gates.tell(gate, self.nearer)
-        return self._left(item, now) + closed
-
     def _look(self) -> None:
         self._deadline = None
-        now = self._running.floor.loop.time()
-        for item in [each for each in self._refused if self._left(each, now) <= 0]:
-            del self._refused[item]
-            if self._running.workload.remove(item):
-                self._running.park(item)
-        self.nearer()
+        running = self._running
+        if not running.live:
+            return
+        now = running.floor.loop.time()
+        self._outages(now)
+        for stage in running.stages:
+            items = running.workload.items(stage.index)
+            if not items:
+                continue
+            state = running.floor.gates.unavailable(running.workload.gate(stage.index))
+            running.give_up([item for item in items if self._left(item, now, state) <= 0])
+        for job in self._standing():
+            if self._job_left(job, now) <= 0:
+                job.recall()
+        due = self._due(now)
+        self._look_within(max(due, self._shortest))
+
+    def _outages(self, now: float) -> None:
+        """Park the rows of every stage whose key is down for too long."""
+        running, limit = self._running, self._running.floor.settings.max_outage
+        if limit is None:
+            return
+        for stage in running.stages:
+            gate = running.workload.gate(stage.index)
+            items = running.workload.items(stage.index)
+            standing = [job for job in self._standing() if job.item.stage == stage.index]
+            outage = running.floor.gates.unavailable(gate).outage
+            if stage.index in self.out:
+                if not outage:
+                    self._back(stage)
+                    continue
+            else:
+                behind = [min(outage, now - item.ready_at) for item in items]
+                behind += [self._outage(job, now) for job in standing]
+                if not behind or max(behind) < limit:
+                    continue
+                self._gone(stage, gate, limit)
+            keep = 1 if running.has_other_work() else 0
+            running.give_up(items[keep:])
+            for job in standing[max(0, keep - len(items)) :]:
+                job.recall()
+
+    def _outage(self, job: Job, now: float) -> float:
+        gates = self._running.floor.gates
+        gate = self._running.workload.gate(job.item.stage)
+        return max(
+            (
+                min(gates.unavailable(key).outage, now - (job.item.ready_at if key == gate else job.began))
+                for key in job.hand.standing_at()
+            ),
+            default=0.0,
+        )
+
+    def _gone(self, stage: Stage, gate: object, limit: float) -> None:
+        failure = self.last_failure(stage)
+        name = gate if isinstance(gate, Key) else f"the provider of {stage.name}"
+        reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
+        self.out[stage.index] = reason
+        self._running.note(Level.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
+        logger.warning(
+            "experiment %s: %s; the rows of %s are parked", self._running.experiment.name, reason, stage.name
+        )
+
+    def _back(self, stage: Stage) -> None:
+        reason = self.out.pop(stage.index)
+        self._running.note(Level.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
+
+
+def _said(outcome: Outcome) -> str:
+    if outcome.status is not None:
+        return f"status {outcome.status}"
+    return "no answer in time" if outcome.row == "timeout" else "no connection"

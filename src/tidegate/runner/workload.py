@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from tidegate.runner.item import TASK, Item
 
@@ -132,13 +132,19 @@ class Workload:
         if retried:
             self.retries_under_way -= 1
 
-    def remove(self, item: Item) -> bool:
-        """Takes out an item that waits in a queue; False where it is not there."""
-        for queue in (self._fresh[item.stage], self._ready[item.stage]):
-            if item in queue.items:
-                queue.items.remove(item)
-                return True
-        return False
+    def items(self, stage: int) -> list[Item]:
+        """Return every item of a stage that is not under way, in the order in which they go."""
+        waiting = [*self._ready[stage].items, *self._fresh[stage].items]
+        return waiting + [item for _, _, item in self._later if item.stage == stage]
+
+    def take_out(self, items: Iterable[Item]) -> None:
+        """Take out items that are not under way."""
+        gone = set(items)
+        for queue in self._queues:
+            if not gone.isdisjoint(queue.items):
+                queue.items = deque(item for item in queue.items if item not in gone)
+        self._later = [entry for entry in self._later if entry[2] not in gone]
+        heapify(self._later)
 
     def clear(self) -> None:
         """Forgets everything that is not under way."""

@@ -1,0 +1,91 @@
+"""The time for which a key has answered nobody, without the time that a stated reset explains.
+
+Theory of operation. A stretch begins with a refusal, or when the breaker opens, and ends with the next answer. While
+the provider has named the time of a reset (a cooldown, a quota) and it has not come, the clock stands still: such a
+wait has a known end. All instants are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegate.core.vocabulary import Outcome
+
+NEVER = float("-inf")
+
+
+class Unavailable(NamedTuple):
+    """The state of a key at one instant, in seconds.
+
+    `unanswered` counts since it answered last, `outage` since its breaker was closed last; both leave out stated
+    resets. `stated_for` is left of the present one; `last` is the newest refusal or failure.
+    """
+
+    unanswered: float = 0.0
+    outage: float = 0.0
+    stated_for: float = 0.0
+    last: Outcome | None = None
+
+
+AVAILABLE = Unavailable()
+
+
+class Unavailability:
+    """The clocks of one key; `stated_until` is when the latest stated reset comes."""
+
+    __slots__ = ("_down", "_since", "_stated", "_stated_from", "last", "stated_until")
+
+    def __init__(self) -> None:
+        self._since: tuple[float, float] | None = None
+        self._down: tuple[float, float] | None = None
+        self._stated = 0.0
+        self._stated_from = self.stated_until = NEVER
+        self.last: Outcome | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether nobody was answered since a refusal or an outage."""
+        return self._since is not None
+
+    def refused(self, outcome: Outcome, now: float) -> None:
+        """Take in a refusal, or a failure behind an open breaker."""
+        self.last = outcome
+        if self._since is None:
+            self._since = now, self._stated_by(now)
+
+    def opened(self, now: float) -> None:
+        """Take in that the breaker is not closed; repeating it changes nothing."""
+        if self._down is None:
+            self._down = now, self._stated_by(now)
+
+    def closed(self) -> None:
+        """Take in that the breaker is closed."""
+        self._down = None
+
+    def answered(self) -> None:
+        """End the stretch: somebody was answered."""
+        self._since = None
+
+    def stated(self, now: float, until: float) -> None:
+        """Stop the clocks until a reset that the provider has named."""
+        if until <= now:
+            return
+        if now >= self.stated_until:
+            self._stated = self._stated_by(now)
+            self._stated_from = now
+        self.stated_until = max(self.stated_until, until)
+
+    def at(self, now: float) -> Unavailable:
+        """Return the state at `now`."""
+        stated = self._stated_by(now)
+        unanswered, outage = (
+            0.0 if begun is None else max(0.0, now - begun[0] - (stated - begun[1]))
+            for begun in (self._since, self._down)
+        )
+        return Unavailable(unanswered, outage, max(0.0, self.stated_until - now), self.last)
+
+    def _stated_by(self, now: float) -> float:
+        """Return the seconds for which the clocks have stood still until `now`, all told."""
+        if self._stated_from == NEVER:
+            return 0.0
+        return self._stated + max(0.0, min(now, self.stated_until) - self._stated_from)
