@@ -54,16 +54,17 @@ def asking(registry: tidegate.RateLimitRegistry, key: tidegate.Key, failure: Any
 async def test_dead_judge_parks_every_judgement_at_the_row_deadline(tmp_path: Path, failure: str) -> None:
     registry, loop = registry_in_virtual_time(), asyncio.get_running_loop()
     judge = Evaluator(asking(registry, DEAD, FAILURES[failure]), name="judge")
-    experiment = Experiment("e", rows(1000), asking(registry, KEY), [judge])
+    count = 1000 if failure == "503" else 250
+    experiment = Experiment("e", rows(count), asking(registry, KEY), [judge])
     async with runner_at(tmp_path, registry=registry, row_deadline=10.0, max_outage=None) as runner:
         summary = await runner.run(experiment)
         counts = await runner.store.counts(summary.experiment.id)
         failures = await runner.store.failures(summary.experiment.id)
-    assert counts.runs == {OK: 1000}
+    assert counts.runs == {OK: count}
     judged = counts.annotations["judge"]
     # The first calls of all came before anything was known of the key: what may pass has three attempts.
-    assert judged.get(PARKED, 0) >= 980
-    assert sum(judged.values()) == 1000
+    assert judged.get(PARKED, 0) >= count - 20
+    assert sum(judged.values()) == count
     assert loop.time() <= 60.0
     assert summary.status is Status.COMPLETED
     parked = next(each for each in failures if each.status is PARKED)
@@ -75,13 +76,13 @@ async def test_dead_judge_parks_every_judgement_at_the_row_deadline(tmp_path: Pa
 @in_virtual_time
 async def test_key_down_beyond_max_outage_ends_the_run_stopped(tmp_path: Path, failure: str) -> None:
     registry, loop = registry_in_virtual_time(), asyncio.get_running_loop()
-    experiment = Experiment("e", rows(1000), asking(registry, DEAD, FAILURES[failure]))
+    experiment = Experiment("e", rows(250), asking(registry, DEAD, FAILURES[failure]))
     async with runner_at(tmp_path, registry=registry, max_outage=30.0) as runner:
         summary = await runner.run(experiment)
         found = await statuses(runner.store, summary.experiment.id)
     assert summary.status is Status.STOPPED
-    assert found[PARKED] >= 980
-    assert sum(found.values()) == 1000
+    assert found[PARKED] >= 230
+    assert sum(found.values()) == 250
     assert str(DEAD) in str(summary.last_error)
     assert "30 s (max_outage)" in str(summary.last_error)
     assert {"503": "status 503", "500": "status 500"}.get(failure, "") in str(summary.last_error)
@@ -216,8 +217,6 @@ async def test_rows_behind_a_slow_key_that_answers_are_not_parked(tmp_path: Path
         summary = await runner.run(Experiment("e", rows(120), answer))
     assert summary.complete
     assert loop.time() >= 595.0
-
-
 
 
 TROUBLE = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextvars import Context
 from enum import Enum
@@ -12,6 +13,7 @@ from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.handing import Hand
 from tidegate.queues import Queues
+from tidegate.runner import forked
 from tidegate.runner.chunks import emits_to
 from tidegate.runner.item import Item
 from tidegate.runner.stage import Stage
@@ -104,6 +106,7 @@ class Job:
         "_cancel_grace",
         "_loop",
         "_owner",
+        "_process",
         "_suspended",
         "_timer",
         "cut",
@@ -140,6 +143,7 @@ class Job:
     def start(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         """Starts the function in a task of its own, which runs in `context`."""
         self._loop = loop
+        self._process = os.getpid()
         self._began = loop.time()
         self._timer = loop.call_later(self.stage.timeout, self._time_is_up)
         self.task = loop.create_task(self._run(), context=context)
@@ -169,10 +173,16 @@ class Job:
         emits_to(self._emitted)
         try:
             with self.hand:
-                self.value = await self.stage.invoke(self.item)
-        except KeyboardInterrupt:
-            raise
+                try:
+                    self.value = await self.stage.invoke(self.item)
+                except BaseException as error:
+                    if os.getpid() != self._process:
+                        forked.leave(error)
+                    raise
+                if os.getpid() != self._process:
+                    forked.leave(None)
         except BaseException as error:
+            # An interrupt would end the loop from here: whoever takes in the end stops the run instead.
             # A cancellation that nobody here asked for, or an exit that the function asks for, is a failure of its own.
             self.error = error
         else:

@@ -29,6 +29,9 @@ class Outcomes:
 
     def conclude(self, job: Job) -> None:
         """Takes in the end of a job; one that was cancelled because the run stops leaves its item as it was."""
+        if isinstance(job.error, KeyboardInterrupt):
+            self._running.interrupted(job)
+            return
         if job.cut is Cut.STOP:
             return
         item = job.item

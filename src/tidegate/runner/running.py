@@ -261,6 +261,14 @@ class Running:
         self.cancel()
         self.look_around()
 
+    def interrupted(self, job: Job) -> None:
+        """Stop the run as its owner's Ctrl-C does: a function was interrupted, and its item stays as it was."""
+        reason = f"{job.stage.name} raised KeyboardInterrupt at row {job.item.place.ordinal}"
+        if self.live:
+            name = self.experiment.name
+            logger.warning("experiment %s stops: %s; what is under way may finish", name, reason)
+        self.drain(Status.STOPPED, reason)
+
     def lost(self) -> None:
         """The claim is gone: stops here, and writes nothing about it."""
         self.drain(None, "the claim was lost")

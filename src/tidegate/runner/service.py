@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from tidegate.default import registry as default_registry
 from tidegate.errors import UnknownExperiment
 from tidegate.registries import RateLimitRegistry
+from tidegate.runner import forked
 from tidegate.runner.dispatch import Dispatcher
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.floor import Floor
@@ -210,6 +211,7 @@ class ExperimentRunner:
         settings = self.settings
         self.store = store
         self._loop = loop
+        forked.follow(loop)
         self._dispatcher = Dispatcher(loop)
         poke = self._dispatcher.poke
         registry = self._registry if self._registry is not None else default_registry()

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from tidegate.errors import Error
+from tidegate.runner import forked
 
 T = TypeVar("T")
 
@@ -76,14 +77,19 @@ class _Work:
         """Does it, and says so."""
         result: Any = None
         error: BaseException | None = None
+        process = os.getpid()
         try:
             result = self._context.run(self._call)
-        except StopIteration as stop:
-            # No future takes one; it would end whatever generator is near.
-            error = RuntimeError(f"the function raised {stop!r}")
-            error.__cause__ = stop
         except BaseException as raised:
+            if os.getpid() != process:
+                forked.leave(raised)
             error = raised
+        if os.getpid() != process:
+            forked.leave(None)
+        if isinstance(error, StopIteration):
+            # No future takes one; it would end whatever generator is near.
+            stop, error = error, RuntimeError(f"the function raised {error!r}")
+            error.__cause__ = stop
         self._ended = True
         _left_behind.discard(self)
         _idle.append(thread)
