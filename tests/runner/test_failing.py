@@ -66,16 +66,45 @@ class TestFailures:
         assert str(summary.last_error).startswith("5 consecutive failures of task (auth): Refused: status 401 (")
 
     @in_loop
-    async def test_an_evaluator_has_a_guard_of_its_own_and_its_failure_is_no_score(self, tmp_path: Path) -> None:
+    async def test_guard_of_an_evaluator_closes_that_evaluator_alone(self, tmp_path: Path) -> None:
+        seen: list[str] = []
+
         async def bad(row: Any, output: Any) -> float:
             raise ValueError("no number in the judge's answer")
 
-        async with runner_at(tmp_path, max_concurrency=1) as runner:
-            summary = await runner.run(Experiment("e", rows(50), Watch(), [Watch_as("good"), bad]))
+        async with runner_at(tmp_path, max_concurrency=1, page=20) as runner:
+            number = await runner.start(Experiment("e", rows(120), Watch(), [Watch_as("good"), bad]))
+            async for _ in runner.subscribe(number):
+                progress = runner.progress(number)
+                seen += [stage.closed for stage in progress.stages if stage.closed] if progress is not None else []
+            summary = await runner.wait(number)
+            counts = await runner.store.counts(number)
+            failures = await runner.store.failures(number)
+            lines = await runner.store.last_logs(number, 1000)
         assert summary.status is Status.ERROR
         assert (summary.last_error or "").startswith("5 consecutive failures of bad (ValueError)")
-        bad_score = next(score for score in summary.scores if score.evaluator == "bad")
-        assert (bad_score.ok, bad_score.failed, bad_score.mean) == (0, 5, None)
+        assert counts.runs == {OK: 120}
+        assert counts.annotations == {"good": {OK: 120}, "bad": {ERROR: 5, ResultStatus.PARKED: 115}}
+        assert {each.kind for each in failures if each.status is ResultStatus.PARKED} == {"guard"}
+        assert next(score for score in summary.scores if score.evaluator == "bad").mean is None
+        assert sum(line.detail["type"] == "evaluator_closed" for line in lines) == 1
+        assert seen
+        assert seen[0].startswith("5 consecutive failures of bad")
+
+    @in_loop
+    async def test_evaluations_parked_by_a_guard_are_resumed(self, tmp_path: Path) -> None:
+        broken = [True]
+
+        async def judge(row: Any, output: Any) -> float:
+            if broken[0]:
+                raise ValueError("no number in the judge's answer")
+            return 1.0
+
+        experiment = Experiment("e", rows(30), Watch(), [judge])
+        async with runner_at(tmp_path, max_concurrency=1) as runner:
+            assert (await runner.run(experiment)).status is Status.ERROR
+            broken[0] = False
+            assert (await runner.run(experiment)).complete
 
     @in_loop
     async def test_an_unlucky_answer_of_a_judge_is_asked_for_again(self, tmp_path: Path) -> None:
@@ -95,7 +124,7 @@ class TestFailures:
         assert set(asked.values()) == {3}
 
     @in_loop
-    async def test_a_judge_whose_answers_can_never_be_used_stops_the_run_with_the_reason(self, tmp_path: Path) -> None:
+    async def test_judge_whose_answers_can_never_be_used_is_closed_with_the_reason(self, tmp_path: Path) -> None:
         asked: Counter[int] = Counter()
 
         async def judge(row: Any, output: Any) -> float:

@@ -32,6 +32,7 @@ class StageProgress:
     """One stage: its durable results by status, what is under way, what is ready in memory, and what it waits for.
 
     `total` is how many results it will have as far as is known: for an evaluator, one for every answered task.
+    `closed` is why its items are parked instead of being tried: its guard, or the outage of its key; else empty.
     """
 
     name: str
@@ -40,6 +41,7 @@ class StageProgress:
     under_way: int
     ready: int
     wait: Wait | None
+    closed: str = ""
 
     @property
     def finished(self) -> int:
@@ -101,6 +103,7 @@ def progress(running: Running) -> Progress:
             under_way[stage.index],
             running.workload.depth(stage.index),
             _wait(running, stage.index),
+            running.closed(stage),
         )
         for stage in running.stages
     )

@@ -214,6 +214,10 @@ class Running:
             for item in items:
                 self.park(item)
 
+    def closed(self, stage: Stage) -> str:
+        """Return why the items of a stage are parked instead of being tried; empty where they are tried."""
+        return stage.closing.reason if stage.closing is not None else self.waits.out.get(stage.index, "")
+
     def has_other_work(self) -> bool:
         """Return whether any stage has work whose key is not down for too long."""
         return any(self.books.has_work(stage.index) for stage in self.stages if stage.index not in self.waits.out)

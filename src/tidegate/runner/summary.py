@@ -57,6 +57,16 @@ class Summary:
         )
 
     @property
+    def unjudged_parked(self) -> int:
+        """How many outputs of the experiment's evaluators are parked: a resume tries them again."""
+        asked = self.experiment.spec.get("evaluators")
+        return sum(
+            statuses.get(ResultStatus.PARKED, 0)
+            for evaluator, statuses in self.counts.annotations.items()
+            if not isinstance(asked, dict) or evaluator in asked
+        )
+
+    @property
     def untried(self) -> int:
         """How many runs nobody has tried yet."""
         return max(0, self.unanswered - sum(self.counts.runs.get(status, 0) for status in WORDS))
@@ -77,6 +87,9 @@ class Summary:
         parts = [f"{row.rows} {'row' if row.rows == 1 else 'rows'}{times}", f"{self.answered} answered"]
         parts += [f"{runs[status]} {word}" for status, word in WORDS.items() if runs.get(status)]
         parts += [f"{self.untried} not tried"] if self.untried else []
+        if self.unjudged_parked:
+            parked = self.unjudged_parked
+            parts.append(f"{parked} {'judgement' if parked == 1 else 'judgements'} parked")
         if self.to_judge:
             parts.append(f"{self.to_judge} {'judgement' if self.to_judge == 1 else 'judgements'} to come")
         why = f" ({row.last_error})" if row.last_error else ""

@@ -29,7 +29,7 @@ MEANINGS = {
     Code.UNUSABLE: "an option, a name or a file that cannot be used",
     Code.ERRORS: "it ran to its end, and rows or evaluations have failed, or rows are invalid",
     Code.PARKED: "it ran to its end, and rows or evaluations are parked: `resume` tries them again",
-    Code.STOPPED: "it was stopped, here or from elsewhere: `resume` goes on",
+    Code.STOPPED: "it was stopped, here or from elsewhere, or its provider was down for `max_outage`: `resume` goes on",
     Code.BLOCKED: "its code or a credential is not here; `show` says which",
     Code.BROKEN_OFF: "it was broken off: too many failures of one kind in a row, or a dataset that cannot be read",
     Code.INTERRUPTED: "Ctrl-C before it had begun, as while another process has it: nothing has changed",

@@ -161,8 +161,11 @@ class Conducting:
         """What there is to be done about it."""
         if summary.status is Status.RUNNING:
             return f"replica {summary.experiment.claimed_by} has taken it over"
+        parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
         if summary.status is Status.STOPPED:
-            return f"{self._typed('resume')} goes on"
+            return f"{self._typed('resume')} goes on" + (f", with {parked} parked too" if parked else "")
+        if parked and not any(each.status is ResultStatus.ERROR for each in failures):
+            return f"{self._typed('resume')} tries again the {parked} that are parked"
         if any(each.status in (ResultStatus.ERROR, ResultStatus.PARKED) for each in failures):
             return f"{self._typed('resume')} tries again what has failed"
         if summary.status is Status.ERROR:

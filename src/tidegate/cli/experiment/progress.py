@@ -63,6 +63,9 @@ def waits(
             held.setdefault(gate, []).append(stage.name)
             seconds = math.inf if stage.wait.seconds is None else stage.wait.seconds
             soonest[gate] = min(seconds, soonest.get(gate, math.inf))
+    for stage in stages:
+        if stage.closed:
+            lines.append(f"{stage.name} closed: {stage.closed}; its rows are parked")
     for (key, reason), names in held.items():
         seconds = soonest[key, reason]
         until = "" if math.isinf(seconds) or seconds < LEAST else f", next in {seconds:.1f} s"

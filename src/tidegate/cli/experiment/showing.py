@@ -21,7 +21,7 @@ from tidegate.core.outlook import foresee
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.replica import gone
 from tidegate.runner.summary import Summary
-from tidegate.storage import Failure, LoggedLine, Status
+from tidegate.storage import Failure, LoggedLine, ResultStatus, Status
 
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
@@ -55,6 +55,10 @@ def _print(summary: Summary, failures: list[Failure], keys: list[KeyTotal], log:
             console.print(f"  {line}", markup=False, soft_wrap=True)
     for table in results.tables(summary, failures):
         console.print(table)
+    parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
+    if parked and row.status is not Status.RUNNING:
+        said = f"{parked} parked: {command('resume', row.name, url)} tries them again"
+        console.print(said, markup=False, soft_wrap=True)
     for each in log:
         console.print(_line(each), markup=False, soft_wrap=True)
 
