@@ -78,10 +78,10 @@ class Waits:
         if item.refused_at is None:
             item.refused_at = now
             item.closed_before = running.floor.gates.closed_for(gate)
-        left = self._left(item, now, running.floor.gates.unavailable(gate))
-        if left <= 0:
+        state = running.floor.gates.unavailable(gate)
+        if self._left(item, now, state) <= 0:
             return False
-        self._look_within(left + self._closed_for(item.stage))
+        self._look_within(self._due_in(item, now, state))
         return True
 
     def nearer(self) -> None:
@@ -106,13 +106,28 @@ class Waits:
         self._running.offer()
 
     def _left(self, item: Item, now: float, state: Unavailable) -> float:
-        """Return the seconds until an item is overdue, if everything stays as it is and no reset is stated."""
-        floor = self._running.floor
-        waited = min(state.unanswered, now - item.ready_at)
-        if item.refused_at is not None:
-            closed = floor.gates.closed_for(self._running.workload.gate(item.stage)) - item.closed_before
-            waited = max(waited, now - item.refused_at - max(0.0, closed))
-        return floor.settings.row_deadline - waited
+        """Return the seconds of waiting that an item has left; none where it is overdue."""
+        waited = max(min(state.unanswered, now - item.ready_at), self._refused_for(item, now))
+        return self._running.floor.settings.row_deadline - waited
+
+    def _refused_for(self, item: Item, now: float) -> float:
+        """Return the seconds since an item was first refused, but for those of known closings."""
+        if item.refused_at is None:
+            return 0.0
+        closed = self._running.floor.gates.closed_for(self._running.workload.gate(item.stage)) - item.closed_before
+        return now - item.refused_at - max(0.0, closed)
+
+    def _due_in(self, item: Item, now: float, state: Unavailable) -> float:
+        """Return the seconds until an item may be overdue: while a reset is stated, that moves away as time goes."""
+        limit = self._running.floor.settings.row_deadline
+        due = limit - min(state.unanswered, now - item.ready_at) + state.stated_for
+        if item.refused_at is None:
+            return due
+        gates, gate = self._running.floor.gates, self._running.workload.gate(item.stage)
+        closed = gates.closed_until_known(gate)
+        if closed > 0:
+            gates.tell(gate, self.nearer)
+        return min(due, limit - self._refused_for(item, now) + closed)
 
     def _job_left(self, job: Job, now: float) -> float:
         """Return the same for an item that waits inside a call, at whatever keys it stands."""
@@ -122,14 +137,6 @@ class Waits:
             since = job.item.ready_at if key == gate else job.began
             waited = max(waited, min(gates.unavailable(key).unanswered, now - since))
         return self._running.floor.settings.row_deadline - waited
-
-    def _closed_for(self, stage: int) -> float:
-        """Return the seconds of a stated reset that are left; what ends it early is told."""
-        gates, gate = self._running.floor.gates, self._running.workload.gate(stage)
-        closed = gates.closed_until_known(gate)
-        if closed > 0:
-            gates.tell(gate, self.nearer)
-        return max(closed, gates.unavailable(gate).stated_for)
 
     def _standing(self) -> list[Job]:
         return [job for job in self._running.under_way if job.lends and not job.recalled]
@@ -143,11 +150,10 @@ class Waits:
             if not items:
                 continue
             state = running.floor.gates.unavailable(running.workload.gate(stage.index))
-            left = min(self._left(item, now, state) for item in items)
+            due = min(due, *(self._due_in(item, now, state) for item in items))
             if max_outage is not None and stage.index not in self.out:
                 since = min(item.ready_at for item in items)
-                left = min(left, max_outage - min(state.outage, now - since))
-            due = min(due, left + self._closed_for(stage.index))
+                due = min(due, max_outage - min(state.outage, now - since) + state.stated_for)
         for job in self._standing():
             due = min(due, self._job_left(job, now))
             if max_outage is not None:
