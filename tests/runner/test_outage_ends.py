@@ -108,6 +108,27 @@ async def test_judge_down_beyond_max_outage_leaves_the_tasks_alone(tmp_path: Pat
 
 
 @in_virtual_time
+async def test_judges_that_wait_inside_their_calls_hold_up_no_task(tmp_path: Path) -> None:
+    registry, loop = registry_in_virtual_time(), asyncio.get_running_loop()
+    ended: list[float] = []
+    ask = asking(registry, KEY, seconds=0.5)
+
+    async def answer(row: Any) -> float:
+        output = float(await ask(row))
+        ended.append(loop.time())
+        return output
+
+    # So slow that every slot has a judge in it before the first one fails.
+    judge = Evaluator(asking(registry, DEAD, FAILURES["503"], seconds=8.0), name="judge")
+    async with runner_at(
+        tmp_path, registry=registry, row_deadline=600.0, max_outage=None, max_concurrency=20
+    ) as runner:
+        await runner.run(Experiment("e", rows(150), answer, [judge]))
+    assert ended[-1] <= 40.0
+    assert loop.time() >= 600.0
+
+
+@in_virtual_time
 async def test_parked_rows_are_resumed(tmp_path: Path) -> None:
     registry, down = registry_in_virtual_time(), [True]
 

@@ -87,7 +87,8 @@ class Dispatcher:
 
     def _serve(self, running: Running, gate: Hashable) -> None:
         item = running.workload.peek(gate)
-        if item is None:
+        if item is None or running.full(item.stage):
+            # It is offered anew when a job of it ends.
             self._floor.roster.withdraw(running.id, gate)
             return
         permit = self._floor.gates.ask(gate, running.stages[item.stage].habit.cost)

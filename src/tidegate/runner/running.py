@@ -77,6 +77,8 @@ class Running:
         self.tally = Tally(len(self.stages))
         self.wanted = asyncio.Event()
         self.under_way: set[Job] = set()
+        self.lending = 0
+        self._jobs_of = [0] * len(self.stages)
         self.reason: str | None = None
         self.final: Status | None = None
         self._thread = threading.get_ident()
@@ -153,24 +155,27 @@ class Running:
         """Starts an item that was taken from the workload, in a slot that is free."""
         stage = self.stages[item.stage]
         job = Job(item, stage, self, self.floor.registry, permit, self.floor.settings.cancel_grace)
-        if len(self.under_way) + 1 >= self.cap:
-            self.floor.roster.hold(self.id)
         self._learning.dispatched(stage)
         if self.workload.runs_low(stage.index):
             self.wanted.set()
         # Nothing can fail between these: a slot that is taken is given back by the job's one report.
         self.under_way.add(job)
+        self._jobs_of[stage.index] += 1
         self.floor.slots -= 1
+        self._hold_or_free()
         job.start(self.floor.loop, self.context.copy())
 
     def took(self, job: Job) -> None:
         """A job has ended: its slot is free, and its item goes where its end says."""
         item, stage = job.item, job.stage
         self.under_way.discard(job)
-        if not job.lends:
+        self._jobs_of[stage.index] -= 1
+        if job.lends:
+            self.lending -= 1
+        else:
             self.floor.slots += 1
         try:
-            self.floor.roster.free(self.id)
+            self._hold_or_free()
             self.workload.ended(item.attempts > 0)
             item.seconds += job.seconds
             self._learning.took(stage, job.hand)
@@ -185,11 +190,18 @@ class Running:
     def lent(self, job: Job) -> None:
         """Its function waits for capacity inside a call, and another has its slot meanwhile; or it goes on.
 
-        So that who waits there starves nobody: it counts against this experiment's share, and no other's.
+        So that who waits there starves nobody: it counts against the share of its own stage, and no other's.
         """
-        self.floor.slots += 1 if job.lends else -1
+        change = 1 if job.lends else -1
+        self.floor.slots += change
+        self.lending += change
+        self._hold_or_free()
         self.waits.offered()
         self.floor.poke()
+
+    def full(self, stage: int) -> bool:
+        """Return whether a stage has as many functions under way as may be, those that wait inside a call included."""
+        return self._jobs_of[stage] >= self.cap
 
     def park(self, item: Item, kind: str = "", reason: str = "") -> None:
         """Give a row up for now. A resume takes it up again.
@@ -364,6 +376,13 @@ class Running:
         if self.waits.out:
             return Status.STOPPED, "; ".join(dict.fromkeys(self.waits.out.values()))
         return Status.COMPLETED, None
+
+    def _hold_or_free(self) -> None:
+        if len(self.under_way) - self.lending >= self.cap:
+            if self.live:
+                self.floor.roster.hold(self.id)
+        else:
+            self.floor.roster.free(self.id)
 
     def _stream(self, job: Job, chunk: Any) -> None:
         if not job.done and job.item.stage == TASK:
