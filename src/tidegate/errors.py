@@ -8,6 +8,7 @@
     ├ StoreError                          the database failed; the driver's error is its cause
     │ ├ LeaseLost                         somebody else has claimed the experiment since
     │ ├ SchemaMismatch                    the database is of another version
+    │ ├ DatabaseFileLost                  the SQLite file was deleted, moved or replaced
     │ ├ DuplicateRow                      two rows of a dataset have one name
     │ ├ DatasetChanged                    a dataset was read again and is not what it was
     │ └ NotStorable (ValueError)          JSON has no word for a value
@@ -23,6 +24,11 @@ raised by `registry.execute`, `registry.aexecute`, by the store, by the runner a
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Error(Exception):
@@ -87,6 +93,25 @@ class SchemaMismatch(StoreError):
             f"the database has schema {found}, this tidegate knows those up to {expected}: "
             "it was made by a newer one (pip install --upgrade tidegate)"
         )
+
+
+class DatabaseFileLost(StoreError):
+    """The SQLite file at `path` is not the one that was opened: `what` became of it.
+
+    `saved` is the file that has a copy of all that it held. Where there is none, `failure` says why, once it was tried.
+    """
+
+    def __init__(self, path: object, what: str, *, saved: Path | None = None, failure: str | None = None) -> None:
+        self.path = path
+        self.what = what
+        self.saved = saved
+        self.failure = failure
+        said = f"the database file {path} {what} while it was in use"
+        if saved is not None:
+            said += f"; everything that it held is saved in {saved}"
+        elif failure is not None:
+            said += f"; no copy could be saved ({failure}): what was stored is lost when this process ends"
+        super().__init__(said)
 
 
 class DuplicateRow(StoreError):

@@ -11,6 +11,7 @@ from tidegate.runner.experiment import Experiment
 from tidegate.runner.feeding import Feeder
 from tidegate.runner.floor import Floor
 from tidegate.runner.ingest import ingest
+from tidegate.runner.lost_file import LostFile
 from tidegate.runner.minding import Minded, within
 from tidegate.runner.patience import patiently
 from tidegate.runner.running import Phase, Running
@@ -23,11 +24,12 @@ logger = logging.getLogger("tidegate")
 class Lives:
     """All of them; `running` has the runs that have not ended, by the numbers of their experiments."""
 
-    def __init__(self, floor: Floor, dispatcher: Dispatcher) -> None:
+    def __init__(self, floor: Floor, dispatcher: Dispatcher, lost_file: LostFile) -> None:
         self.running = dispatcher.running
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self._floor = floor
         self._dispatcher = dispatcher
+        self._lost_file = lost_file
 
     def fit(self) -> None:
         """Raises `RuntimeError` where a run would only stand still: where what all runs share is broken."""
@@ -108,6 +110,15 @@ class Lives:
     async def _written_end(self, running: Running) -> Status | None:
         """Gives the claim back, where that is to be done; the status that it has then, None where that is not known."""
         await running.water.end()
+        lost = await self._lost_file.at_end(running)
+        try:
+            return await self._released(running)
+        finally:
+            if lost:
+                # With its end in it.
+                await self._lost_file.save()
+
+    async def _released(self, running: Running) -> Status | None:
         final = running.final
         if final is None:
             return None

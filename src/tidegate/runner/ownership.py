@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from tidegate.errors import StoreError
+from tidegate.runner.lost_file import LostFile
 from tidegate.runner.minding import Minded
 from tidegate.runner.running import Phase, Running
 from tidegate.runner.settings import RunnerSettings
@@ -33,6 +34,7 @@ class Ownership:
         running: Mapping[int, Running],
         recover: Callable[[int], Awaitable[None]] | None,
         draw: Callable[[], float],
+        lost_file: LostFile,
     ) -> None:
         self._store = store
         self._replica = replica
@@ -40,6 +42,7 @@ class Ownership:
         self._running = running
         self._recover = recover
         self._draw = draw
+        self._lost_file = lost_file
         self._beating: Minded | None = None
         self._looking: Minded | None = None
 
@@ -74,6 +77,7 @@ class Ownership:
         held = {each.id: each for each in self._running.values() if each.phase is not Phase.ENDED}
         if not held:
             return
+        await self._lost_file.look(held.values())
         claims = {number: running.claim.epoch for number, running in held.items()}
         kept = await self._store.renew(self._replica, claims)
         for number in claims.keys() - kept:

@@ -81,6 +81,7 @@ class Running:
         self._jobs_of = [0] * len(self.stages)
         self.reason: str | None = None
         self.final: Status | None = None
+        self.fenced_off = False
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
         self.water = Water(self)
@@ -287,6 +288,7 @@ class Running:
 
     def lost(self) -> None:
         """The claim is gone: stops here, and writes nothing about it."""
+        self.fenced_off = True
         self.drain(None, "the claim was lost")
 
     def fail(self, error: BaseException) -> None:

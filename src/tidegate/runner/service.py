@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from pathlib import Path
 
 from tidegate.default import registry as default_registry
 from tidegate.errors import UnknownExperiment
@@ -17,6 +18,7 @@ from tidegate.runner.floor import Floor
 from tidegate.runner.gates import Gates
 from tidegate.runner.lives import Lives
 from tidegate.runner.loading import restored
+from tidegate.runner.lost_file import LostFile
 from tidegate.runner.minding import Minded, within
 from tidegate.runner.ownership import Ownership
 from tidegate.runner.progress import Progress, progress
@@ -174,6 +176,11 @@ class ExperimentRunner:
             running.cancel()
 
     @property
+    def saved(self) -> Path | None:
+        """The copy of an SQLite file that was lost while experiments ran here; None where there is none."""
+        return self._lost_file.saved if self._opened else None
+
+    @property
     def _running(self) -> Mapping[int, Running]:
         """The runs that are here; none before the database is open."""
         return self._dispatcher.running if self._opened else {}
@@ -226,11 +233,14 @@ class ExperimentRunner:
             settings.max_concurrency,
         )  # fmt: skip
         self._dispatcher.serve(floor)
-        self._lives = Lives(floor, self._dispatcher)
+        self._lost_file = LostFile(store)
+        self._lives = Lives(floor, self._dispatcher, self._lost_file)
         self._taking = Taking(store, self._lives, self.replica, settings.stale_after, self._restore)
         self._write()
         recover = self._taking.take_up if self._recovers else None
-        self._ownership = Ownership(store, self.replica, settings, self._dispatcher.running, recover, random.random)
+        self._ownership = Ownership(
+            store, self.replica, settings, self._dispatcher.running, recover, random.random, self._lost_file
+        )
         self._ownership.start()
 
     def _write(self, error: BaseException | None = None) -> None:

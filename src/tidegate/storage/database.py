@@ -8,23 +8,26 @@ the file would sleep in turns.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from tidegate.errors import StoreError
+from tidegate.errors import DatabaseFileLost, StoreError
 from tidegate.storage.engines import plain_engine, shared_engine
 from tidegate.storage.passing import passes
+from tidegate.storage.sqlite_file import SQLiteFile
 from tidegate.storage.urls import shown
 
 T = TypeVar("T")
+AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
 
 
 class Database:
@@ -37,9 +40,10 @@ class Database:
             # As it is found now: connections are made later too, when a task may have gone to another folder.
             url = url.set(database=str(Path(url.database or "").absolute()))
         self.path = url.database or ""
-        self._engine = shared_engine(url)
-        self._plain_engine: Callable[[], Engine] = lambda: plain_engine(url)
-        self._thread = WritingThread(plain_engine(url)) if self.sqlite else None
+        self.file = SQLiteFile(self.path) if self.sqlite else None
+        self._engine = self._of_file(shared_engine(url))
+        self._plain_engine: Callable[[], Engine] = lambda: self._of_file(plain_engine(url))
+        self._thread = WritingThread(self._of_file(plain_engine(url))) if self.sqlite else None
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._lending: set[asyncio.Task[Any]] = set()
 
@@ -71,6 +75,32 @@ class Database:
         async with self.reading() as connection:
             return await connection.run_sync(work)
 
+    async def hold(self) -> None:
+        """Keep an SQLite file open from now on, and note which one it is."""
+        if self.file is not None and self._thread is not None:
+            try:
+                await asyncio.to_thread(self.file.hold)
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(f"{self.shown}: {error}", retryable="locked" in str(error)) from error
+            # The writer's connection too: after a loss none is made any more.
+            await self._thread.connected()
+
+    async def lost(self) -> DatabaseFileLost | None:
+        """Return what became of an SQLite file that is not in its place any more; None where it is."""
+        what = await asyncio.to_thread(self.file.lost) if self.file is not None else None
+        return None if what is None else DatabaseFileLost(self.path, what)
+
+    async def save_lost(self) -> DatabaseFileLost:
+        """Save what a lost SQLite file holds to a new file; returns what became of both."""
+        file = self.file
+        if file is None:
+            raise StoreError(f"{self.shown}: only an SQLite file can be lost")
+        what = await asyncio.to_thread(file.lost) or "was in its place again"
+        try:
+            return DatabaseFileLost(self.path, what, saved=await asyncio.to_thread(file.save))
+        except (OSError, sqlite3.Error) as error:
+            return DatabaseFileLost(self.path, what, failure=str(error))
+
     async def close(self) -> None:
         """Closes every connection, for good."""
         while self._lending:
@@ -78,6 +108,20 @@ class Database:
         await self._engine.dispose()
         if self._thread is not None:
             await self._thread.close()
+        if self.file is not None:
+            await asyncio.to_thread(self.file.close)
+
+    def _of_file(self, engine: AnyEngine) -> AnyEngine:
+        """The engine; on SQLite its connections are made only to a file that is there, and is the one held open."""
+        if self.file is not None:
+            file, uri = self.file, f"{Path(self.path).as_uri()}?mode=rw"
+
+            def connect(dialect: object, record: object, arguments: list[Any], options: dict[str, Any]) -> None:
+                file.require()
+                arguments[0], options["uri"] = uri, True
+
+            event.listen(engine.sync_engine if isinstance(engine, AsyncEngine) else engine, "do_connect", connect)
+        return engine
 
     @asynccontextmanager
     async def _borrowed(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
@@ -141,12 +185,19 @@ class WritingThread:
         """What `work` returns, in a transaction; who is cancelled meanwhile does not learn how it ended."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
+    async def connected(self) -> None:
+        """Make its connection, which it keeps."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
+
     async def close(self) -> None:
         """Ends it, in its turn: whoever was cancelled while he waited has left it at work."""
         if not self._closed:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
             self._thread.shutdown()
+
+    def _connect(self) -> None:
+        self._engine.raw_connection().close()
 
     def _run(self, work: Callable[[Connection], T]) -> T:
         with self._engine.begin() as connection:

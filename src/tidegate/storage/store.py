@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping, Sequence
 
+from tidegate.errors import DatabaseFileLost
 from tidegate.storage import claims, datasets, experiments, judging, pending, reports, results
 from tidegate.storage.database import Database
 from tidegate.storage.migrating import migrate
@@ -54,6 +55,7 @@ class Store:
         database = Database(parsed(url))
         try:
             await migrate(database)
+            await database.hold()
         except BaseException:
             await database.close()
             raise
@@ -62,6 +64,17 @@ class Store:
     async def close(self) -> None:
         """Closes every connection."""
         await self._database.close()
+
+    async def lost(self) -> DatabaseFileLost | None:
+        """Return what became of an SQLite file that was deleted, moved or replaced since it was opened; else None."""
+        return await self._database.lost()
+
+    async def save_lost(self) -> DatabaseFileLost:
+        """Save what a lost SQLite file holds to a new file beside it.
+
+        The result names that file, or says why there is none. A later call brings the same copy up to date.
+        """
+        return await self._database.save_lost()
 
     async def create(self, name: str, spec: Mapping[str, JSON], repetitions: int, source: str) -> ExperimentRow:
         """The experiment of that name: made with an empty dataset, or the one there is, as it is."""

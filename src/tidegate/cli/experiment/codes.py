@@ -31,7 +31,8 @@ MEANINGS = {
     Code.PARKED: "it ran to its end, and rows or evaluations are parked: `resume` tries them again",
     Code.STOPPED: "it was stopped, here or from elsewhere, or its provider was down for `max_outage`: `resume` goes on",
     Code.BLOCKED: "its code or a credential is not here; `show` says which",
-    Code.BROKEN_OFF: "it was broken off: too many failures of one kind in a row, or a dataset that cannot be read",
+    Code.BROKEN_OFF: "it was broken off: too many failures of one kind in a row, a dataset that cannot be read, "
+    "or a database file that was deleted or replaced",
     Code.INTERRUPTED: "Ctrl-C before it had begun, as while another process has it: nothing has changed",
     Code.TERMINATED: "SIGTERM or SIGHUP: what was under way has finished, the claim is kept, another process may go on",
 }

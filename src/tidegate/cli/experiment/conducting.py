@@ -164,6 +164,8 @@ class Conducting:
         parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
         if summary.status is Status.STOPPED:
             return f"{self._typed('resume')} goes on" + (f", with {parked} parked too" if parked else "")
+        if self._runner.saved is not None:
+            return f"{self._typed('resume')} goes on from the copy"
         if parked and not any(each.status is ResultStatus.ERROR for each in failures):
             return f"{self._typed('resume')} tries again the {parked} that are parked"
         if any(each.status in (ResultStatus.ERROR, ResultStatus.PARKED) for each in failures):
@@ -173,4 +175,5 @@ class Conducting:
         return f"{self._typed('export')} writes every answer" if summary.answered else ""
 
     def _typed(self, verb: str) -> str:
-        return command(verb, self._experiment.name, self._runner.url)
+        saved = self._runner.saved
+        return command(verb, self._experiment.name, self._runner.url if saved is None else str(saved))

@@ -1,0 +1,71 @@
+"""A runner whose SQLite file is deleted, moved or replaced: ends its runs with ERROR, and saves what the file held.
+
+Nothing that was answered is lost while the process lives: the open file takes results until the last run has ended.
+The copy is made as soon as the loss is noticed, and brought up to date whenever a run has written its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from tidegate.errors import DatabaseFileLost
+from tidegate.runner.running import Phase, Running
+from tidegate.storage import Status, Store
+
+logger = logging.getLogger("tidegate")
+
+
+class LostFile:
+    """The loss of one store's file; `error` has what is known of it, None while the file is in its place."""
+
+    def __init__(self, store: Store) -> None:
+        self.error: DatabaseFileLost | None = None
+        self._store = store
+        self._saving = asyncio.Lock()
+
+    @property
+    def saved(self) -> Path | None:
+        """The file that has a copy of everything; None where there is no loss, or no copy."""
+        return self.error.saved if self.error is not None else None
+
+    async def look(self, runs: Iterable[Running]) -> None:
+        """End every run where the file is lost."""
+        if self.error is not None:
+            return
+        lost = await self._store.lost()
+        if lost is None:
+            return
+        ended = [each for each in runs if each.phase is not Phase.ENDED]
+        for running in ended:
+            running.drain(Status.ERROR, str(lost))
+        await self.save()
+        for running in ended:
+            self._explain(running)
+
+    async def at_end(self, running: Running) -> bool:
+        """Return whether the file is lost now that a run ends; then the run ends with ERROR, and says why."""
+        if self.error is None and await self._store.lost() is not None:
+            await self.save()
+        if self.error is None:
+            return False
+        if not running.fenced_off:
+            running.final = Status.ERROR
+            self._explain(running)
+        return True
+
+    async def save(self) -> None:
+        """Save what the file holds now."""
+        async with self._saving:
+            before, self.error = self.error, await self._store.save_lost()
+            if self.error.saved is None and before is not None and before.saved is not None:
+                logger.error("the newest results are not in %s: %s", before.saved, self.error.failure)
+                self.error = before
+            elif before is None or before.saved != self.error.saved:
+                logger.error("%s", self.error)
+
+    def _explain(self, running: Running) -> None:
+        if self.error is not None:
+            running.reason = str(self.error)
