@@ -17,6 +17,7 @@
       ├ CannotRead                        its dataset is not there, or cannot be read
       ├ UnknownExperiment (LookupError)   the database has none of that name or number
       ├ ClaimedElsewhere                  another replica runs it
+      ├ StoppedElsewhere                  a user stopped it while its start waited for another replica
       └ CoolingDown                       it was stopped or resumed a moment ago
 
 None of these is ever raised below an SDK: there the answer is a response of the client's own HTTP library. They are
@@ -165,10 +166,10 @@ class ExperimentError(Error):
 class CannotLoad(ExperimentError, ImportError):
     """Code that cannot be had: `source` says where it was looked for, `reason` what is wrong there."""
 
-    def __init__(self, source: str, reason: str) -> None:
+    def __init__(self, source: str, reason: str, *, experiment: object = None) -> None:
         self.source = source
         self.reason = reason
-        super().__init__(f"{source}: {reason}", experiment=source)
+        super().__init__(f"{source}: {reason}", experiment=source if experiment is None else experiment)
 
 
 class CannotRead(ExperimentError):
@@ -188,13 +189,29 @@ class UnknownExperiment(ExperimentError, LookupError):
 
 
 class ClaimedElsewhere(ExperimentError):
-    """The replica `replica` runs it; it last said so `quiet` seconds ago."""
+    """The replica `replica` runs it; it last said so `quiet` seconds ago.
 
-    def __init__(self, name: object, replica: str | None, quiet: float | None) -> None:
+    `owner` says in words which process that is, where it is known.
+    """
+
+    def __init__(self, name: object, replica: str | None, quiet: float | None, owner: str = "") -> None:
         self.replica = replica
         self.quiet = quiet
-        said = f", which was heard of {quiet:.0f} s ago" if quiet is not None else ""
-        super().__init__(f"the experiment {name!r} is run by replica {replica or 'unknown'}{said}", experiment=name)
+        self.owner = owner
+        by = owner or f"replica {replica or 'unknown'}"
+        said = f", heard of {quiet:.0f} s ago" if quiet is not None else ""
+        super().__init__(
+            f"the experiment {name!r} is run by {by}{said}; attach with `tidegate experiment show {name}`",
+            experiment=name,
+        )
+
+
+class StoppedElsewhere(ExperimentError):
+    """A user stopped it while its start waited for the replica that ran it; `by` says who, where it is known."""
+
+    def __init__(self, name: object, by: str = "") -> None:
+        self.by = by
+        super().__init__(f"the experiment {name!r} was stopped{by and f' by {by}'}; a resume goes on", experiment=name)
 
 
 class CoolingDown(ExperimentError):

@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.runner.scene import Watch, held, in_loop, make, rows, runner_at, stored
-from tidegate.errors import CannotLoad, ClaimedElsewhere, StoreError
-from tidegate.runner import Evaluator, Experiment
+from tidegate.errors import CannotLoad, ClaimedElsewhere, StoppedElsewhere, StoreError
+from tidegate.runner import Evaluator, Experiment, ExperimentRunner
 from tidegate.storage import ResultStatus, Status, Toggle
 
 OK = ResultStatus.OK
+
+
+async def looked_at(runner: ExperimentRunner, times: int) -> None:
+    """Return when a runner has read an experiment so many times from now on."""
+    find, seen, enough = runner.store.find, [0], asyncio.Event()
+
+    async def counted(name_or_id: str | int) -> Any:
+        found = await find(name_or_id)
+        seen[0] += 1
+        if seen[0] >= times:
+            enough.set()
+        return found
+
+    runner.store.find = counted  # type: ignore[method-assign]
+    await enough.wait()
+    runner.store.find = find  # type: ignore[method-assign]
 
 
 class TestClaims:
@@ -43,6 +60,97 @@ class TestClaims:
             task.go.set()
             await here.wait(number)
         assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_start_elsewhere_names_the_process_that_runs_it(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path, heartbeat=0.05) as here, runner_at(tmp_path, heartbeat=0.05) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            with pytest.raises(ClaimedElsewhere, match=rf"process {os.getpid()} on this machine .*experiment show e"):
+                await there.start(experiment)
+            task.go.set()
+            await here.wait(number)
+
+    @in_loop
+    async def test_run_of_what_runs_elsewhere_sees_its_end_at_once(self, tmp_path: Path) -> None:
+        """It waits for no claim to go stale, and reports what is there."""
+        task, experiment = held(5)
+        async with runner_at(tmp_path, heartbeat=0.02) as here, runner_at(tmp_path, heartbeat=0.02) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            second = asyncio.create_task(there.run(experiment))
+            await looked_at(there, 3)
+            assert not second.done()
+            task.go.set()
+            await here.wait(number)
+            assert (await second).complete
+        assert set(task.calls.values()) == {1}
+
+    @in_loop
+    async def test_run_of_what_runs_elsewhere_goes_on_with_what_is_left(self, tmp_path: Path) -> None:
+        """By the same rules as after an end that nobody waited for: what failed is tried again."""
+        here_fails = Watch(held=True)
+
+        async def fails(row: Any) -> Any:
+            await here_fails(row)
+            raise KeyError
+
+        mends = Watch()
+        async with runner_at(tmp_path, heartbeat=0.02) as here, runner_at(tmp_path, heartbeat=0.02) as there:
+            number = await here.start(Experiment("e", rows(2), fails))
+            await here_fails.until(lambda: here_fails.inside == 1)
+            second = asyncio.create_task(there.run(Experiment("e", rows(2), mends)))
+            await looked_at(there, 2)
+            here_fails.go.set()
+            assert (await here.wait(number)).answered == 0
+            assert (await second).complete
+        assert set(mends.calls.values()) == {1}
+
+    @in_loop
+    async def test_run_of_what_a_user_stops_elsewhere_is_not_begun(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path, heartbeat=0.02) as here, runner_at(tmp_path, heartbeat=0.02) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            second = asyncio.create_task(there.run(experiment))
+            starting = asyncio.create_task(there.start(experiment, follow=True))
+            await looked_at(there, 3)
+            assert await here.stop(number) is Toggle.DONE
+            assert (await second).status is Status.STOPPED
+            with pytest.raises(StoppedElsewhere, match=rf"was stopped by .*process {os.getpid()} on "):
+                await starting
+            task.go.set()
+            await here.wait(number)
+        assert len(task.calls) == 1
+
+    @in_loop
+    async def test_look_for_orphans_goes_on_while_a_start_waits(self, tmp_path: Path) -> None:
+        task, experiment = held()
+        async with (
+            runner_at(tmp_path, heartbeat=0.02) as here,
+            make(tmp_path, restore=lambda spec: experiment) as there,
+        ):
+            number = await here.start(experiment)
+            waiting = asyncio.create_task(there.start(experiment, follow=True))
+            await looked_at(there, 1)
+            await there._taking.take_up(number)
+            waiting.cancel()
+            task.go.set()
+            assert (await here.wait(number)).complete
+
+    @in_loop
+    async def test_stop_by_a_user_is_no_lost_claim(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        task, experiment = held()
+        async with runner_at(tmp_path) as here, runner_at(tmp_path) as there:
+            number = await here.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            assert await there.stop(number) is Toggle.DONE
+            await here._ownership.beat()
+            task.go.set()
+            await here.wait(number)
+        assert "is stopped by a user" in caplog.text
+        assert "claim was lost" not in caplog.text
 
     @in_loop
     async def test_a_replica_that_was_thought_dead_writes_nothing_and_stops(self, tmp_path: Path) -> None:
@@ -256,7 +364,10 @@ class TestOrphans:
             assert (await here.wait(number)).complete
 
     @in_loop
-    async def test_what_cannot_be_loaded_is_blocked_with_the_reason_and_not_tried_again(self, tmp_path: Path) -> None:
+    async def test_orphan_whose_code_is_not_here_is_left_to_others(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Its owner may only sleep: without the code nothing is claimed, and nothing is blocked. It is said once."""
         tries: list[int] = []
 
         def restore(spec: Any) -> Experiment:
@@ -264,19 +375,55 @@ class TestOrphans:
             raise CannotLoad("e.py:e", "credentials are missing: OPENAI_API_KEY is not set here")
 
         number = await self.abandoned(tmp_path, Experiment("e", rows(5), Watch()))
-        async with runner_at(tmp_path) as looking:
-            pass
-        async with make(tmp_path, restore=restore, stale_after=0.01) as runner:
+        async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
             runner._ownership._recover = runner._taking.take_up
-            await asyncio.sleep(0.02)
-            await runner._ownership.look()
+            for _ in range(8):
+                await runner._ownership.look()
             row = await runner.store.find(number)
             assert row is not None
-            assert (row.status, row.claimed_by) == (Status.BLOCKED, None)
-            assert row.last_error == "e.py:e: credentials are missing: OPENAI_API_KEY is not set here"
-            await runner._ownership.look()
-        assert tries == [1]
-        assert looking.replica != runner.replica
+            assert (row.status, row.claimed_by, row.epoch, row.last_error) == (Status.RUNNING, "dead", 1, None)
+        said = [each for each in caplog.messages if "OPENAI_API_KEY is not set here" in each]
+        assert len(said) == 1
+        assert said[0].startswith("experiment e is left to replicas that have its code")
+        # Later and later: with the looks 1, 2, 4 and 8.
+        assert len(tries) == 4
+
+    @in_loop
+    async def test_orphan_whose_code_hangs_holds_up_no_other(self, tmp_path: Path) -> None:
+        """What could not be loaded goes last with the next look."""
+        order: list[str] = []
+
+        def restore(spec: Any) -> Experiment:
+            order.append(spec["name"])
+            raise CannotLoad("e.py:e", "no such file")
+
+        async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
+            runner._ownership._recover = runner._taking.take_up
+            for name in ("first", "second"):
+                row = await runner.store.create(name, Experiment(name, rows(1), Watch()).spec(), 1, "rows")
+                await runner.store.claim(row.id, "dead", 60.0)
+                await runner._ownership.look()
+        assert order == ["first", "second", "first"]
+
+    @in_loop
+    async def test_owner_that_only_slept_keeps_what_nobody_else_can_load(self, tmp_path: Path) -> None:
+        """A laptop that sleeps for longer than `stale_after` loses nothing to a replica without the code."""
+
+        def restore(spec: Any) -> Experiment:
+            raise CannotLoad("e.py:e", "no such file")
+
+        task, experiment = held(5)
+        async with (
+            runner_at(tmp_path, heartbeat=3000.0) as asleep,
+            make(tmp_path, restore=restore, stale_after=1e-9) as without,
+        ):
+            number = await asleep.start(experiment)
+            await task.until(lambda: task.inside == 1)
+            without._ownership._recover = without._taking.take_up
+            await without._ownership.look()
+            await asleep._ownership.beat()
+            task.go.set()
+            assert (await asleep.wait(number)).complete
 
     @in_loop
     async def test_a_resume_without_the_code_says_so_and_changes_nothing(self, tmp_path: Path) -> None:

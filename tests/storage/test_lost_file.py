@@ -47,6 +47,10 @@ def replace(path: Path) -> None:
 LOSSES = [delete, delete_only_the_wal, delete_only_the_shm, move, replace]
 
 
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
 def outputs(path: Path) -> list[tuple[str]]:
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute("SELECT output FROM tidegate_runs ORDER BY ordinal").fetchall()
@@ -126,7 +130,7 @@ async def test_save_that_fails_says_why_and_leaves_no_file(
 
     store = await Store.open(sqlite.url)
     delete(sqlite.path)
-    before = set(os.listdir(tmp_path))
+    before = files(tmp_path)
     monkeypatch.setattr(SQLiteFile, "_vacuum_into", fail)
     monkeypatch.setattr("tidegate.storage.sqlite_file._folders", lambda path: [tmp_path])
     lost = await store.save_lost()
@@ -134,7 +138,7 @@ async def test_save_that_fails_says_why_and_leaves_no_file(
     assert lost.saved is None
     assert full in str(lost)
     assert "was deleted" in str(lost)
-    assert set(os.listdir(tmp_path)) == before
+    assert files(tmp_path) == before
 
 
 async def test_database_reached_by_a_symlink_is_no_loss_until_the_link_moves(sqlite: SQLite, tmp_path: Path) -> None:

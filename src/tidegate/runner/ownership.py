@@ -9,18 +9,31 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
-from tidegate.errors import StoreError
+from tidegate.errors import CannotLoad, StoreError
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.minding import Minded
 from tidegate.runner.running import Phase, Running
 from tidegate.runner.settings import RunnerSettings
-from tidegate.storage import Store
+from tidegate.storage import Status, Store
 
 logger = logging.getLogger("tidegate")
 
 MOST_ORPHANS = 100
 """Orphans that one pass takes up: the others are there for other replicas, and for the next pass."""
+
+
+MOST_LOOKS_BETWEEN = 10
+"""Orphan passes between two tries to load what could not be loaded: more save work, fewer find new code sooner."""
+
+
+class LeftOrphan(NamedTuple):
+    """An orphan whose code is not here: it is tried again with the orphan pass `again`."""
+
+    again: int
+    tries: int
+    reason: str
 
 
 class Ownership:
@@ -43,6 +56,8 @@ class Ownership:
         self._recover = recover
         self._draw = draw
         self._lost_file = lost_file
+        self._looks = 0
+        self._left: dict[int, LeftOrphan] = {}
         self._beating: Minded | None = None
         self._looking: Minded | None = None
 
@@ -81,25 +96,49 @@ class Ownership:
         claims = {number: running.claim.epoch for number, running in held.items()}
         kept = await self._store.renew(self._replica, claims)
         for number in claims.keys() - kept:
+            # One that has come to its end meanwhile has given its claim back.
             if held[number].live:
-                # One that has come to its end meanwhile has given its claim back.
-                logger.warning("experiment %s: its claim was lost", held[number].experiment.name)
-                held[number].lost()
+                await self._ended_elsewhere(held[number])
+
+    async def _ended_elsewhere(self, running: Running) -> None:
+        row = await self._store.find(running.id)
+        if row is not None and row.status is Status.STOPPED and row.epoch == running.claim.epoch:
+            logger.warning("experiment %s is stopped by a user: nothing new is started", row.name)
+            running.stopped_elsewhere()
+        else:
+            logger.warning("experiment %s: its claim was lost", running.experiment.name)
+            running.lost()
 
     async def look(self) -> None:
         """One orphan pass."""
         if self._recover is None:
             return
-        for number in await self._store.orphans(self._settings.stale_after, MOST_ORPHANS):
-            if number in self._running:
+        self._looks += 1
+        orphans = await self._store.orphans(self._settings.stale_after, MOST_ORPHANS)
+        self._left = {number: left for number, left in self._left.items() if number in orphans}
+        # What could not be loaded before goes last: it may hold the others up.
+        for number in sorted(orphans, key=self._left.__contains__):
+            left = self._left.get(number)
+            if number in self._running or (left is not None and self._looks < left.again):
                 continue
             try:
                 await self._recover(number)
+                self._left.pop(number, None)
+            except CannotLoad as error:
+                self._leave(number, error, left)
             except StoreError as error:
                 logger.warning("experiment %s could not be taken up: %s", number, error)
             except Exception:
                 # The next ones are not to wait behind it.
                 logger.exception("experiment %s could not be taken up", number)
+
+    def _leave(self, number: int, error: CannotLoad, before: LeftOrphan | None) -> None:
+        """Leave an orphan to a replica that has its code; this one looks again later and later."""
+        if before is None or before.reason != str(error):
+            logger.warning("experiment %s is left to replicas that have its code: %s", error.experiment, error)
+        tries = 0 if before is None else before.tries
+        again = self._looks + min(2**tries, MOST_LOOKS_BETWEEN)
+        self._left[number] = LeftOrphan(again, tries + 1, str(error))
 
     async def _beat_on(self) -> None:
         loop = asyncio.get_running_loop()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import secrets
 import socket
+from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
+
+from tidegate.storage import JSON, ExperimentRow, LoggedLine, Status
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
@@ -35,6 +39,53 @@ def gone(replica: str | None) -> bool:
     except OSError:
         return False
     return False
+
+
+def actor() -> dict[str, JSON]:
+    """Return who acts here, for an experiment's log: the user, the process and the host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = ""
+    return {**process(), "user": user} if user else process()
+
+
+def process() -> dict[str, JSON]:
+    """Return which process this is, for an experiment's log."""
+    return {"pid": os.getpid(), "host": socket.gethostname()}
+
+
+def owner(row: ExperimentRow, log: Iterable[LoggedLine]) -> str:
+    """Return in words which process runs an experiment and since when, as far as its log and its name say."""
+    place, _, rest = (row.claimed_by or "").partition("-")
+    number = rest.partition("-")[0]
+    begun = _last(log, "started", row.epoch)
+    told = begun.detail if begun is not None else {}
+    pid, host = told.get("pid") or (number if number.isdecimal() else None), told.get("host")
+    if pid is None:
+        return f"replica {row.claimed_by or 'unknown'}"
+    here = f"this machine{f' ({host})' if host else ''}" if place == _here() else host or "another machine"
+    return f"process {pid} on {here}" + (f", since {_time(begun)}" if begun is not None else "")
+
+
+def stopper(row: ExperimentRow, log: Iterable[LoggedLine]) -> str:
+    """Return in words who stopped an experiment and when; empty where it is not stopped, or its log does not say."""
+    line = _last(log, "stopped_by_user", row.epoch) if row.status is Status.STOPPED else None
+    if line is None:
+        return ""
+    user, pid, host = (line.detail.get(name) for name in ("user", "pid", "host"))
+    who = f"{user} (process {pid} on {host})" if user and pid else f"process {pid} on {host}" if pid else "a user"
+    return f"{who} at {_time(line)}"
+
+
+def _last(log: Iterable[LoggedLine], kind: str, epoch: int) -> LoggedLine | None:
+    """The last log line of a kind under one claim; None where there is none."""
+    found = [each for each in log if each.detail.get("type") == kind and each.detail.get("epoch") == epoch]
+    return found[-1] if found else None
+
+
+def _time(line: LoggedLine) -> str:
+    return f"{line.at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 @cache

@@ -29,6 +29,7 @@ from tidegate.runner.learning import Learning
 from tidegate.runner.outcomes import Outcomes
 from tidegate.runner.progress import Tally
 from tidegate.runner.redaction import redacted
+from tidegate.runner.replica import actor, process
 from tidegate.runner.stage import Closing, Stage, stages_of
 from tidegate.runner.subscribers import Chunk, Event, StateChanged
 from tidegate.runner.waits import Waits
@@ -106,7 +107,7 @@ class Running:
         """Takes its place on the roster; work comes from whoever feeds it."""
         self.floor.roster.join(self.id)
         self.wanted.set()
-        self.note(Level.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch)
+        self.note(Level.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
         self.tell(StateChanged(Status.RUNNING))
 
     def tell(self, event: Event) -> None:
@@ -290,6 +291,16 @@ class Running:
         """The claim is gone: stops here, and writes nothing about it."""
         self.fenced_off = True
         self.drain(None, "the claim was lost")
+
+    def stopped_elsewhere(self) -> None:
+        """Stop here: a user stopped it in the database, which is noted there."""
+        self.drain(None, "stopped")
+
+    def leave(self) -> None:
+        """Stop for the user in front of this process."""
+        if self.live:
+            self.note(Level.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
+            self.drain(Status.STOPPED, None)
 
     def fail(self, error: BaseException) -> None:
         """Stops the run with an error that no item can be blamed for."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.default import registry as default_registry
-from tidegate.errors import UnknownExperiment
+from tidegate.errors import StoppedElsewhere, UnknownExperiment
 from tidegate.registries import RateLimitRegistry
 from tidegate.runner import forked
 from tidegate.runner.dispatch import Dispatcher
@@ -23,7 +23,7 @@ from tidegate.runner.minding import Minded, within
 from tidegate.runner.ownership import Ownership
 from tidegate.runner.progress import Progress, progress
 from tidegate.runner.reading import missing
-from tidegate.runner.replica import named
+from tidegate.runner.replica import actor, named
 from tidegate.runner.roster import Roster
 from tidegate.runner.running import Running
 from tidegate.runner.settings import RunnerSettings
@@ -31,7 +31,7 @@ from tidegate.runner.subscribers import Hub, Subscription
 from tidegate.runner.summary import Summary
 from tidegate.runner.taking import SHUT_DOWN, Restore, Taking
 from tidegate.runner.writer import Writer
-from tidegate.storage import ExperimentRow, Status, Store, Toggle
+from tidegate.storage import ExperimentRow, Store, Toggle
 
 logger = logging.getLogger("tidegate")
 
@@ -86,23 +86,31 @@ class ExperimentRunner:
                 raise
             self._opened = True
 
-    async def start(self, experiment: Experiment) -> int:
+    async def start(self, experiment: Experiment, *, follow: bool = False) -> int:
         """Starts or goes on with an experiment; returns its number as soon as it is claimed.
 
         What is durable is kept; what failed or was parked is tried again. Raises `CannotRead` where its file is
-        missing, `ClaimedElsewhere` where another replica runs it, and `CoolingDown` just after a user's stop. Where a
-        claim is stale soon unless it is renewed, that is waited for: `stale_after` seconds at the most. Who is
-        cancelled meanwhile has claimed nothing.
+        missing, and `CoolingDown` just after a user's stop. Where another replica has claimed it, that one is looked
+        at again and again until it renews its claim, ends, or its claim is stale. `ClaimedElsewhere` is raised for the
+        first, unless `follow` says to go on waiting; `StoppedElsewhere` where a user stops it meanwhile. A caller that
+        is cancelled has claimed nothing.
         """
         await self.open()
         known = await self.store.find(experiment.name)
         if known is None or not known.complete:
             missing(experiment.dataset)
-        return await self._taking.start(experiment)
+        return await self._taking.start(experiment, follow=follow)
 
     async def run(self, experiment: Experiment) -> Summary:
-        """Starts an experiment and returns how it went when it has ended, however that was."""
-        number = await self.start(experiment)
+        """Starts an experiment and returns how it went when it has ended, however that was.
+
+        Where another replica runs it, that one's end is waited for; then it goes on here with what is left, unless a
+        user has stopped it.
+        """
+        try:
+            number = await self.start(experiment, follow=True)
+        except StoppedElsewhere:
+            return await self.summary(experiment.name)
         return await self.wait(number)
 
     async def wait(self, name_or_id: str | int) -> Summary:
@@ -119,10 +127,10 @@ class ExperimentRunner:
     async def stop(self, name_or_id: str | int) -> Toggle:
         """The user's stop, whichever replica runs it: nothing new is started, what is under way may finish."""
         row = await self._row(name_or_id)
-        toggled = await self.store.stop(row.id)
+        toggled = await self.store.stop(row.id, actor())
         running = self._dispatcher.running.get(row.id)
         if toggled is Toggle.DONE and running is not None:
-            running.drain(None, "stopped")
+            running.stopped_elsewhere()
         return toggled
 
     def leave(self, number: int) -> None:
@@ -132,7 +140,7 @@ class ExperimentRunner:
         """
         running = self._running.get(number)
         if running is not None:
-            running.drain(Status.STOPPED, None)
+            running.leave()
 
     async def resume(self, name_or_id: str | int) -> Toggle:
         """The user's resume: goes on here, with what failed or was parked as well.
@@ -235,7 +243,7 @@ class ExperimentRunner:
         self._dispatcher.serve(floor)
         self._lost_file = LostFile(store)
         self._lives = Lives(floor, self._dispatcher, self._lost_file)
-        self._taking = Taking(store, self._lives, self.replica, settings.stale_after, self._restore)
+        self._taking = Taking(store, self._lives, self.replica, settings, self._restore)
         self._write()
         recover = self._taking.take_up if self._recovers else None
         self._ownership = Ownership(

@@ -15,15 +15,24 @@ from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from tidegate.errors import CannotLoad, ClaimedElsewhere, CoolingDown, LeaseLost, UnknownExperiment
+from tidegate.errors import (
+    CannotLoad,
+    ClaimedElsewhere,
+    CoolingDown,
+    LeaseLost,
+    StoppedElsewhere,
+    UnknownExperiment,
+)
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.lives import Lives
 from tidegate.runner.minding import within
 from tidegate.runner.patience import patiently
 from tidegate.runner.redaction import redacted
-from tidegate.runner.replica import gone
+from tidegate.runner.replica import gone, owner, stopper
+from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.threads import in_thread
-from tidegate.storage import Claim, ExperimentRow, Status, Store, Toggle
+from tidegate.storage import Claim, ExperimentRow, LoggedLine, Status, Store, Toggle
+from tidegate.storage.results import KEPT_LINES
 
 logger = logging.getLogger("tidegate")
 
@@ -44,28 +53,40 @@ Restore: TypeAlias = Callable[[Mapping[str, Any]], Experiment]
 """Makes an experiment of its stored spec; raises `CannotLoad` where its code or a credential is not here."""
 
 
-class Taking:
-    """Claims experiments for `replica`, and has them run as `lives`; `stale_after` is in seconds."""
+FOLLOW_SECONDS = 1.0
+"""Between two looks at an experiment that another replica runs: longer costs fewer queries, and notices its end later.
+A heartbeat where that is shorter."""
 
-    def __init__(self, store: Store, lives: Lives, replica: str, stale_after: float, restore: Restore) -> None:
+
+class Taking:
+    """Claims experiments for `replica`, and has them run as `lives`."""
+
+    def __init__(self, store: Store, lives: Lives, replica: str, settings: RunnerSettings, restore: Restore) -> None:
         self.closed = False
         self._store = store
         self._lives = lives
         self._replica = replica
-        self._stale_after = stale_after
+        self._stale_after = settings.stale_after
+        self._look_every = min(settings.heartbeat, FOLLOW_SECONDS)
         self._restore = restore
         self._known: OrderedDict[str, Experiment] = OrderedDict()
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
-    async def start(self, experiment: Experiment) -> int:
+    async def start(self, experiment: Experiment, *, follow: bool) -> int:
         """As `ExperimentRunner.start`, whose dataset is there."""
         self._lives.fit()
         row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
-        async with self._one_at_a_time(row.id):
-            running = self._lives.running.get(row.id)
-            if running is None or not running.live:
-                await self._lives.let_end(row.id)
-                await self._started(experiment, row)
+        before: tuple[ExperimentRow, float] | None = None
+        while not await self._started(experiment, row):
+            row = await self._row(row.id)
+            if row.status is Status.RUNNING:
+                # Not under the lock: the look for orphans, and a resume, go on meanwhile.
+                seen_at = asyncio.get_running_loop().time()
+                await self._await_owner(row, before, seen_at, follow=follow)
+                before = row, seen_at
+                row = await self._row(row.id)
+            if row.status is Status.STOPPED:
+                raise StoppedElsewhere(row.name, stopper(row, await self._log(row)))
         return row.id
 
     async def resume(self, row: ExperimentRow) -> Toggle:
@@ -77,40 +98,72 @@ class Taking:
             return await _seen_through(partial(self._resumed, experiment, row))
 
     async def take_up(self, number: int) -> None:
-        """Claims an orphan and goes on with it; one whose code or credentials are not here is blocked, and says why."""
+        """Claim an orphan and go on with it.
+
+        Raises `CannotLoad` where its code or credentials are not here. Nothing has changed then: its owner may only
+        sleep, and another replica may have the code.
+        """
         self._lives.fit()
         async with self._one_at_a_time(number):
             row = await self._store.find(number)
             if row is None or number in self._lives.running:
                 return
+            experiment = await self._loaded(row)
             claim = await self._store.claim(number, self._replica, self._stale_after)
             if claim is None:
                 return
-            try:
-                async with asyncio.timeout(RESTORE_SECONDS):
-                    experiment = await self._restored(row)
-            except Exception as error:
-                reason = str(error) if isinstance(error, CannotLoad) else redacted(error)
-                if isinstance(error, TimeoutError):
-                    reason = f"its code has not loaded within {RESTORE_SECONDS:g} s"
-                logger.warning("experiment %s is blocked: %s", row.name, reason)
-                await self._give_back(claim, Status.BLOCKED, reason)
+            now = await patiently(partial(self._row, number), "an experiment")
+            if now.spec != row.spec:
+                # It was changed while its code was loaded. Unrenewed, this claim is stale for the next look.
+                logger.info("experiment %s was changed meanwhile: it is taken up later", row.name)
                 return
             await self._run(experiment, claim, row, asyncio.Event(), again=False)
+
+    async def _loaded(self, row: ExperimentRow) -> Experiment:
+        """The experiment of an orphan. Raises `CannotLoad` for whatever is wrong with its code."""
+        try:
+            async with asyncio.timeout(RESTORE_SECONDS):
+                return await self._restored(row)
+        except CannotLoad as error:
+            raise CannotLoad(error.source, error.reason, experiment=row.name) from error
+        except TimeoutError as error:
+            reason = f"its code has not loaded within {RESTORE_SECONDS:g} s"
+            raise CannotLoad(str(row.spec.get("source")), reason, experiment=row.name) from error
+        except Exception as error:
+            raise CannotLoad(str(row.spec.get("source")), redacted(error), experiment=row.name) from error
 
     def _one_at_a_time(self, number: int) -> asyncio.Lock:
         return self._locks.setdefault(number, asyncio.Lock())
 
-    async def _started(self, experiment: Experiment, row: ExperimentRow) -> None:
-        """Claims it for a user who asks for it, and runs it; a claim that goes stale soon is waited for, once."""
-        for last in (False, True):
-            if await _seen_through(partial(self._start_once, experiment, row)):
-                return
-            row = await self._row(row.id)
-            if row.quiet is not None and not last:
-                # It is stale at a known instant, unless somebody renews it until then.
-                await asyncio.sleep(max(0.0, self._stale_after - row.quiet) + 0.01)
-        raise ClaimedElsewhere(row.name, row.claimed_by, row.quiet)
+    async def _started(self, experiment: Experiment, row: ExperimentRow) -> bool:
+        """Claim it for a user who asks for it, and run it; False where another replica has it."""
+        async with self._one_at_a_time(row.id):
+            running = self._lives.running.get(row.id)
+            if running is not None and running.live:
+                return True
+            await self._lives.let_end(row.id)
+            return await _seen_through(partial(self._start_once, experiment, row))
+
+    async def _await_owner(
+        self, row: ExperimentRow, before: tuple[ExperimentRow, float] | None, seen_at: float, *, follow: bool
+    ) -> None:
+        """Wait until it is worth looking again at what another replica runs.
+
+        Without `follow`, raise `ClaimedElsewhere` once that one has renewed its claim since `before` was seen.
+        """
+        quiet = row.quiet or 0.0
+        same = before is not None and before[0].epoch == row.epoch
+        if not follow and before is not None and (not same or quiet < _quiet_now(before, seen_at)):
+            raise ClaimedElsewhere(row.name, row.claimed_by, row.quiet, owner(row, await self._log(row)))
+        if follow and not same:
+            logger.info("experiment %s is run by %s: its end is awaited", row.name, owner(row, await self._log(row)))
+        # It is stale at a known instant, unless it is renewed until then.
+        await asyncio.sleep(min(self._look_every, max(0.0, self._stale_after - quiet) + 0.01))
+        if self.closed:
+            raise RuntimeError(SHUT_DOWN)
+
+    async def _log(self, row: ExperimentRow) -> list[LoggedLine]:
+        return await self._store.last_logs(row.id, KEPT_LINES)
 
     async def _start_once(self, experiment: Experiment, row: ExperimentRow, left: asyncio.Event) -> bool:
         claim = await self._claimed(row)
@@ -182,6 +235,12 @@ class Taking:
         if row is None:
             raise UnknownExperiment(number)
         return row
+
+
+def _quiet_now(before: tuple[ExperimentRow, float], now: float) -> float:
+    """Seconds since the last renewal, if there was none since `before`; a tenth of the time between is tolerance."""
+    row, seen_at = before
+    return (row.quiet or 0.0) + 0.9 * (now - seen_at)
 
 
 async def _seen_through(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, Update, and_, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Update, and_, func, insert, or_, select, tuple_, update
 
 from tidegate.errors import ConfigurationError
-from tidegate.storage.bodies import cleaned
+from tidegate.storage.bodies import cleaned, encoded
 from tidegate.storage.clock import ago, now
 from tidegate.storage.database import Database
-from tidegate.storage.schema import RUNNING, execution_configs
-from tidegate.storage.values import Claim, Status, Toggle
+from tidegate.storage.schema import RUNNING, execution_configs, logs
+from tidegate.storage.values import JSON, Category, Claim, Level, Status, Toggle
 
 COOL_DOWN = 5.0
 """Seconds between a user's stop or resume and the next one (Arize Phoenix's runner)."""
@@ -59,16 +59,26 @@ async def release(database: Database, held: Claim, status: Status, last_error: s
     return await _changed(database, ended)
 
 
-async def stop(database: Database, experiment_id: int) -> Toggle:
-    """The user's stop, whoever runs the experiment: DONE, ALREADY, COOLING or MISSING."""
+async def stop(database: Database, experiment_id: int, by: Mapping[str, JSON]) -> Toggle:
+    """The user's stop, whoever runs the experiment: DONE, ALREADY, COOLING or MISSING. The log says `by` whom."""
     live = config.status.in_((Status.READY, Status.RUNNING))
     stopped = (
         _freed(Status.STOPPED)
         .where(config.experiment_id == experiment_id, live, _cooled())
         .values(last_error=None, cooldown_until=ago(-COOL_DOWN))
+        .returning(config.epoch)
     )
+
+    def work(connection: Connection) -> bool:
+        epoch = connection.execute(stopped).scalar_one_or_none()
+        if epoch is not None:
+            detail = {"type": "stopped_by_user", "epoch": epoch, **by}
+            line = {"level": Level.INFO, "category": Category.EXPERIMENT, "detail": encoded(detail)}
+            connection.execute(insert(logs).values(experiment_id=experiment_id, at=now(), **line))
+        return epoch is not None
+
     while True:
-        if await _changed(database, stopped):
+        if await database.transacted(work):
             return Toggle.DONE
         why = await _why_not(database, experiment_id, live)
         if why is not None:

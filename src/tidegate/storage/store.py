@@ -158,13 +158,13 @@ class Store:
         """
         return await claims.release(self._database, claim, status, last_error)
 
-    async def stop(self, experiment_id: int) -> Toggle:
-        """The user's stop: takes the experiment from whoever runs it, or from who was about to.
+    async def stop(self, experiment_id: int, by: Mapping[str, JSON] | None = None) -> Toggle:
+        """The user's stop: takes the experiment from whoever runs it, or from who was about to. Its log says `by` whom.
 
         The epoch stays, so that results which are on their way still count until the next claim. ALREADY where it does
         not run, COOLING less than five seconds after the last stop or resume, MISSING where there is none.
         """
-        return await claims.stop(self._database, experiment_id)
+        return await claims.stop(self._database, experiment_id, by or {})
 
     async def resume(self, experiment_id: int, replica: str) -> Claim | Toggle:
         """The user's resume: a claim on what nobody runs, or ALREADY, COOLING, MISSING."""

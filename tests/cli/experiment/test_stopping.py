@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import sqlite3
@@ -122,7 +123,7 @@ def test_whatever_ended_the_process_a_resume_goes_on_at_once(place: Place, numbe
     done = place.process("resume", "doubles")
     assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 60 rows × 2, 120 answered")
     # A claim that had to go stale first would have been waited for.
-    assert "is claimed by" not in done.err
+    assert "is run by" not in done.err
 
 
 def test_a_stop_from_elsewhere_ends_the_run_and_a_second_one_says_that_it_is_so(place: Place) -> None:
@@ -141,9 +142,46 @@ def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Pla
         assert "doubles is stopped: replica" in said.out
         again = place.run("stop", "doubles")
         assert (again.code, again.out) == (0, "doubles is not running: it is STOPPED\n")
-        code, out, _ = ended(process)
+        code, out, err = ended(process)
     assert code == 5
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
+    assert "its claim was lost" not in err
+    assert re.search(rf"^stopped by .*\(?process {os.getpid()} on ", place.run("show", "doubles").out, re.MULTILINE)
+
+
+def test_a_run_that_waits_for_another_ends_when_a_user_stops_that(place: Place) -> None:
+    """It says who stopped it, does not go on, and ends as a stopped run does."""
+    place.doubles(ROWS, seconds=0.2)
+    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
+        underway(place, process)
+        with place.started("run", "my_eval.py") as second:
+            assert second.stderr is not None
+            assert "this command waits for its end" in second.stderr.readline()
+            assert place.run("stop", "doubles").code == 0
+            assert ended(process)[0] == 5
+            code, out, err = ended(second)
+    assert code == 5
+    assert "doubles was stopped by " in err
+    assert f"process {os.getpid()} on " in err
+    assert out.splitlines()[0].startswith("doubles: STOPPED: ")
+
+
+def test_a_run_that_waits_for_another_ends_with_it(place: Place) -> None:
+    place.doubles(8, seconds=0.2)
+    with place.started("run", "my_eval.py") as process:
+        underway(place, process)
+        done = place.process("run", "my_eval.py")
+        assert ended(process)[0] == 0
+    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 8 rows × 2, 16 answered")
+
+
+def test_a_run_that_was_interrupted_is_shown_as_stopped_by_its_user(place: Place) -> None:
+    place.doubles(ROWS, seconds=0.2)
+    with place.started("run", "my_eval.py") as process:
+        underway(place, process)
+        process.send_signal(signal.SIGINT)
+        assert ended(process)[0] == 5
+        assert f"process {process.pid} on " in str(place.shown()["stopped_by"])
 
 
 def cool(place: Place, **more: str) -> None:
@@ -189,7 +227,8 @@ def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
         with place.started("resume", "doubles") as second:
             assert second.stderr is not None
             said = second.stderr.readline()
-        assert re.match(r"doubles is claimed by replica [\w-]+, heard of \d+ s ago: it is taken over if ", said), said
+        whose = rf"doubles is run by process {process.pid} on this machine \(.+\), since [\d :-]+, heard of \d+ s ago; "
+        assert re.match(whose + "attach with `tidegate experiment show doubles`; this command waits for", said), said
         shown = place.run("show", "doubles").out
         assert "run by replica" in shown
         process.send_signal(signal.SIGINT)

@@ -209,7 +209,7 @@ def test_an_interrupt_before_it_began_is_no_traceback(start: Start, place: Place
     first = start(text)
     first.until(seen("^tasks .* 0/200"))
     second = start(text)
-    second.until(seen("^asleep is claimed by replica"))
+    second.until(seen("^asleep is run by"))
     second.type(b"\x03")
     assert second.to_the_end() == 130
     assert b"Traceback" not in second.raw

@@ -23,7 +23,7 @@ from tidegate.cli.experiment.tables import printer
 from tidegate.cli.experiment.tally import Tally
 from tidegate.cli.experiment.trouble import Trouble
 from tidegate.cli.run_lines import clock
-from tidegate.errors import CannotLoad
+from tidegate.errors import CannotLoad, StoppedElsewhere
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
 from tidegate.runner.loading import lacking, restored
 from tidegate.runner.summary import Summary
@@ -95,7 +95,13 @@ class Conducting:
         runner, experiment = self._runner, self._experiment
         for each in await earlier.told(runner, experiment, again=again):
             self._display.say(each)
-        number = self._number = await self._started()
+        try:
+            number = self._number = await self._started()
+        except StoppedElsewhere as error:
+            self._display.say(f"{experiment.name} was stopped by {error.by or 'a user'}: it is not started here")
+            summary = await runner.summary(experiment.name)
+            self._report(summary, await runner.store.failures(summary.experiment.id))
+            return Code.STOPPED
         registry = tidegate.registry()
         with self._trouble.heard(registry), heard(self._interrupted, self._told_to_go), self._display.shown():
             waiting = asyncio.ensure_future(runner.wait(number))
@@ -116,7 +122,8 @@ class Conducting:
     async def _started(self) -> int:
         """The experiment's number once it is claimed; a cool-down is waited out."""
         what = f"{self._experiment.name} was stopped or resumed a moment ago: it goes on"
-        return await once_cooled(partial(self._runner.start, self._experiment), self._display.say, what)
+        start = partial(self._runner.start, self._experiment, follow=True)
+        return await once_cooled(start, self._display.say, what)
 
     def _look(self) -> None:
         seen = self._runner.progress(self._number)

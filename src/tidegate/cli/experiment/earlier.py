@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tidegate.cli.experiment.hints import command
 from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.replica import gone
+from tidegate.runner.replica import gone, owner
 from tidegate.storage import ExperimentRow, ResultStatus, Status
+from tidegate.storage.results import KEPT_LINES
 
 ASIDE = frozenset({"timeout", "api_key_env"})
 """What a question may say that changes no answer."""
@@ -18,21 +20,22 @@ async def told(runner: ExperimentRunner, experiment: Experiment, *, again: bool)
     row = await runner.store.find(experiment.name)
     if row is None:
         return []
-    lines = list(_whose(row, runner.settings.stale_after))
+    lines: list[str] = []
+    if row.status is Status.RUNNING and not gone(row.claimed_by):
+        by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
+        lines += _whose(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
     if not again:
         counts = await runner.store.counts(row.id)
         lines += _left(row, counts.runs.get(ResultStatus.OK, 0), experiment)
     return lines
 
 
-def _whose(row: ExperimentRow, stale_after: float) -> Iterator[str]:
-    if row.status is not Status.RUNNING or gone(row.claimed_by):
-        return
+def _whose(row: ExperimentRow, by: str, stale_after: float, attach: str) -> Iterator[str]:
     quiet = row.quiet or 0.0
     if stale_after > quiet:
         yield (
-            f"{row.name} is claimed by replica {row.claimed_by}, heard of {quiet:.0f} s ago: "
-            f"it is taken over if nothing more is heard for {stale_after - quiet:.0f} s"
+            f"{row.name} is run by {by}, heard of {quiet:.0f} s ago; attach with {attach}; this command waits for "
+            f"its end, and takes it over if nothing more is heard for {stale_after - quiet:.0f} s"
         )
 
 

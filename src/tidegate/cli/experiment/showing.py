@@ -19,9 +19,10 @@ from tidegate.cli.run_lines import clock
 from tidegate.cli.status import facts as key_facts
 from tidegate.core.outlook import foresee
 from tidegate.launch.totals import KeyTotal
-from tidegate.runner.replica import gone
+from tidegate.runner.replica import gone, owner, stopper
 from tidegate.runner.summary import Summary
 from tidegate.storage import Failure, LoggedLine, ResultStatus, Status
+from tidegate.storage.results import KEPT_LINES
 
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
@@ -30,18 +31,29 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
         row = await found(store, name)
         summary = Summary(row, await store.counts(row.id), tuple(await store.scores(row.id)))
         failures = await store.failures(row.id)
-        log = await store.last_logs(row.id, lines) if lines else []
+        log = await store.last_logs(row.id, max(lines, KEPT_LINES))
+    by, stopped = owner(row, log) if row.status is Status.RUNNING else "", stopper(row, log)
+    log = log[len(log) - lines :] if lines < len(log) else log
     keys = _keys(summary)
     if as_json:
         now = time.monotonic()
         waits = [key_facts(key, now) for key in keys]
-        told = {**results.facts(summary, failures), "keys": waits, "log": [_logged(each) for each in log]}
+        whose = {"run_by": by or None, "stopped_by": stopped or None}
+        told = {**results.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
         typer.echo(json.dumps(told, ensure_ascii=False))
         return
-    _print(summary, failures, keys, log, url)
+    _print(summary, failures, keys, log, url, by, stopped)
 
 
-def _print(summary: Summary, failures: list[Failure], keys: list[KeyTotal], log: list[LoggedLine], url: str) -> None:
+def _print(
+    summary: Summary,
+    failures: list[Failure],
+    keys: list[KeyTotal],
+    log: list[LoggedLine],
+    url: str,
+    by: str,
+    stopped: str,
+) -> None:
     console = printer()
     console.print(summary.headline, markup=False, soft_wrap=True)
     row = summary.experiment
@@ -51,8 +63,11 @@ def _print(summary: Summary, failures: list[Failure], keys: list[KeyTotal], log:
         if gone(row.claimed_by):
             heard = f", whose process is gone: {command('resume', row.name, url)} goes on"
         console.print(f"run by replica {row.claimed_by}{heard}", markup=False, soft_wrap=True)
+        console.print(f"  {by}", markup=False, soft_wrap=True)
         for line in _waits(keys, time.monotonic()):
             console.print(f"  {line}", markup=False, soft_wrap=True)
+    if stopped:
+        console.print(f"stopped by {stopped}", markup=False, soft_wrap=True)
     for table in results.tables(summary, failures):
         console.print(table)
     parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)

@@ -10,6 +10,7 @@ from tidegate.cli.experiment.codes import Code
 from tidegate.cli.experiment.cooling import once_cooled
 from tidegate.cli.experiment.database import existing, found
 from tidegate.errors import CoolingDown
+from tidegate.runner.replica import actor
 from tidegate.storage import ExperimentRow, Status, Store, Toggle
 
 
@@ -29,7 +30,7 @@ async def stop_named(name: str, url: str) -> int:
 
 
 async def _stopped(store: Store, row: ExperimentRow) -> Toggle:
-    toggled = await store.stop(row.id)
+    toggled = await store.stop(row.id, actor())
     if toggled is Toggle.COOLING:
         raise CoolingDown(row.name)
     return toggled
