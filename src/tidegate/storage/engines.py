@@ -12,6 +12,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tidegate.errors import StoreError
+from tidegate.storage.exact_sums import SummingConnection
 from tidegate.storage.urls import SECRETS, shown
 
 CONNECTIONS = 5
@@ -31,7 +32,11 @@ ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4,
 """Seconds, and milliseconds, after which a host that has gone without a word is given up: in half the time that a claim
 lasts. By themselves systems ask after two hours, and send for a quarter of one (libpq, section 34.1.2; tcp(7))."""
 
-SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
+SQLITE_ARGUMENTS: dict[str, Any] = {
+    "isolation_level": None,
+    "timeout": LOCK_SECONDS,
+    "factory": SummingConnection,
+}
 SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     # A commit is on the disk when it returns: in WAL mode NORMAL would lose the last ones with the power.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from operator import add
+from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, and_, case, func, select
+from sqlalchemy import Row, Select, and_, case, func, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.storage.bodies import decoded
 from tidegate.storage.database import Database
+from tidegate.storage.exact_sums import mean, postgresql_exponent, postgresql_sum, sqlite_sum, units
 from tidegate.storage.experiments import by_status
 from tidegate.storage.pending import extent_of, past
 from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
@@ -29,9 +31,6 @@ from tidegate.storage.values import (
 MOST_LABELS = 100
 """Different labels that a summary tells apart; an output with more of them is free text."""
 
-SCALE = 2.0**-32
-"""Of scores before they are added up: so many of the greatest there are have no sum, and PostgreSQL fails for it."""
-
 
 async def counts(database: Database, experiment_id: int) -> Counts:
     """How far an experiment is: its rows, its task items by status, and its eval items by evaluator and status."""
@@ -50,26 +49,46 @@ async def counts(database: Database, experiment_id: int) -> Counts:
 async def scores(database: Database, experiment_id: int) -> list[Score]:
     """What each output of each evaluator came to, by evaluator and output."""
     one = annotation_rows.c
-    of_outputs = (
-        select(
-            one.evaluator,
-            one.output,
-            func.count(case((one.status == "ok", 1))).label("ok"),
-            func.count(case((one.status != "ok", 1))).label("failed"),
-            func.count(one.score).label("scored"),
-            func.sum(one.score * SCALE).label("total"),
-        )
-        .where(one.experiment_id == experiment_id)
-        .group_by(one.evaluator, one.output)
-        .order_by(one.evaluator, one.output)
-    )
+    by = [one.evaluator, one.output]
+    of_outputs = select(
+        *by,
+        func.count(case((one.status == "ok", 1))).label("ok"),
+        func.count(case((one.status != "ok", 1))).label("failed"),
+        func.count(one.score).label("scored"),
+        sqlite_sum(one.score) if database.sqlite else postgresql_sum(one.score),
+        literal(None) if database.sqlite else postgresql_exponent(one.score).label("exponent"),
+    ).where(one.experiment_id == experiment_id)
+    of_outputs = of_outputs.group_by(*by) if database.sqlite else of_outputs.group_by(*by, text("exponent"))
+    tallies: dict[tuple[str, str], _Tally] = {}
     async with database.reading() as connection:
-        rows = (await connection.execute(of_outputs)).all()
-        labels = [await _labels(connection, experiment_id, row) for row in rows]
-    return [
-        Score(row.evaluator, row.output, row.ok, row.failed, row.scored, _mean(row), found)
-        for row, found in zip(rows, labels, strict=True)
-    ]
+        for evaluator, output, *counted, total, exponent in await connection.execute(of_outputs):
+            added = int(total, 16) if database.sqlite else units(exponent, int(total)) if total is not None else 0
+            before = tallies.get((evaluator, output), _Tally(0, 0, 0, 0))
+            tallies[evaluator, output] = _Tally(*map(add, before, (*counted, added)))
+        return [
+            Score(
+                *names,
+                tally.ok,
+                tally.failed,
+                tally.scored,
+                tally.mean,
+                await _labels(connection, experiment_id, *names),
+            )
+            for names, tally in sorted(tallies.items())
+        ]
+
+
+class _Tally(NamedTuple):
+    """The counts of one output of one evaluator; `total` is the exact sum of its scores."""
+
+    ok: int
+    failed: int
+    scored: int
+    total: int
+
+    @property
+    def mean(self) -> float | None:
+        return mean(self.total, self.scored) if self.scored else None
 
 
 async def failures(database: Database, experiment_id: int) -> list[Failure]:
@@ -131,10 +150,6 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
     return [_stored(row, by_run.get((row.ordinal, row.repetition), ())) for row in found]
 
 
-def _mean(row: Row[Any]) -> float | None:
-    return None if row.total is None else float(row.total / row.scored / SCALE)
-
-
 async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:
     one = annotation_rows.c
     # In the order of the primary key: what is told apart so needs no sorting.
@@ -152,14 +167,14 @@ async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, 
     }
 
 
-async def _labels(connection: AsyncConnection, experiment_id: int, of: Row[Any]) -> dict[str, int]:
+async def _labels(connection: AsyncConnection, experiment_id: int, evaluator: str, output: str) -> dict[str, int]:
     one = annotation_rows.c
     query = (
         select(one.label, func.count().label("times"))
         .where(
             one.experiment_id == experiment_id,
-            one.evaluator == of.evaluator,
-            one.output == of.output,
+            one.evaluator == evaluator,
+            one.output == output,
             one.label.isnot(None),
         )
         .group_by(one.label)

@@ -1,0 +1,85 @@
+"""Means of scores: of any finite numbers, exact to the last bit, and the same on both databases."""
+
+from __future__ import annotations
+
+import math
+import sys
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.storage.values import claimed, experiment, judged, run
+from tidegate.storage import Annotation, Store
+from tidegate.storage.exact_sums import UNIT, ExactSum, mean, units
+
+pytestmark = pytest.mark.anyio
+
+GREATEST, LEAST = sys.float_info.max, 5e-324
+
+SCORES = [
+    [LEAST],
+    [LEAST, 1.0],
+    [math.exp(-725), math.exp(-744), 0.25],
+    [-LEAST, LEAST, -LEAST],
+    [GREATEST, GREATEST],
+    [1e308, 1e308, -1e308, -1e308, 1.0],
+    [-GREATEST, -GREATEST, LEAST],
+    [1e16, 1.0, -1e16],
+    [0.1] * 10,
+    [0.0, -0.0],
+    [2.2250738585072014e-308, 2.225073858507201e-308],
+    [1.0, 0.0, 0.0],
+]
+
+
+@pytest.mark.parametrize("scores", SCORES)
+async def test_mean_of_any_finite_scores_is_exact(store: Store, scores: list[float]) -> None:
+    made = await experiment(store, len(scores))
+    claim = await claimed(store, made.id)
+    for ordinal, score in enumerate(scores):
+        await store.write([run(claim, ordinal), judged(claim, ordinal, annotations=[Annotation("a", score=score)])])
+    (found,) = await store.scores(made.id)
+    assert found.scored == len(scores)
+    assert found.mean == float(sum(map(Fraction, scores)) / len(scores))
+
+
+async def test_mean_without_scores_is_none(store: Store) -> None:
+    made = await experiment(store, 2)
+    claim = await claimed(store, made.id)
+    await store.write([run(claim, 0), judged(claim, 0, annotations=[Annotation("a", label="x")])])
+    (found,) = await store.scores(made.id)
+    assert (found.ok, found.scored, found.mean, dict(found.labels)) == (1, 0, None, {"x": 1})
+
+
+async def test_scores_of_several_outputs_are_kept_apart(store: Store) -> None:
+    made = await experiment(store, 3)
+    claim = await claimed(store, made.id)
+    for ordinal in range(3):
+        outputs = [Annotation("a", score=10.0**ordinal), Annotation("b", score=-1.0), Annotation("c", label="x")]
+        await store.write([run(claim, ordinal), judged(claim, ordinal, annotations=outputs)])
+    found = {each.output: (each.ok, each.scored, each.mean) for each in await store.scores(made.id)}
+    assert found == {"a": (3, 3, 37.0), "b": (3, 3, -1.0), "c": (3, 0, None)}
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1))
+def test_exact_sum_of_any_scores_is_their_sum(scores: list[float]) -> None:
+    total = ExactSum()
+    for score in scores:
+        total.step(score)
+    found = int(total.finalize(), 16)
+    assert Fraction(found, 2**UNIT) == sum(map(Fraction, scores))
+    assert mean(found, len(scores)) == float(sum(map(Fraction, scores)) / len(scores))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_units_of_a_score_taken_apart_are_the_score(score: float) -> None:
+    """As PostgreSQL takes it apart: by its bits."""
+    import struct
+
+    (bits,) = struct.unpack(">q", struct.pack(">d", score))
+    exponent = (bits >> 52) & 2047
+    number = (bits & (2**52 - 1)) + (2**52 if exponent else 0)
+    assert Fraction(units(exponent, -number if bits < 0 else number), 2**UNIT) == Fraction(score)
