@@ -11,6 +11,7 @@ from tidegate.runner.item import TASK, Item, Place
 from tidegate.runner.patience import patiently
 from tidegate.runner.running import Phase, Running
 from tidegate.storage import PendingTask
+from tidegate.storage.paging import PageSizer
 
 logger = logging.getLogger("tidegate")
 
@@ -25,6 +26,7 @@ class Feeder:
         self._dry = False
         self._cursor: tuple[int, int] | None = None
         self._since = running.began_at
+        self._sizers = [PageSizer() for _ in running.stages]
 
     def rows_came(self, complete: bool = False) -> None:
         """The store has more rows than it had, or has them all."""
@@ -56,13 +58,14 @@ class Feeder:
             # Rows that are invalid become results at once. When there is room again, every run looks for more.
             return
         complete = self._complete
-        limit = max(1, running.workload.room(TASK))
+        limit = self._sizers[TASK].limit(max(1, running.workload.room(TASK)))
         self._dry = True
         page = await patiently(
             partial(self._store.pending_tasks, running.id, after=self._cursor, limit=limit, again=running.again),
             "a page of tasks",
         )
-        at_end = len(page) < limit
+        self._sizers[TASK].saw([each.size for each in page])
+        at_end = len(page) < limit and not page.more
         if page:
             self._cursor = page[-1].cursor
             last = page[-1].ordinal
@@ -81,7 +84,7 @@ class Feeder:
             return
         items = []
         for task in page:
-            item = Item(TASK, Place(task.ordinal, task.repetition), task.row)
+            item = Item(TASK, Place(task.ordinal, task.repetition), task.row, size=task.size)
             if task.invalid is not None:
                 running.came_invalid(item, _reason(task))
             else:
@@ -98,7 +101,7 @@ class Feeder:
         ):
             return
         stage = running.stages[index]
-        limit = max(1, running.workload.room(index))
+        limit = self._sizers[index].limit(max(1, running.workload.room(index)))
         after, again = books.scan(index)
         page = await patiently(
             partial(
@@ -111,10 +114,13 @@ class Feeder:
             ),
             "a page of evaluations",
         )
+        self._sizers[index].saw([each.size for each in page])
         found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
-        new = books.scanned(index, list(found), at_end=len(page) < limit)
+        new = books.scanned(index, list(found), at_end=len(page) < limit and not page.more)
         if running.phase is Phase.LIVE:
-            items = [Item(index, place, found[place].row, found[place].output) for place in new]
+            items = [
+                Item(index, place, found[place].row, found[place].output, found[place].size) for place in new
+            ]
             running.came(items, running.turned_away_at[index])
             if running.workload.runs_low(index) and books.backlogs[index - 1].owing and page:
                 running.wanted.set()

@@ -22,7 +22,7 @@ class Item:
     function has run. `refused_at` is when it first came back for want of capacity (monotonic seconds, None: never),
     `closed_before` how long its gate had been closed with a known reset until then, and `elsewhere` how often it was
     refused at another key than the one that is asked for it. `ready_at` is since when it could have gone (monotonic
-    seconds).
+    seconds). `size` is how many characters its row and its answer are stored with.
     """
 
     __slots__ = (
@@ -35,14 +35,16 @@ class Item:
         "ready_at",
         "refused_at",
         "seconds",
+        "size",
         "stage",
     )
 
-    def __init__(self, stage: int, place: Place, body: Any, output: Any = None) -> None:
+    def __init__(self, stage: int, place: Place, body: Any, output: Any = None, size: int = 0) -> None:
         self.stage = stage
         self.place = place
         self.body = body
         self.output = output
+        self.size = size
         self.attempts = 0
         self.seconds = 0.0
         self.ready_at = 0.0

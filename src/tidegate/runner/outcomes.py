@@ -15,7 +15,7 @@ from tidegate.runner.judgement import NoJudgement
 from tidegate.runner.redaction import redacted
 from tidegate.runner.subscribers import Retrying
 from tidegate.runner.verdict import OUTAGE, TIMEOUT, Ruling, Verdict, judge
-from tidegate.storage import ResultStatus, Status
+from tidegate.storage import ResultStatus, RunResult, Status
 
 if TYPE_CHECKING:
     from tidegate.runner.running import Running
@@ -76,14 +76,15 @@ class Outcomes:
         if isinstance(gate, Own):
             running.floor.gates.answered(gate)
         if item.stage == TASK:
-            self._queue_evaluations(item, value)
+            size = len(result.output or "") if isinstance(result, RunResult) else 0
+            self._queue_evaluations(item, value, item.size + size)
         running.put(item, result)
 
-    def _queue_evaluations(self, item: Item, output: Any) -> None:
+    def _queue_evaluations(self, item: Item, output: Any, size: int) -> None:
         running = self._running
         for stage in running.stages[1:]:
             if running.live and running.workload.room(stage.index):
-                made = Item(stage.index, item.place, item.body, output)
+                made = Item(stage.index, item.place, item.body, output, size)
                 made.ready_at = running.floor.loop.time()
                 running.books.open(made)
                 running.add([made])

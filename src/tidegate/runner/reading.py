@@ -27,6 +27,9 @@ CSV = {".csv": ",", ".tsv": "\t"}
 SEPARATORS = ",;\t|"
 """What separates columns in files that are called CSV."""
 
+BATCH_BYTES = 8 * 1024 * 1024
+"""Characters of a batch of large rows: more hold more memory, fewer ask for more transactions."""
+
 SLOW = 0.2
 """Seconds after which the rows of a slow source are a batch, however few they are: they can be answered meanwhile."""
 
@@ -81,6 +84,25 @@ def row_of(ordinal: int, body: Any, line: int | None = None) -> NewRow:
     name = body.get("id") if isinstance(body, Mapping) else None
     known = isinstance(name, str | int) and not isinstance(name, bool) and name != ""
     return NewRow(ordinal, str(name) if known else str(ordinal), body, None, line)
+
+
+def weight(value: Any) -> int:
+    """About how many characters of text a value holds; numbers and what is no JSON count little."""
+    total, left = 0, [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str | bytes):
+            total += len(each)
+        elif isinstance(each, Mapping):
+            total += 8 * len(each)
+            left.extend(each.values())
+        elif isinstance(each, list | tuple):
+            total += 8 * len(each)
+            left.extend(each)
+        if total >= BATCH_BYTES:
+            # Cycles, too, come to an end here.
+            break
+    return total
 
 
 def _invalid(ordinal: int, reason: str, line: int | None) -> NewRow:
@@ -157,12 +179,16 @@ class _Rows:
         self._error: CannotRead | None = None
 
     def batch(self, size: int) -> list[NewRow]:
-        """The next rows, fewer than `size` where they come slowly; none at the end."""
+        """The next rows, fewer than `size` where they come slowly or are large; none at the end."""
         batch: list[NewRow] = []
+        held = 0
         until = time.monotonic() + SLOW
         try:
             while self._error is None and len(batch) < size and (not batch or time.monotonic() < until):
                 batch.append(next(self._rows))
+                held += weight(batch[-1].body)
+                if held >= BATCH_BYTES:
+                    break
         except StopIteration:
             pass
         except CannotRead as error:
@@ -177,15 +203,16 @@ class _Rows:
 async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list[NewRow]]:
     """As `_Rows` does it, of a source that is awaited."""
     batch: list[NewRow] = []
-    ordinal, until = 0, time.monotonic() + SLOW
+    ordinal, held, until = 0, 0, time.monotonic() + SLOW
     broken: CannotRead | None = None
     try:
         async for body in dataset:
             batch.append(row_of(ordinal, body))
             ordinal += 1
-            if len(batch) >= size or time.monotonic() >= until:
+            held += weight(batch[-1].body)
+            if len(batch) >= size or held >= BATCH_BYTES or time.monotonic() >= until:
                 yield batch
-                batch, until = [], time.monotonic() + SLOW
+                batch, held, until = [], 0, time.monotonic() + SLOW
     except Exception as error:
         broken = _broken(error)
     finally:

@@ -21,16 +21,52 @@ AGED = -1
 """The rank of a queue that was passed over often enough."""
 
 
-class Queue:
-    """Items of one stage in the order in which they go; `age` counts how often others went instead."""
+MAX_QUEUE_BYTES = 16 * 1024 * 1024
+"""Characters of the rows and answers of one stage that wait in memory: more hold more of it, fewer fetch large rows
+again and again."""
 
-    __slots__ = ("age", "items", "rank", "stage")
+
+class Queue:
+    """Items of one stage in the order in which they go; `age` counts how often others went instead.
+
+    `size` is that of all its items.
+    """
+
+    __slots__ = ("age", "items", "rank", "size", "stage")
 
     def __init__(self, stage: int, rank: int) -> None:
         self.stage = stage
         self.rank = rank
         self.items: deque[Item] = deque()
         self.age = 0
+        self.size = 0
+
+    def append(self, item: Item) -> None:
+        """Add an item behind the others."""
+        self.items.append(item)
+        self.size += item.size
+
+    def appendleft(self, item: Item) -> None:
+        """Add an item before the others."""
+        self.items.appendleft(item)
+        self.size += item.size
+
+    def popleft(self) -> Item:
+        """Take the first item."""
+        item = self.items.popleft()
+        self.size -= item.size
+        return item
+
+    def remove(self, gone: set[Item]) -> None:
+        """Take out the items of `gone` that are here."""
+        if not gone.isdisjoint(self.items):
+            self.items = deque(item for item in self.items if item not in gone)
+            self.size = sum(item.size for item in self.items)
+
+    def clear(self) -> None:
+        """Forget every item."""
+        self.items.clear()
+        self.size = 0
 
 
 class Workload:
@@ -70,22 +106,24 @@ class Workload:
         return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
 
     def room(self, stage: int) -> int:
-        """How many more items of a stage are to be held."""
-        return max(0, self.high - len(self._fresh[stage].items))
+        """How many more items of a stage are to be held; none where those that wait are too large together."""
+        queue = self._fresh[stage]
+        return 0 if queue.size >= MAX_QUEUE_BYTES else max(0, self.high - len(queue.items))
 
     def runs_low(self, stage: int) -> bool:
         """Whether the next page of a stage is wanted."""
-        return len(self._fresh[stage].items) <= self.low
+        queue = self._fresh[stage]
+        return len(queue.items) <= self.low and queue.size <= MAX_QUEUE_BYTES // 2
 
     def add(self, items: Iterable[Item]) -> None:
         """New items, in their order."""
         for item in items:
-            self._fresh[item.stage].items.append(item)
+            self._fresh[item.stage].append(item)
 
     def back(self, item: Item) -> None:
         """A refused item: it comes straight back, to the head."""
         queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
-        queue.items.appendleft(item)
+        queue.appendleft(item)
 
     def delay(self, item: Item, ready_at: float) -> None:
         """An item that is to be tried again at `ready_at`, in monotonic seconds."""
@@ -96,7 +134,7 @@ class Workload:
         """Moves the retries that are ready to their queues."""
         while self._later and self._later[0][0] <= now:
             _, _, item = heappop(self._later)
-            self._ready[item.stage].items.append(item)
+            self._ready[item.stage].append(item)
 
     @property
     def ripe_at(self) -> float | None:
@@ -122,7 +160,7 @@ class Workload:
             if queue.items:
                 queue.age += 1
         chosen.age = 0
-        item = chosen.items.popleft()
+        item = chosen.popleft()
         if item.attempts:
             self.retries_under_way += 1
         return item
@@ -141,15 +179,14 @@ class Workload:
         """Take out items that are not under way."""
         gone = set(items)
         for queue in self._queues:
-            if not gone.isdisjoint(queue.items):
-                queue.items = deque(item for item in queue.items if item not in gone)
+            queue.remove(gone)
         self._later = [entry for entry in self._later if entry[2] not in gone]
         heapify(self._later)
 
     def clear(self) -> None:
         """Forgets everything that is not under way."""
         for queue in self._queues:
-            queue.items.clear()
+            queue.clear()
         self._later.clear()
 
     def depth(self, stage: int) -> int:

@@ -11,6 +11,7 @@ nothing but itself. A result leaves the queue in the moment in which its receive
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections import deque
@@ -31,6 +32,13 @@ MOST_FAILURES = 5
 
 MOST = 10
 """A batch that has waited for the one before it may be so many times larger."""
+
+
+BATCH_BYTES = 8 * 1024 * 1024
+"""Characters of a batch of large results: more hold more memory (PostgreSQL's driver copies them four times)."""
+
+UNWRITTEN_BYTES = 32 * 1024 * 1024
+"""Characters of results that are held for a database that is away or slow before no more work is started."""
 
 
 class Receiver(Protocol):
@@ -63,6 +71,7 @@ class Entry(NamedTuple):
     receiver: Receiver
     item: Item | None
     result: Result
+    size: int
 
 
 class Writer:
@@ -77,6 +86,7 @@ class Writer:
         self._bound = bound
         self._roomy = roomy
         self._entries: deque[Entry] = deque()
+        self._size = 0
         self._full = asyncio.Event()
         self._some = asyncio.Event()
         self._closing = False
@@ -86,7 +96,7 @@ class Writer:
     @property
     def room(self) -> bool:
         """Whether more work may be started."""
-        return len(self._entries) < self._bound
+        return len(self._entries) < self._bound and self._size < UNWRITTEN_BYTES
 
     @property
     def waiting(self) -> int:
@@ -98,11 +108,13 @@ class Writer:
         if self.broken is not None:
             asyncio.get_running_loop().call_soon(receiver.given_up, 1, self.broken)
             return
-        self._entries.append(Entry(receiver, item, result))
+        entry = Entry(receiver, item, result, _size(result))
+        self._entries.append(entry)
+        self._size += entry.size
         count = len(self._entries)
         if count == 1:
             self._some.set()
-        if count >= self._batch:
+        if count >= self._batch or self._size >= BATCH_BYTES:
             self._full.set()
 
     def flush(self) -> None:
@@ -139,7 +151,7 @@ class Writer:
                 return
             await self._filled()
             # What is being written stays in the queue: it counts against its bound.
-            entries = [self._entries[place] for place in range(min(len(self._entries), MOST * self._batch))]
+            entries = self._next_batch()
             if entries:
                 await self._write(entries)
                 self._failures = 0
@@ -149,8 +161,24 @@ class Writer:
                 # It may have been crowded at any moment since it was asked last.
                 self._roomy()
 
+    def _next_batch(self) -> list[Entry]:
+        """The first entries, bounded by their number and by their bytes; one at the least."""
+        batch: list[Entry] = []
+        size = 0
+        for entry in itertools.islice(self._entries, MOST * self._batch):
+            size += entry.size
+            if batch and size > BATCH_BYTES:
+                break
+            batch.append(entry)
+        return batch
+
+    def _taken(self) -> Entry:
+        entry = self._entries.popleft()
+        self._size -= entry.size
+        return entry
+
     async def _filled(self) -> None:
-        if len(self._entries) < self._batch and not self._closing:
+        if len(self._entries) < self._batch and self._size < BATCH_BYTES and not self._closing:
             self._full.clear()
             try:
                 async with asyncio.timeout(self._batch_seconds):
@@ -168,12 +196,12 @@ class Writer:
                 for entry in entries:
                     await self._write([entry])
             else:
-                receiver, item, result = self._entries.popleft()
+                receiver, item, result, _ = self._taken()
                 _tell(receiver, receiver.unwritable, item, result, error)
             return
         lost: dict[Receiver, int] = {}
         for _ in entries:
-            receiver, item, result = self._entries.popleft()
+            receiver, item, result, _ = self._taken()
             if result.experiment_id in fenced:
                 lost[receiver] = lost.get(receiver, 0) + 1
             else:
@@ -185,10 +213,19 @@ class Writer:
         self.broken = error
         lost: dict[Receiver, int] = {}
         while self._entries:
-            receiver = self._entries.popleft().receiver
+            receiver = self._taken().receiver
             lost[receiver] = lost.get(receiver, 0) + 1
         for receiver, count in lost.items():
             _tell(receiver, receiver.given_up, count, error)
+
+
+def _size(result: Result) -> int:
+    """The characters of a result's large texts."""
+    if isinstance(result, RunResult):
+        return len(result.output or "")
+    if isinstance(result, AnnotationResult):
+        return sum(len(each.value or "") + len(each.label or "") for each in result.annotations)
+    return 0
 
 
 def _tell(receiver: Receiver, what: Callable[..., None], *args: Any) -> None:

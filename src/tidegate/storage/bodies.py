@@ -73,6 +73,8 @@ def _dumped(value: object, sort_keys: bool) -> str:
         raise NotStorable(f"not JSON: {error}") from error
     if text.count("[") + text.count("{") > DEEPEST and _levels(text) > DEEPEST:
         raise NotStorable(f"not JSON that can be read again: more than {DEEPEST} levels")
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

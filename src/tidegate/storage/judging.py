@@ -15,7 +15,8 @@ from sqlalchemy import Row, Select, and_, func, literal, not_, or_, select, true
 
 from tidegate.storage.bodies import decoded, shortened
 from tidegate.storage.database import Database
-from tidegate.storage.pending import Extent, extent_of, walk
+from tidegate.storage.paging import Page, body_of, inlined, output_of, size, small, within_bytes
+from tidegate.storage.pending import Extent, content, extent_of, walk
 from tidegate.storage.schema import OK, annotation_rows, contents, dataset_rows, runs, wanted_again
 from tidegate.storage.values import EvalCursor, PendingEval
 
@@ -33,20 +34,22 @@ async def pending_evals(
     after: EvalCursor | None,
     limit: int,
     again: bool,
-) -> list[PendingEval]:
+) -> Page[PendingEval]:
     """The next eval items without a result that counts, by ordinal, repetition and evaluator."""
     judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
     if not judges or limit < 1:
-        return []
+        return Page()
     names = sorted(evaluators, key=shortened)
     async with database.reading() as connection:
         extent = await extent_of(connection, experiment_id)
         if extent is None:
-            return []
+            return Page()
+
+        bound = {"small": small(2 * limit)}
 
         def page(branch: Branch, low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
             branches = [branch(experiment_id, judge, low, high, again) for judge in judges]
-            return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), {}
+            return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), bound
 
         start = 0 if after is None else after[0]
         rows: list[Row[Any]] = []
@@ -54,10 +57,21 @@ async def pending_evals(
             rows += (await connection.execute(*page(_failed, start, extent.low_water, limit))).all()
         start = max(start, extent.low_water)
         rows += await walk(connection, partial(page, _missing), start, extent, limit - len(rows))
-    return [
-        PendingEval(row.ordinal, row.repetition, names[row.place], decoded(row.body), decoded(row.output))
-        for row in rows
-    ]
+        kept = within_bytes(rows, [row.body_size + row.output_size for row in rows])
+        return Page(
+            [
+                PendingEval(
+                    row.ordinal,
+                    row.repetition,
+                    names[row.place],
+                    decoded(await body_of(connection, row)),
+                    decoded(await output_of(connection, experiment_id, row)),
+                    row.body_size + row.output_size,
+                )
+                for row in kept
+            ],
+            more=kept.more,
+        )
 
 
 def _failed(experiment_id: int, judge: Judge, low: int, high: int, again: bool) -> Select[Any]:
@@ -127,7 +141,13 @@ def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select
         runs.c.repetition == item.c.repetition,
     )
     return (
-        select(item, runs.c.output, contents.c.body)
+        select(
+            item,
+            inlined(runs.c.output).label("output"),
+            size(runs.c.output).label("output_size"),
+            row.digest,
+            *content(),
+        )
         .join(runs, same_run)
         .join(dataset_rows, and_(row.dataset_id == extent.dataset_id, row.ordinal == item.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)

@@ -33,6 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.storage.bodies import decoded
 from tidegate.storage.database import Database
+from tidegate.storage.paging import Page, body_of, inlined, size, small, within_bytes
 from tidegate.storage.schema import contents, dataset_rows, execution_configs, experiments, runs, wanted_again
 from tidegate.storage.values import PendingTask, TaskCursor
 
@@ -42,7 +43,7 @@ FIRST_WINDOW = 256
 LAST_WINDOW = 65_536
 """Items of a window at the most: a walk through so many takes a fraction of a second."""
 
-Page = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
+Window = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
 """The query for ordinals from one to below another, and for so many rows at the most; with its parameters."""
 
 BEFORE_ALL = (-1, 0)
@@ -62,21 +63,23 @@ class Extent:
 
 async def pending_tasks(
     database: Database, experiment_id: int, after: TaskCursor | None, limit: int, again: bool
-) -> list[PendingTask]:
+) -> Page[PendingTask]:
     """The next task items without a result that counts, by ordinal and repetition."""
     async with database.reading() as connection:
         extent = await extent_of(connection, experiment_id)
         if extent is None or limit < 1:
-            return []
+            return Page()
         start = 0 if after is None else after[0]
         rows: list[Row[Any]] = []
         if again and start < extent.task_water:
             query = _failed(experiment_id, after, start, extent.task_water, limit)
-            rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)))).all()
+            bound = {"small": small(limit)}
+            rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)), bound)).all()
         given = {
             "experiment": experiment_id,
             "dataset": extent.dataset_id,
             "repetitions": extent.repetitions,
+            "small": small(limit),
             **dict(zip(("after_ordinal", "after_repetition"), after or BEFORE_ALL, strict=True)),
         }
 
@@ -84,7 +87,21 @@ async def pending_tasks(
             return _missing(again), {**given, "low": low, "high": high, "most": most}
 
         rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
-    return [PendingTask(row.ordinal, row.repetition, decoded(row.body), row.invalid, row.line) for row in rows]
+        kept = within_bytes(rows, [row.body_size for row in rows])
+        return Page(
+            [
+                PendingTask(
+                    row.ordinal,
+                    row.repetition,
+                    decoded(await body_of(connection, row)),
+                    row.invalid,
+                    row.line,
+                    row.body_size,
+                )
+                for row in kept
+            ],
+            more=kept.more,
+        )
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
@@ -110,7 +127,7 @@ def _extent() -> Select[Any]:
     )
 
 
-async def walk(connection: AsyncConnection, page: Page, start: int, extent: Extent, limit: int) -> list[Row[Any]]:
+async def walk(connection: AsyncConnection, page: Window, start: int, extent: Extent, limit: int) -> list[Row[Any]]:
     """Up to `limit` rows of the windows from `start` on."""
     rows: list[Row[Any]] = []
     items = max(FIRST_WINDOW, limit)
@@ -125,6 +142,11 @@ async def walk(connection: AsyncConnection, page: Page, start: int, extent: Exte
 def past(ordinal: ColumnElement[int], repetition: ColumnElement[int], after: TaskCursor | None) -> ColumnElement[bool]:
     """Whether an item comes after a cursor, where its ordinal is at least the cursor's."""
     return true() if after is None else or_(ordinal > after[0], repetition > after[1])
+
+
+def content() -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """The content of a row where it is small, and its size."""
+    return inlined(contents.c.body).label("body"), size(contents.c.body).label("body_size")
 
 
 def _failed(experiment_id: int, after: TaskCursor | None, low: int, high: int, limit: int) -> Select[Any]:
@@ -183,7 +205,7 @@ def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any
     """The items of a page with their rows: looked up when it is known which they are."""
     item, row = items.subquery("item"), dataset_rows.c
     return (
-        select(item.c.ordinal, item.c.repetition, row.invalid, row.line, contents.c.body)
+        select(item.c.ordinal, item.c.repetition, row.invalid, row.line, row.digest, *content())
         .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == item.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
         .order_by(item.c.ordinal, item.c.repetition)

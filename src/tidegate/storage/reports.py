@@ -13,7 +13,8 @@ from tidegate.storage.bodies import decoded
 from tidegate.storage.database import Database
 from tidegate.storage.exact_sums import mean, postgresql_exponent, postgresql_sum, sqlite_sum, units
 from tidegate.storage.experiments import by_status
-from tidegate.storage.pending import extent_of, past
+from tidegate.storage.paging import body_of, inlined, output_of, size, small, within_bytes
+from tidegate.storage.pending import content, extent_of, past
 from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
 from tidegate.storage.values import (
     Annotation,
@@ -134,7 +135,9 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
         extent = await extent_of(connection, experiment_id)
         if extent is None:
             return []
-        found = (await connection.execute(_runs(experiment_id, extent.dataset_id, after, limit))).all()
+        page = _runs(experiment_id, extent.dataset_id, after, limit)
+        rows = (await connection.execute(page, {"small": small(2 * limit)})).all()
+        found = within_bytes(rows, [row.body_size + row.output_size for row in rows])
         if not found:
             return []
         first, last = found[0], found[-1]
@@ -147,7 +150,15 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
         by_run: dict[tuple[int, int], list[tuple[str, Annotation]]] = {}
         for row in await connection.execute(query):
             by_run.setdefault((row.ordinal, row.repetition), []).append((row.evaluator, _annotation(row)))
-    return [_stored(row, by_run.get((row.ordinal, row.repetition), ())) for row in found]
+        return [
+            _stored(
+                row,
+                await body_of(connection, row),
+                await output_of(connection, experiment_id, row),
+                by_run.get((row.ordinal, row.repetition), ()),
+            )
+            for row in found
+        ]
 
 
 async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:
@@ -187,7 +198,11 @@ async def _labels(connection: AsyncConnection, experiment_id: int, evaluator: st
 
 def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: int) -> Select[Any]:
     page = (
-        select(runs)
+        select(
+            *(column for column in runs.c if column.name != "output"),
+            inlined(runs.c.output).label("output"),
+            size(runs.c.output).label("output_size"),
+        )
         .where(
             runs.c.experiment_id == experiment_id,
             runs.c.ordinal >= (0 if after is None else after[0]),
@@ -199,7 +214,7 @@ def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: 
     )
     row = dataset_rows.c
     return (
-        select(page, row.name, contents.c.body)
+        select(page, row.name, row.digest, *content())
         .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == page.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
         .order_by(page.c.ordinal, page.c.repetition)
@@ -214,18 +229,19 @@ def _annotation(row: Row[Any]) -> Annotation:
     return Annotation(row.output, ResultStatus(row.status), row.score, row.label, row.value, row.error_kind, row.error)
 
 
-def _stored(row: Row[Any], judged: Sequence[tuple[str, Annotation]]) -> StoredRun:
+def _stored(row: Row[Any], body: str | None, output: str | None, judged: Sequence[tuple[str, Annotation]]) -> StoredRun:
     return StoredRun(
         ordinal=row.ordinal,
         repetition=row.repetition,
         name=row.name,
-        row=decoded(row.body),
+        row=decoded(body),
         status=ResultStatus(row.status),
-        output=decoded(row.output),
+        output=decoded(output),
         error_kind=row.error_kind,
         error=row.error,
         attempts=row.attempts,
         seconds=row.seconds,
         finished_on=row.finished_at,
         annotations=tuple(judged),
+        size=row.body_size + row.output_size,
     )

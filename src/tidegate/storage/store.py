@@ -13,6 +13,7 @@ from tidegate.errors import DatabaseFileLost
 from tidegate.storage import claims, datasets, experiments, judging, pending, reports, results
 from tidegate.storage.database import Database
 from tidegate.storage.migrating import migrate
+from tidegate.storage.paging import Page
 from tidegate.storage.urls import parsed
 from tidegate.storage.values import (
     JSON,
@@ -109,8 +110,11 @@ class Store:
 
     async def pending_tasks(
         self, experiment_id: int, *, after: TaskCursor | None, limit: int, again: bool
-    ) -> builtins.list[PendingTask]:
-        """The next task items without a result, by ordinal and repetition; `again` also takes what failed or parked."""
+    ) -> Page[PendingTask]:
+        """The next task items without a result, by ordinal and repetition; `again` also takes what failed or parked.
+
+        Fewer than `limit` are the last ones, unless the page says that there are `more`: those were too many bytes.
+        """
         return await pending.pending_tasks(self._database, experiment_id, after, limit, again)
 
     async def pending_evals(
@@ -121,11 +125,11 @@ class Store:
         after: EvalCursor | None,
         limit: int,
         again: bool,
-    ) -> builtins.list[PendingEval]:
+    ) -> Page[PendingEval]:
         """The next eval items of good runs without a result, by ordinal, repetition and evaluator.
 
         `evaluators` has their declared outputs: with some, all of these must be there; with none, any one says that it
-        is done. `again` also takes what failed or parked.
+        is done. `again` also takes what failed or parked. A page ends as one of tasks does.
         """
         return await judging.pending_evals(self._database, experiment_id, evaluators, after, limit, again)
 

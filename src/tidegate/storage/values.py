@@ -128,13 +128,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PendingTask:
-    """A task item without a result that counts. `row` is the content; `invalid` is why there is none."""
+    """A task item without a result that counts. `row` is the content; `invalid` is why there is none.
+
+    `size` is how many characters the content is stored with.
+    """
 
     ordinal: int
     repetition: int
     row: JSON
     invalid: str | None = None
     line: int | None = None
+    size: int = field(default=0, compare=False)
 
     @property
     def cursor(self) -> TaskCursor:
@@ -144,13 +148,14 @@ class PendingTask:
 
 @dataclass(frozen=True, slots=True)
 class PendingEval:
-    """An eval item without a result that counts: the row, and what the task answered."""
+    """An eval item without a result that counts: the row, and what the task answered; `size` characters together."""
 
     ordinal: int
     repetition: int
     evaluator: str
     row: JSON
     output: JSON
+    size: int = field(default=0, compare=False)
 
     @property
     def cursor(self) -> EvalCursor:
@@ -272,7 +277,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """One run with its row and its annotations, for an export. `annotations` are (evaluator, annotation)."""
+    """One run with its row and its annotations, for an export. `annotations` are (evaluator, annotation).
+
+    `size` is how many characters its row and its answer are stored with.
+    """
 
     ordinal: int
     repetition: int
@@ -286,6 +294,7 @@ class StoredRun:
     seconds: float
     finished_on: datetime
     annotations: tuple[tuple[str, Annotation], ...]
+    size: int = field(default=0, compare=False)
 
     @property
     def cursor(self) -> TaskCursor:

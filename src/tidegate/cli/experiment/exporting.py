@@ -15,9 +15,10 @@ from tidegate.cli.experiment.database import existing, found
 from tidegate.cli.experiment.formats import FORMATS, Writer, columns
 from tidegate.errors import ConfigurationError, StoreError
 from tidegate.storage import Store, StoredRun
+from tidegate.storage.paging import PageSizer
 
 PAGE = 500
-"""Runs that are read at once: with rows of 10 kB some megabytes."""
+"""Runs that are read at once, at the most: fewer where their rows and answers are large (`storage.paging`)."""
 
 
 def exported(name: str, url: str, form: str | None, output: Path | None) -> None:
@@ -45,10 +46,11 @@ async def _write(name: str, url: str, make: type[Writer], output: Path | None) -
 
 
 async def _pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:
-    after = None
-    while page := await store.results(number, after=after, limit=PAGE):
+    after, sizer = None, PageSizer()
+    while page := await store.results(number, after=after, limit=sizer.limit(PAGE)):
         yield page
         after = page[-1].cursor
+        sizer.saw([run.size for run in page])
 
 
 @contextlib.contextmanager

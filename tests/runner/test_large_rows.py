@@ -1,0 +1,139 @@
+"""Rows and answers of megabytes: what is held of them is bounded by bytes, whatever the counts allow."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runner.scene import Watch, in_loop, runner_at
+from tidegate.runner import Experiment, reading, workload, writer
+from tidegate.runner.item import Item, Place
+from tidegate.runner.workload import Workload
+from tidegate.runner.writer import Writer
+from tidegate.storage import ResultStatus, RunResult, paging
+
+TEXT = "x" * 400
+
+
+def large(count: int) -> list[dict[str, Any]]:
+    return [{"n": number, "text": TEXT} for number in range(count)]
+
+
+@pytest.fixture
+def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets of a thousand characters, so that rows of four hundred are large."""
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(workload, "MAX_QUEUE_BYTES", 1000)
+    monkeypatch.setattr(writer, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(writer, "UNWRITTEN_BYTES", 2000)
+
+
+@pytest.mark.usefixtures("small_budgets")
+@in_loop
+async def test_run_of_large_rows_and_answers_holds_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is answered and judged, as without a bound."""
+    queued, batches = [0], [0]
+    add, write = Workload.add, None
+
+    def noted(self: Workload, items: Any) -> None:
+        add(self, items)
+        queued[0] = max(queued[0], *(queue.size for queue in self._queues))
+
+    monkeypatch.setattr(Workload, "add", noted)
+    task = Watch()
+
+    async def answer(row: Any) -> str:
+        await task(row)
+        return TEXT
+
+    judge = Watch()
+    async with runner_at(tmp_path, max_concurrency=4) as runner:
+        write = runner.store.write
+
+        async def counted(batch: Any) -> frozenset[int]:
+            sizes = [len(each.output or "") for each in batch if isinstance(each, RunResult)]
+            batches[0] = max(batches[0], sum(sizes))
+            return await write(batch)
+
+        monkeypatch.setattr(runner.store, "write", counted)
+        summary = await runner.run(Experiment("e", large(60), answer, [judge]))
+        assert summary.complete
+        assert summary.answered == 60
+    assert set(task.calls.values()) == set(judge.calls.values()) == {1}
+    # One item more than fits, as the first of a page always comes.
+    assert queued[0] <= 1000 + 2 * 900
+    assert batches[0] <= 1000
+
+
+async def rows_of(dataset: Any) -> list[int]:
+    return [len(batch) async for batch in reading.batches(dataset, 1000)]
+
+
+@pytest.mark.usefixtures("small_budgets")
+@in_loop
+async def test_batch_of_a_dataset_ends_at_its_bytes(tmp_path: Path) -> None:
+    async def awaited() -> Any:
+        for row in large(7):
+            yield row
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"t": "{TEXT}"}}\n' for _ in range(7)))
+    for dataset in (large(7), awaited, str(path)):
+        sizes = await rows_of(dataset)
+        assert sum(sizes) == 7
+        assert max(sizes) <= 3
+
+
+def test_weight_of_a_cycle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BATCH_BYTES", 1000)
+    cycle: dict[str, Any] = {}
+    cycle["self"] = cycle
+    assert reading.weight(cycle) >= 1000
+    assert reading.weight({"a": ["b" * 10, 1, None]}) == 8 + 24 + 10
+
+
+def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "MAX_QUEUE_BYTES", 1000)
+    queues = Workload(1, high=100, ageing=8, retry_slots=1)
+    items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
+    queues.add(items[:1])
+    assert (queues.room(0), queues.runs_low(0)) == (99, False)
+    queues.add(items[1:])
+    assert queues.room(0) == 0
+    assert queues.take(None) is items[0]
+    assert queues.remove(items[1])
+    assert (queues.room(0), queues.runs_low(0)) == (100, True)
+    queues.add(items)
+    queues.clear()
+    assert (queues.room(0), queues.runs_low(0)) == (100, True)
+
+
+class Receiver:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+@pytest.mark.usefixtures("small_budgets")
+@in_loop
+async def test_writer_with_large_results_has_no_room_until_they_are_written() -> None:
+    batches: list[int] = []
+
+    class Store:
+        async def write(self, batch: Any) -> frozenset[int]:
+            batches.append(len(batch))
+            return frozenset()
+
+    result = RunResult(1, 1, 0, 1, ResultStatus.OK, output=TEXT)
+    made = Writer(Store(), batch=100, batch_seconds=60.0, bound=1000, roomy=lambda: None)  # type: ignore[arg-type]
+    for count in range(1, 8):
+        made.put(Receiver(), None, result)
+        assert made.room is (400 * count < 2000)
+    writing = asyncio.create_task(made.run())
+    made.close()
+    await writing
+    assert made.room
+    assert batches == [2, 2, 2, 1]
