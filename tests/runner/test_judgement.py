@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -19,6 +20,7 @@ from tidegate.storage import Annotation, ResultStatus
         (0, Annotation("judge", score=0.0)),
         (True, Annotation("judge", score=1.0)),
         (Fraction(1, 4), Annotation("judge", score=0.25)),
+        (Decimal("0.25"), Annotation("judge", score=0.25)),
         ("good", Annotation("judge", label="good")),
         (["a", 1], Annotation("judge", value='["a",1]')),
     ],
@@ -53,6 +55,12 @@ def test_one_declared_output_may_be_returned_plainly() -> None:
 def test_what_is_no_judgement_is_never_a_score(result: Any, outputs: tuple[str, ...], said: str) -> None:
     with pytest.raises(NoJudgement, match=said):
         judged(result, "judge", outputs)
+
+
+@pytest.mark.parametrize("score", ["NaN", "sNaN", "Infinity", "-1e400"])
+def test_decimal_that_is_not_finite_is_no_score(score: str) -> None:
+    with pytest.raises(NoJudgement, match="a score is a finite number"):
+        judged(Decimal(score), "judge", ())
 
 
 def test_what_json_has_no_word_for_says_so() -> None:

@@ -103,6 +103,16 @@ def test_any_iterable_will_do_also_of_values_with_fields() -> None:
     ]
 
 
+def test_id_that_has_no_text_makes_one_invalid_row() -> None:
+    """Python writes no number of more than some thousand digits; the rows around it are read."""
+    huge = 10**5000
+    first, second, third = of([{"id": "a"}, {"id": huge}, {"id": "b"}])
+    assert (first.name, second.name, third.name) == ("a", "1", "b")
+    assert (first.invalid, second.body, third.invalid) == (None, None, None)
+    assert second.invalid is not None
+    assert second.invalid.startswith("its id is a number of more digits than ")
+
+
 def test_a_function_gives_the_rows_anew_each_time() -> None:
     def source() -> Iterator[int]:
         yield from (1, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
@@ -50,11 +51,14 @@ def _annotation(output: str, value: Any) -> Annotation:
         raise NoJudgement(f"the output {output!r} is None: a judgement is a number, a text, or any JSON value")
     if isinstance(value, str):
         return Annotation(output, label=value)
-    if isinstance(value, Real):
+    if isinstance(value, Real | Decimal):
         try:
             score = float(value)
         except OverflowError:
             score = math.inf
+        except ValueError:
+            # A signalling NaN.
+            score = math.nan
         if not math.isfinite(score):
             raise NoJudgement(f"the output {output!r} is {score}: a score is a finite number")
         return Annotation(output, score=score)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import inspect
 import json
+import sys
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
@@ -83,7 +84,11 @@ def row_of(ordinal: int, body: Any, line: int | None = None) -> NewRow:
             body = body.model_dump(mode="json")
     name = body.get("id") if isinstance(body, Mapping) else None
     known = isinstance(name, str | int) and not isinstance(name, bool) and name != ""
-    return NewRow(ordinal, str(name) if known else str(ordinal), body, None, line)
+    try:
+        called = str(name) if known else str(ordinal)
+    except ValueError:
+        return _invalid(ordinal, f"its id is a number of more digits than {sys.get_int_max_str_digits()}", line)
+    return NewRow(ordinal, called, body, None, line)
 
 
 def weight(value: Any) -> int:

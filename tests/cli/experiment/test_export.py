@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -85,6 +86,7 @@ def test_csv_has_a_column_for_each_part_of_each_output(mixed: Place) -> None:
     assert (first["id"], json.loads(first["row"]), first["output"]) == ("a", ROWS[0], ROWS[0]["text"])
     assert (first["scored.score"], first["named.tone.label"]) == ("0.5", "warm")
     assert json.loads(first["named.why.value"]) == ["a", "list"]
+    assert json.loads(second["row"]) == ROWS[1]
     assert (second["output"], second["named.tone.error"]) == (
         '{"nested": [1, null]}',
         "ValueError: cannot judge (my_eval.py:17)",
@@ -204,6 +206,37 @@ def test_a_text_that_utf_8_has_no_bytes_for_is_written_as_an_escape(place: Place
         assert pyarrow.parquet.read_table("out.parquet")["output"].to_pylist() == ["half \\ud800 a pair"]
     else:
         assert "half \\ud800 a pair" in (place.path / f"out.{form}").read_text()
+
+
+RISKY = """
+from tidegate.runner import Experiment
+
+ANSWERS = [
+    "=1+1", "+1+1", "-1+1", "@SUM(A1)", "\\ttab", "\\rreturn", "'=quoted", "'plain", "-1.5", "+2e3", "-", "a\\0b", "",
+    -7, [1], None,
+]
+experiment = Experiment("risky", [{"id": f"={n}", "n": n} for n in range(len(ANSWERS))], lambda row: ANSWERS[row["n"]])
+"""
+
+
+def test_csv_cell_that_a_spreadsheet_would_run_is_quoted_and_reversible(place: Place) -> None:
+    """Numbers stay numbers; the quotation mark is taken off again by one rule."""
+    place.write("my_eval.py", RISKY)
+    assert place.run("run", "my_eval.py").code == 0
+    assert place.run("export", "risky", "--output", "out.csv").code == 0
+    with (place.path / "out.csv").open(encoding="utf-8", newline="") as file:
+        cells = [row["output"] for row in csv.DictReader(file)]
+    assert cells == [
+        "'=1+1", "'+1+1", "'-1+1", "'@SUM(A1)", "'\ttab", "'\rreturn", "''=quoted", "'plain", "-1.5", "+2e3", "'-",
+        "a\\x00b", "", "-7", "[1]", "",
+    ]  # fmt: skip
+    back = [re.sub(r"^'(?='*[=+\-@\t\r])", "", cell) for cell in cells]
+    assert back[:11] == [
+        "=1+1", "+1+1", "-1+1", "@SUM(A1)", "\ttab", "\rreturn", "'=quoted", "'plain", "-1.5", "+2e3", "-",
+    ]  # fmt: skip
+    assert place.run("export", "risky", "--output", "out.jsonl").code == 0
+    with (place.path / "out.jsonl").open(encoding="utf-8") as file:
+        assert json.loads(file.readline())["output"] == "=1+1"
 
 
 def test_an_experiment_without_runs_exports_nothing_but_a_header(place: Place) -> None:

@@ -128,6 +128,27 @@ def test_a_parameter_that_another_field_gives_is_refused(name: str) -> None:
     assert f"line 6, task.parameters.{name}: 'x' is not usable: it is no parameter here" in said
 
 
+def test_aliases_that_multiply_are_refused_before_they_do() -> None:
+    """A billion laughs: ten aliases of ten aliases, nine levels up."""
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    said = refusal("\n".join(levels))
+    assert "at most 10000 values, each alias counted as what it stands for" in said
+    assert "\n" not in said
+    merged = ["a0: &a0 {x: 1}"] + [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
+    assert "at most 10000 values" in refusal("\n".join(merged))
+
+
+def test_large_text_that_aliases_multiply_is_refused() -> None:
+    text = f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 100)}]"
+    assert "at most 4194304 characters" in refusal(text)
+
+
+def test_aliases_of_ordinary_size_are_read() -> None:
+    document = Document("a.yaml", "a: &a {x: 1}\nb: *a\nc: {<<: *a, y: 2}")
+    assert document.values == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
+
+
 def test_a_deep_document_is_refused_and_breaks_nothing() -> None:
     assert "experiment.yaml" in refusal("name: " + "[" * 3000 + "]" * 3000)
     assert "levels deep" in refusal("name: " + "[" * 80 + "]" * 80)

@@ -7,6 +7,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import IO, Any, NamedTuple, Protocol
@@ -20,6 +21,14 @@ PARTS = ("score", "label", "value", "error")
 
 ROWS = 10_000
 """Runs of one row group of a Parquet file."""
+
+
+RISKY = re.compile(r"'*[=+\-@\t\r]")
+"""The beginning of a text that gets a `'` in front in CSV: spreadsheets run what begins with these signs (OWASP, "CSV
+Injection"). Texts with such marks already get one more, so that taking one off gives every text back."""
+
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+"""A text that is a number stays one: it runs nothing."""
 
 
 class Output(NamedTuple):
@@ -81,17 +90,20 @@ class Jsonl:
 
 
 class Csv:
-    """A table with a header; rows, and whatever is no text and no number, are JSON in their cells."""
+    """A table with a header; rows, and whatever is no text and no number, are JSON in their cells.
+
+    A text that a spreadsheet would take for a formula begins with a quotation mark (`RISKY`).
+    """
 
     def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
         self._outputs = outputs
         self._text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="", write_through=True)
         self._csv = csv.writer(self._text)
-        self._csv.writerow(_header(outputs))
+        self._csv.writerow(map(_harmless, _header(outputs)))
 
     def write(self, runs: Sequence[StoredRun]) -> None:
         """Writes a page."""
-        self._csv.writerows(_cells(run, self._outputs) for run in runs)
+        self._csv.writerows(map(_harmless, _cells(run, self._outputs)) for run in runs)
 
     def close(self) -> None:
         """Gives the file back, unclosed."""
@@ -191,6 +203,14 @@ def _part(annotation: Annotation | None, part: str) -> Any:
     if part == "error":
         return annotation.error if annotation.error is not None else annotation.error_kind
     return getattr(annotation, part)
+
+
+def _harmless(cell: Any) -> Any:
+    """A cell of a CSV file that no spreadsheet runs, and every reader reads: NUL is written as an escape."""
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace("\0", "\\x00")
+    return f"'{cell}" if RISKY.match(cell) and not NUMBER.fullmatch(cell) else cell
 
 
 def _unicode(value: Any) -> Any:

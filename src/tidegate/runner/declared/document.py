@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode, Node, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tidegate.errors import ConfigurationError
 
@@ -18,13 +18,25 @@ DEEPEST = 50
 """Levels of nesting that are read: an experiment has five."""
 
 
+MAX_VALUES = 10_000
+"""Values of a document, each alias counted as what it stands for: an experiment has some dozens. More read more of a
+file that is none."""
+
+MAX_CHARACTERS = 4 * 1024 * 1024
+"""Characters of a document, and of its texts with each alias counted as what it stands for. They are stored in full
+with the experiment."""
+
+
 class Document:
     """What a YAML file says; `values` are its mappings, lists, texts and numbers, `name` is what to call it."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
         self._lines: dict[Place, int] = {}
+        self._values = self._characters = 0
         try:
+            if len(text) > MAX_CHARACTERS:
+                raise ConfigurationError(name, f"{len(text)} characters", f"at most {MAX_CHARACTERS} characters")
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             if not isinstance(node, MappingNode):
                 raise ConfigurationError(name, _short(text), "a mapping: `name: ...`, `dataset: ...`, `task: ...`")
@@ -71,6 +83,14 @@ class Document:
         if len(place) > DEEPEST:
             raise ConfigurationError(self.field(place), "…", f"at most {DEEPEST} levels deep")
         self._lines[place] = node.start_mark.line + 1
+        self._values += 1
+        self._characters += len(node.value) if isinstance(node, ScalarNode) else 0
+        if self._values > MAX_VALUES:
+            bound = f"at most {MAX_VALUES} values, each alias counted as what it stands for"
+            raise ConfigurationError(self.name, "the file", bound)
+        if self._characters > MAX_CHARACTERS:
+            bound = f"at most {MAX_CHARACTERS} characters, each alias counted as what it stands for"
+            raise ConfigurationError(self.name, "the file", bound)
         for part, key, value in _parts(node):
             if (*place, part) in self._lines:
                 self._lines[(*place, part)] = key.start_mark.line + 1
