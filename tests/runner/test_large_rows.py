@@ -112,6 +112,25 @@ def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> 
     assert (queues.room(0), queues.runs_low(0)) == (100, True)
 
 
+@in_loop
+async def test_item_whose_result_waits_for_the_database_holds_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand results may wait: each would keep its row and its answer in memory."""
+    held: list[object] = []
+    put = Writer.put
+
+    def noted(self: Writer, receiver: Any, item: Any, result: Any) -> None:
+        if item is not None:
+            held.extend((item.body, item.output))
+        put(self, receiver, item, result)
+
+    monkeypatch.setattr(Writer, "put", noted)
+    async with runner_at(tmp_path) as runner:
+        assert (await runner.run(Experiment("e", large(5), Watch(), [Watch()]))).complete
+    assert held == [None] * 20
+
+
 class Receiver:
     def __getattr__(self, name: str) -> Any:
         return lambda *args: None

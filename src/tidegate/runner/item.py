@@ -57,6 +57,10 @@ class Item:
         """The row, the repetition and the stage: at most one of these is under way at a time."""
         return (*self.place, self.stage)
 
+    def release(self) -> None:
+        """Forget the row and the answer: it is not run any more, and waits only for its result to be durable."""
+        self.body = self.output = None
+
     def __repr__(self) -> str:
         return f"Item(stage={self.stage}, row={self.place.ordinal}, repetition={self.place.repetition})"
 

@@ -337,6 +337,8 @@ class Running:
     def put(self, item: Item | None, result: Result) -> None:
         """Has a result written; `durable` follows."""
         self.books.unwritten += 1
+        if item is not None:
+            item.release()
         self.floor.writer.put(self, item, result)
 
     def look_for_more(self) -> None:

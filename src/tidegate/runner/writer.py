@@ -37,7 +37,7 @@ MOST = 10
 BATCH_BYTES = 8 * 1024 * 1024
 """Characters of a batch of large results: more hold more memory (PostgreSQL's driver copies them four times)."""
 
-UNWRITTEN_BYTES = 32 * 1024 * 1024
+UNWRITTEN_BYTES = 16 * 1024 * 1024
 """Characters of results that are held for a database that is away or slow before no more work is started."""
 
 

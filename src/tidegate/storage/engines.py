@@ -16,7 +16,8 @@ from tidegate.storage.exact_sums import SummingConnection
 from tidegate.storage.urls import SECRETS, shown
 
 CONNECTIONS = 5
-"""Kept open at the most (SQLAlchemy's `pool_size`); as many more may be had for a while."""
+"""Kept open at the most (SQLAlchemy's `pool_size`); as many more may be had for a while. The one that was used last is
+used next: each that has seen a row of megabytes keeps buffers of that size (libpq's never shrink)."""
 
 LOCK_SECONDS = 30.0
 """For how long SQLite waits for another process's transaction before it says "database is locked"."""
@@ -57,7 +58,9 @@ CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[p
 
 def shared_engine(url: URL) -> AsyncEngine:
     """The engine of a loop. Raises `StoreError` where the driver is not installed."""
-    engine: AsyncEngine = _made(url, create_async_engine, pool_size=CONNECTIONS, max_overflow=CONNECTIONS)
+    engine: AsyncEngine = _made(
+        url, create_async_engine, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, pool_use_lifo=True
+    )
     event.listen(engine.sync_engine, "connect", _settler(url))
     return engine
 
