@@ -31,10 +31,11 @@ AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
 
 
 class Database:
-    """An engine and its ways in. `path` is the file's, on SQLite."""
+    """An engine and its ways in. `path` is the file's, on SQLite; `uri` says how to open that."""
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, *, uri: str | None = None) -> None:
         self.shown = shown(url)
+        self._uri = uri
         self.sqlite = url.get_backend_name() == "sqlite"
         if self.sqlite:
             # As it is found now: connections are made later too, when a task may have gone to another folder.
@@ -114,7 +115,7 @@ class Database:
     def _of_file(self, engine: AnyEngine) -> AnyEngine:
         """The engine; on SQLite its connections are made only to a file that is there, and is the one held open."""
         if self.file is not None:
-            file, uri = self.file, f"{Path(self.path).as_uri()}?mode=rw"
+            file, uri = self.file, self._uri or f"{Path(self.path).as_uri()}?mode=rw"
 
             def connect(dialect: object, record: object, arguments: list[Any], options: dict[str, Any]) -> None:
                 file.require()

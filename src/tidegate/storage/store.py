@@ -6,14 +6,16 @@ being restarted, a lock that was not had in time) the same call can be made agai
 
 from __future__ import annotations
 
+import asyncio
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tidegate.errors import DatabaseFileLost
 from tidegate.storage import claims, datasets, experiments, judging, pending, reports, results
 from tidegate.storage.database import Database
 from tidegate.storage.migrating import migrate
 from tidegate.storage.paging import Page
+from tidegate.storage.reading import readable
 from tidegate.storage.urls import parsed
 from tidegate.storage.values import (
     JSON,
@@ -43,6 +45,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._closing: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
         return f"Store({self._database.shown!r})"
@@ -62,9 +65,26 @@ class Store:
             raise
         return cls(database)
 
+    @classmethod
+    async def open_to_read(cls, url: str) -> Store:
+        """The store at a path or URL, for reading alone: also an SQLite file in a folder that may only be read.
+
+        An older schema is brought up to date, which needs to write. Raises as `open` does.
+        """
+        place = parsed(url)
+        if place.get_backend_name() != "sqlite":
+            return await cls.open(url)
+        database, closing = await readable(place)
+        if database is None:
+            return await cls.open(url)
+        store = cls(database)
+        store._closing = closing
+        return store
+
     async def close(self) -> None:
         """Closes every connection."""
         await self._database.close()
+        await asyncio.to_thread(self._closing)
 
     async def lost(self) -> DatabaseFileLost | None:
         """Return what became of an SQLite file that was deleted, moved or replaced since it was opened; else None."""

@@ -12,10 +12,13 @@ from tidegate.storage.urls import parsed
 
 
 @asynccontextmanager
-async def existing(url: str) -> AsyncIterator[Store]:
-    """The store at a URL that somebody has made; an SQLite file is not made by looking for it."""
+async def existing(url: str, *, to_read: bool = False) -> AsyncIterator[Store]:
+    """The store at a URL that somebody has made; an SQLite file is not made by looking for it.
+
+    One that is only opened `to_read` need not be writable.
+    """
     must_be_there(url)
-    store = await Store.open(url)
+    store = await (Store.open_to_read(url) if to_read else Store.open(url))
     try:
         yield store
     finally:

@@ -31,7 +31,7 @@ def exported(name: str, url: str, form: str | None, output: Path | None) -> None
 
 
 async def _write(name: str, url: str, make: type[Writer], output: Path | None) -> None:
-    async with existing(url) as store:
+    async with existing(url, to_read=True) as store:
         row = await found(store, name)
         known = columns(await store.scores(row.id))
         with _opened(output) as file:

@@ -17,7 +17,7 @@ from tidegate.storage import ExperimentRow, ExperimentSummary, ResultStatus, Sta
 
 async def listed(url: str, as_json: bool) -> None:
     """Prints the experiments, the newest first."""
-    async with existing(url) as store:
+    async with existing(url, to_read=True) as store:
         summaries = await store.list()
     if as_json:
         for each in summaries:

@@ -27,7 +27,7 @@ from tidegate.storage.results import KEPT_LINES
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
     """Prints how an experiment stands."""
-    async with existing(url) as store:
+    async with existing(url, to_read=True) as store:
         row = await found(store, name)
         summary = Summary(row, await store.counts(row.id), tuple(await store.scores(row.id)))
         failures = await store.failures(row.id)

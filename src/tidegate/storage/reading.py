@@ -1,0 +1,71 @@
+"""An SQLite file that is only read: also one that this process may not write, or in a folder where it may not.
+
+Theory of operation. A database in WAL mode is read through its log and the log's index, which SQLite makes where they
+are missing. Where it may not make them and no log is there, the file is whole, and is read as one that nobody changes.
+Where a log is there, its transactions belong to the database: a copy of both is read, which is removed at the end.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import URL
+
+from tidegate.errors import SchemaMismatch, StoreError
+from tidegate.storage.database import Database
+from tidegate.storage.migrating import HEAD, found
+
+
+async def readable(url: URL) -> tuple[Database | None, Callable[[], None]]:
+    """Return the database at `url` for reading, and what to do once it is closed.
+
+    None in its place where it has to be written first: its schema is older, or there is none.
+    """
+    database = Database(url)
+    path = Path(database.path)
+    try:
+        return await _opened(database), _nothing
+    except SchemaMismatch:
+        raise
+    except StoreError as error:
+        if error.retryable:
+            raise
+        failure = error
+    log = path.with_name(f"{path.name}-wal")
+    try:
+        if not log.exists() or not log.stat().st_size:
+            return await _opened(Database(url, uri=f"{path.as_uri()}?mode=ro&immutable=1")), _nothing
+        folder = Path(tempfile.mkdtemp(prefix="tidegate-read-"))
+        try:
+            for each in (path, log):
+                # Its content alone: what may not be written there is to be written here.
+                shutil.copyfile(each, folder / each.name)
+            return await _opened(Database(url.set(database=str(folder / path.name)))), lambda: shutil.rmtree(folder)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    except OSError as error:
+        raise StoreError(f"{failure}; nor can it be copied: {error}") from error
+
+
+async def _opened(database: Database) -> Database | None:
+    """The database, once something was read from it; None where its schema is not the newest."""
+    try:
+        async with database.reading() as connection:
+            version = await connection.run_sync(found)
+    except BaseException:
+        await database.close()
+        raise
+    if version == HEAD:
+        return database
+    await database.close()
+    if version is not None and version > HEAD:
+        raise SchemaMismatch(found=version, expected=HEAD)
+    return None
+
+
+def _nothing() -> None:
+    """Leave everything as it is."""
