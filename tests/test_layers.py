@@ -30,7 +30,7 @@ REGISTRY = {
     "classification",
     "calls",
 }
-TRANSPORTS = {*REGISTRY, "transports"}
+TRANSPORTS = {*REGISTRY, "imports", "transports"}
 SDKS = {*TRANSPORTS, "sdks"}
 SURFACE = {*SDKS, "clocks", "default", "telemetry", "wrapping", "installing", "registering", "auto", ""}
 
@@ -46,6 +46,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "drive": (CORE, True, set()),
     "nesting": (set(), False, set()),
     "opening": (set(), False, set()),
+    "imports": (set(), True, set()),
     "forking": (set(), True, set()),
     "listening": (CORE, True, set()),
     "handing": ({*CORE, "queues"}, True, set()),
@@ -67,7 +68,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         {"pydantic", "yaml", "openai", "anthropic", "google"},
     ),
     "transports": (TRANSPORTS, True, {"wrapt"}),
-    "clocks": ({"settings", "transports", "clocks"}, True, set()),
+    "clocks": ({"settings", "imports", "transports", "clocks"}, True, set()),
     "sdks": (SDKS, True, set()),
     "default": ({"registries"}, True, set()),
     "telemetry": (
@@ -77,12 +78,12 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     ),
     "wrapping": ({*SDKS, "default"}, False, set()),
     "installing": ({*SDKS, "clocks", "default"}, True, set()),
-    "auto": ({"installing"}, False, set()),
+    "auto": ({"imports", "installing"}, False, set()),
     "": (SURFACE, False, set()),
     "checkup": ({*SURFACE, "checkup"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
-    "launch": ({*SURFACE, "launch"}, True, set()),
+    "launch": ({*SURFACE, "launch"}, True, {"pydantic"}),
     "cli": (
         {*SURFACE, "checkup", "testing", "demo", "launch", "storage", "runner", "cli"},
         True,

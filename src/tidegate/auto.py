@@ -1,5 +1,20 @@
-"""`import tidegate.auto` is `tidegate.install()`, as an import."""
+"""`import tidegate.auto` is `tidegate.install()`, as an import.
 
-from tidegate.installing import install
+It may be imported by what tidegate itself is importing, as a plugin of pydantic: then it installs after that.
+"""
 
-install()
+from tidegate.imports import own_loading, when_loaded
+
+
+def _install() -> None:
+    from tidegate.installing import install
+
+    install()
+
+
+try:
+    _install()
+except ImportError:
+    _around = [module for module in own_loading() if module.__name__ != __name__]
+    if not _around or not when_loaded(_around[0].__spec__, _install):
+        raise

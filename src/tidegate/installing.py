@@ -57,10 +57,10 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
             registry = Installation.mark.registry if Installation.mark is not None else default_registry()
         Installation.mark = Mark(registry, policy_of(registry), named=_named(registry))
         if not _hooked:
-            _hooked = True
             for transport in TRANSPORTS:
                 for name in transport.MODULES:
                     when_imported(name, partial(_put, transport))
+            _hooked = True
         for sdk in SDKS:
             sdk.hooks.put()
         loaded = [(transport, module) for transport in TRANSPORTS for module in transport.loaded()]

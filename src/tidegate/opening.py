@@ -1,4 +1,4 @@
-"""Who is told of each key that a registry opens: nobody, except under `tidegate run`, which counts in shared memory."""
+"""Hooks for `tidegate run`, which counts in shared memory: called for each key and each call that is not governed."""
 
 from __future__ import annotations
 
@@ -9,3 +9,6 @@ if TYPE_CHECKING:
 
 told: Callable[[Any], None] | None = None
 """Called with the `Slots` of each new key, under the registry's lock; it must not fail."""
+
+passed: Callable[[str], None] | None = None
+"""Called with the host of each call to an inference path that is not governed; it must not fail."""

@@ -106,9 +106,9 @@ def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
     words = [PYTHON, "-c", "import sys; print(*sys.modules)"]
     alone = subprocess.run(words, env=environ(), capture_output=True, text=True, check=True)
     more = set(run(*words).out.split()) - set(alone.stdout.split())
-    light = {"tidegate", "tidegate.opening", "tidegate.launch", "tidegate.launch.arrivals"}
+    light = {"tidegate", "tidegate.imports", "tidegate.opening", "tidegate.launch", "tidegate.launch.arrivals"}
     assert more <= light | {"sitecustomize", "importlib", "importlib._bootstrap", "importlib._bootstrap_external",
-                            "__future__", "warnings", "_warnings"}  # fmt: skip
+                            "importlib.machinery", "__future__", "warnings", "_warnings"}  # fmt: skip
     assert light <= more
 
 
@@ -141,7 +141,8 @@ def test_a_python_without_tidegate_runs_ungoverned_and_says_so_once(bare: str) -
     del env["PYTHONPATH"]
     done = run(bare, "-c", f"import os; print(1, flush=True); os.system('{bare} -c \"print(2)\"')", env=env)
     assert (done.code, done.out) == (0, "1\n2\n")
-    assert done.lines == [f"tidegate: {bare} runs ungoverned: tidegate is not installed for it", UNGOVERNED]
+    why = "tidegate is not installed for it"
+    assert done.lines == [f"tidegate: {bare} runs ungoverned: {why}", f"{UNGOVERNED}; ran ungoverned: {bare}: {why}"]
 
 
 def test_a_python_in_which_tidegate_cannot_be_put_on_runs_ungoverned_and_says_so(bare: str, tmp_path: Path) -> None:
@@ -150,6 +151,7 @@ def test_a_python_in_which_tidegate_cannot_be_put_on_runs_ungoverned_and_says_so
     assert (done.code, done.out) == (0, "theirs\nhttpx\n")
     assert len(done.lines) == 2
     assert done.lines[0].startswith(f"tidegate: {bare} runs ungoverned: ModuleNotFoundError: ")
+    assert f"; ran ungoverned: {bare}: ModuleNotFoundError: " in done.last
 
 
 def test_a_python_that_heeds_no_environment_is_noticed() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tidegate.cli.run_lines import Status, amount, clock, farewell
 from tidegate.launch.rows import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
+from tidegate.launch.ungoverned import Ungoverned
 
 
 def key(name: str, *, answered: int = 0, in_flight: int = 0, waiting: int = 0, **counts: int) -> KeyTotal:
@@ -110,6 +113,32 @@ def test_with_several_keys_it_says_whose_limit() -> None:
 def test_nothing_seen_and_nothing_governed_are_two_things() -> None:
     assert farewell(totals()) == "no LLM call was seen; `tidegate doctor` says what is governed"
     assert farewell(totals(pythons=False)).startswith("nothing was governed: no Python process with tidegate")
+
+
+def test_farewell_hosts_passed_names_the_busiest_and_how_to_govern_them() -> None:
+    passed = Ungoverned(Counter({"b.example": 9, "a.example": 18}))
+    said = farewell(totals(key("a", answered=1, attempts=1)), passed)
+    assert said == (
+        "1 call, 1 answered, 0 given up, 0 429s absorbed; 27 calls to 2 hosts were not governed: a.example, b.example "
+        "(TIDEGATE_HOSTS=a.example,b.example governs them)"
+    )
+    assert farewell(totals(), Ungoverned(Counter({"a.example": 1}))) == (
+        "no LLM call was governed; 1 call to 1 host was not governed: a.example (TIDEGATE_HOSTS=a.example governs them)"
+    )
+
+
+def test_farewell_many_hosts_passed_is_bounded_and_escaped() -> None:
+    passed = Ungoverned(Counter({f"h{n}.example": 90 - n for n in range(8)} | {"\x1b]0;x\a": 99}), others=3)
+    said = farewell(totals(key("a", answered=1, attempts=1)), passed)
+    assert "calls to 9 or more hosts were not governed: \\x1b]0;x\\x07, h0.example, " in said
+    assert "h3.example, more (" in said
+    assert "h4" not in said
+    assert said.isprintable()
+
+
+def test_farewell_ungoverned_processes_says_why() -> None:
+    left = Ungoverned(Counter(), processes=("py: ImportError: no", "py: ImportError: no", "other: a\nb"))
+    assert farewell(totals(), left) == ("no LLM call was governed; ran ungoverned: py: ImportError: no | other: a\\nb")
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from tidegate.core.outlook import foresee
 from tidegate.launch.totals import KeyTotal, Totals
+
+if TYPE_CHECKING:
+    from tidegate.launch.ungoverned import Ungoverned
 
 SPANS = (2.0, 60.0)
 """Seconds over which a rate is read off, at the least and at the most: the quota's own window in between."""
 
 WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
+
+HOSTS = 5
+"""Hosts that the last line names; the counts are of all."""
+
+REASONS = 3
+"""Reasons of ungoverned processes that the last line tells."""
 
 
 class Status:
@@ -53,10 +64,40 @@ class Status:
         return past.keys.get(key.key)
 
 
-def farewell(totals: Totals) -> str:
-    """The line at the end."""
+def farewell(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
+    """Return the line at the end: what was governed, then what was not."""
+    missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
-        return "nothing was governed: no Python process with tidegate was started (see docs/run.md)"
+        governed = "nothing was governed: no Python process with tidegate was started (see docs/run.md)"
+    elif not totals.calls and missed:
+        governed = "no LLM call was governed"
+    else:
+        governed = _counted(totals)
+    return "; ".join([governed, *missed])
+
+
+def _missed(ungoverned: Ungoverned) -> Iterator[str]:
+    """Yield what was not governed, and what governs it."""
+    if ungoverned.processes:
+        reasons = list(dict.fromkeys(map(printable, ungoverned.processes)))
+        further = f" | and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
+        yield f"ran ungoverned: {' | '.join(reasons[:REASONS])}{further}"
+    if ungoverned.calls:
+        calls, hosts = ungoverned.calls, ungoverned.hosts
+        named = [printable(host) for host, _ in hosts.most_common(HOSTS)]
+        more = len(hosts) > HOSTS or ungoverned.others
+        which = ", ".join([*named, "more"] if more else named)
+        number_of = f"{len(hosts)}{' or more' if ungoverned.others else ''} {'host' if len(hosts) == 1 else 'hosts'}"
+        were = "call to 1 host was" if (calls, number_of) == (1, "1 host") else f"calls to {number_of} were"
+        yield f"{calls} {were} not governed: {which} (TIDEGATE_HOSTS={','.join(named)} governs them)"
+
+
+def printable(text: str) -> str:
+    """Return `text` with what a terminal could take for a command escaped."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+
+
+def _counted(totals: Totals) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` says what is governed"
     counted = {name: totals.sum(name) for name in ("answered", "given_up", "absorbed", "abandoned")}

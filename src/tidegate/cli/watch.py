@@ -12,6 +12,7 @@ import typer
 
 from tidegate.cli.last_row import LastRow, drawable
 from tidegate.cli.run_lines import Status, farewell
+from tidegate.launch import ungoverned
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import environment
 from tidegate.launch.folders import run_folder
@@ -43,11 +44,11 @@ def watch(command: Sequence[str], shown: bool = True, state: StateFile | None = 
         if not shown:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
         elif drawable(STDERR, os.environ):
-            ended = _drawn(child, totals)
+            ended = _drawn(child, totals, run_dir)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
             with contextlib.suppress(OSError):
-                typer.echo(f"tidegate: {farewell(totals.totals())}", err=True)
+                typer.echo(f"tidegate: {_last_line(totals, run_dir)}", err=True)
         if state is not None:
             _keep(state, run_dir, shown)
     return child.end_alike(ended)
@@ -61,7 +62,7 @@ def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
             typer.echo(f"tidegate: what was learned could not be kept: {error}", err=True)
 
 
-def _drawn(child: Child, folder: Folder) -> int:
+def _drawn(child: Child, folder: Folder, run_dir: str) -> int:
     row, status = LastRow(STDERR, os.environ), Status()
     try:
         ended = child.wait(
@@ -71,8 +72,12 @@ def _drawn(child: Child, folder: Folder) -> int:
         )
     finally:
         row.clear()
-    row.say(f"tidegate: {farewell(folder.totals())}")
+    row.say(f"tidegate: {_last_line(folder, run_dir)}")
     return ended
+
+
+def _last_line(folder: Folder, run_dir: str) -> str:
+    return farewell(folder.totals(), ungoverned.read(Path(run_dir)))
 
 
 def _nothing() -> None:

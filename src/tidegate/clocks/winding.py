@@ -11,6 +11,7 @@ from types import ModuleType
 from tidegate.clocks.clock import Clock, shown
 from tidegate.clocks.dials import Default, Turned, Variable
 from tidegate.clocks.table import CLOCKS
+from tidegate.imports import is_loading
 from tidegate.settings import Settings
 from tidegate.transports.patching import when_imported
 
@@ -40,8 +41,9 @@ def stretch(settings: Settings) -> None:
         _level = logging.WARNING if settings.log else logging.INFO
         for clock in CLOCKS:
             for dial in clock.dials:
-                if dial.module in sys.modules:
-                    _wind(clock, dial, sys.modules[dial.module])
+                module = sys.modules.get(dial.module)
+                if module is not None and not is_loading(module):
+                    _wind(clock, dial, module)
                 if not _hooked:
                     when_imported(dial.module, partial(_wind, clock, dial))
         _hooked = True

@@ -10,6 +10,7 @@ from functools import partial
 from operator import attrgetter
 from types import ModuleType
 
+from tidegate.imports import is_loading
 from tidegate.transports.patching import Patches, when_imported
 
 logger = logging.getLogger("tidegate")
@@ -34,7 +35,7 @@ class Hooks:
             module = sys.modules.get(name)
             if not hooked:
                 when_imported(name, partial(self._put, put))
-            elif module is not None:
+            elif module is not None and not is_loading(module):
                 self._put(put, module)
 
     def remove(self) -> None:
@@ -47,7 +48,8 @@ class Hooks:
             return
         try:
             put(self.patches, module)
-        except AttributeError:
+        except Exception:
+            # Another version than any we know: the program's import must not fail.
             logger.warning("%s is of another shape than is known: its own retries may not be stopped", module.__name__)
 
 

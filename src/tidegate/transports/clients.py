@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from types import ModuleType
 
+from tidegate.imports import is_loading
 from tidegate.transports.patching import Patches
 
 logger = logging.getLogger("tidegate")
@@ -24,10 +25,10 @@ class Clients:
         self._wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 
     def loaded(self) -> list[ModuleType]:
-        """Those of its modules that the process has imported."""
+        """Those of its modules that the process has imported to their end."""
         # None stands where an import is forbidden, and a mock where it is made up.
         found = (sys.modules.get(name) for name in self.MODULES)
-        return [module for module in found if isinstance(module, ModuleType)]
+        return [module for module in found if isinstance(module, ModuleType) and not is_loading(module)]
 
     def module_of(self, client: object) -> ModuleType:
         """The module that a client (see `is_client`) is of."""

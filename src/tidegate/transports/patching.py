@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import wrapt
 
+from tidegate.imports import is_loading, when_loaded
+
+logger = logging.getLogger("tidegate")
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -45,9 +50,21 @@ class Patches:
 
 
 def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
-    """Calls `put` with the module `name` when it is imported, or now; never imports it."""
+    """Call `put` with the module `name` when it is imported, or now; never import it.
+
+    A module that is being imported is handed over at the end of that: until then it may lack what `put` looks for.
+    """
     module = sys.modules.get(name)
-    if module is not None:
-        put(module)
-    else:
+    if module is None:
         wrapt.register_post_import_hook(put, name)
+    elif not is_loading(module) or not when_loaded(module.__spec__, partial(_put_loaded, name, put)):
+        put(module)
+
+
+def _put_loaded(name: str, put: Callable[[ModuleType], object]) -> None:
+    """Hand over a module at the end of its loading, which may have failed."""
+    try:
+        when_imported(name, put)
+    except Exception:
+        # An import of the program's is under way: it goes on.
+        logger.exception("%s could not be patched; calls through it are not governed", name)

@@ -14,13 +14,15 @@ def _say(text: str) -> None:
         sys.stderr.write("tidegate: " + text + "\n")
 
 
-def _first(mark: str) -> bool:
-    """Whether no process of this run has left `mark` before; True where that cannot be known."""
+def _first(mark: str, text: str = "") -> bool:
+    """Whether no process of this run has left `mark` before, with `text` in it; True where that cannot be known."""
     folder = os.environ.get("TIDEGATE_RUN_DIR")
     if not folder:
         return True
     try:
-        os.close(os.open(os.path.join(folder, mark), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # noqa: PTH118
+        file = os.open(os.path.join(folder, mark), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)  # noqa: PTH118
+        os.write(file, text.encode("utf-8", "replace"))
+        os.close(file)
     except FileExistsError:
         return False
     except OSError:
@@ -37,7 +39,7 @@ def _begin() -> None:
     except Exception as error:
         missing = isinstance(error, ImportError) and getattr(error, "name", None) == "tidegate"
         why = "tidegate is not installed for it" if missing else type(error).__name__ + ": " + str(error)
-        if _first("without-" + sys.prefix.replace(os.sep, "-")[-200:]):
+        if _first("without-" + sys.prefix.replace(os.sep, "-")[-200:], sys.executable + ": " + why):
             _say(sys.executable + " runs ungoverned: " + why)
 
 

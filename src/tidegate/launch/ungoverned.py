@@ -1,0 +1,95 @@
+"""What passes a run by: processes that are ungoverned, and hosts whose inference calls are not governed.
+
+A process that could not install leaves a file with the reason in the run's folder, and removes it once it has. A
+process whose calls to inference paths pass counts them by host in a mapped file: the counts outlive a kill -9. Only the
+host is kept: no path, no query, no header.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from tidegate.launch.arrivals import UNGOVERNED
+
+WITHOUT = "without-"
+"""How the files begin that `site/sitecustomize.py` leaves for a Python that tidegate is not installed for."""
+
+SUFFIX = ".hosts"
+ROWS = 64
+"""Hosts that one process counts apart, 16 kB; row 0 counts the calls to all further ones."""
+
+ROW = struct.Struct("=q248s")
+"""A count, and the host as UTF-8, padded with zeros; a DNS name has at most 253 characters, of which 248 are kept."""
+
+
+class HostCounts:
+    """The calls of this process by host, in a mapped file of its own, or in plain memory where there can be none."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.forked()
+
+    def forked(self) -> None:
+        """Begin anew: the counts so far are the parent's."""
+        self._lock = threading.Lock()
+        self._rows: dict[str, int] = {}
+        self._memory: mmap.mmap | bytearray | None = None
+
+    def count(self, host: str) -> None:
+        """Count one call."""
+        with self._lock:
+            if self._memory is None:
+                self._memory = self._make()
+            row = self._rows.get(host)
+            if row is None:
+                row = len(self._rows) + 1
+                if row < ROWS:
+                    self._rows[host] = row
+                    ROW.pack_into(self._memory, row * ROW.size, 0, host.encode("utf-8", "replace"))
+                else:
+                    row = 0
+            number, name = ROW.unpack_from(self._memory, row * ROW.size)
+            ROW.pack_into(self._memory, row * ROW.size, number + 1, name)
+
+    def _make(self) -> mmap.mmap | bytearray:
+        path = Path(self._folder) / f"{os.getpid()}-{time.time_ns()}{SUFFIX}"
+        try:
+            with path.open("x+b", buffering=0) as file:
+                # Written, not just lengthened: a store for which the disk has no room would end the program.
+                file.write(bytes(ROWS * ROW.size))
+                return mmap.mmap(file.fileno(), ROWS * ROW.size)
+        except OSError:
+            return bytearray(ROWS * ROW.size)
+
+
+class Ungoverned(NamedTuple):
+    """What passed a run by: calls by host, calls to hosts beyond those, and the reason of each ungoverned process."""
+
+    hosts: Counter[str]
+    others: int = 0
+    processes: tuple[str, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """Calls that were not governed, over all hosts."""
+        return self.hosts.total() + self.others
+
+
+def read(folder: Path) -> Ungoverned:
+    """Return what the processes of a run have left by now."""
+    hosts: Counter[str] = Counter()
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        content = path.read_bytes()
+        for number, name in ROW.iter_unpack(content[: len(content) // ROW.size * ROW.size]):
+            if number > 0:
+                hosts[name.rstrip(b"\0").decode("utf-8", "replace")] += number
+    others = hosts.pop("", 0)
+    left = (*sorted(folder.glob(f"{UNGOVERNED}*")), *sorted(folder.glob(f"{WITHOUT}*")))
+    return Ungoverned(hosts, others, tuple(path.read_text("utf-8", "replace") for path in left))

@@ -1,0 +1,61 @@
+"""What passes a run by is left in its folder, by processes that end in whatever way."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.cli.running import PYTHON, run
+from tests.launch.plugin import install_plugin
+from tidegate.launch.ungoverned import ROWS, HostCounts, read
+
+
+def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
+    counts = HostCounts(str(tmp_path))
+    for _ in range(3):
+        counts.count("a.example")
+    child = os.fork()
+    if not child:
+        counts.forked()
+        counts.count("a.example")
+        os._exit(0)
+    os.waitpid(child, 0)
+    counts.count("b.example")
+    found = read(tmp_path)
+    assert (dict(found.hosts), found.others, found.calls) == ({"a.example": 4, "b.example": 1}, 0, 5)
+
+
+def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:
+    counts = HostCounts(str(tmp_path))
+    for number in range(ROWS + 9):
+        counts.count(f"h{number}.example")
+    found = read(tmp_path)
+    assert (len(found.hosts), found.others, found.calls) == (ROWS - 1, 10, ROWS + 9)
+
+
+def test_host_counts_without_a_folder_do_not_fail(tmp_path: Path) -> None:
+    HostCounts(str(tmp_path / "gone")).count("a.example")
+    assert read(tmp_path).calls == 0
+
+
+def test_run_program_that_touches_tidegate_below_a_plugin_is_governed(tmp_path: Path) -> None:
+    install_plugin(tmp_path)
+    code = "import tidegate; tidegate.registry(); import httpx2; print(hasattr(httpx2.Client.send, '__wrapped__'))"
+    done = run(PYTHON, "-c", code, cwd=tmp_path)
+    assert (done.out, len(done.lines)) == ("True\n", 1)
+    assert "ran ungoverned" not in done.last
+
+
+def test_run_program_that_ends_ungoverned_says_so_at_the_end(tmp_path: Path) -> None:
+    """Also where the program is killed, and where the text at the start has long scrolled away."""
+    (tmp_path / "tidegate_sick.py").write_text(
+        "import sys, tidegate.installing\n"
+        "def install(): raise RuntimeError('no room')\n"
+        "tidegate.installing.install = install\n"
+    )
+    done = run(PYTHON, "-c", "import tidegate_sick, httpx2, requests, os; os.kill(os.getpid(), 9)", cwd=tmp_path)
+    said = [line for line in done.lines if "no room" in line]
+    assert len(said) == 2
+    assert said[0].endswith("runs ungoverned: RuntimeError: no room; tried again at the next import of an HTTP library")
+    assert said[1] == done.last
+    assert "no LLM call was governed; ran ungoverned: " in done.last
