@@ -6,37 +6,21 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from types import ModuleType
 from urllib.parse import urlsplit
 
 from tidegate.clocks import winding
 from tidegate.default import registry as default_registry
+from tidegate.providers import BASE_URL_VARIABLES
 from tidegate.registries import RateLimitRegistry
 from tidegate.sdks.table import SDKS
 from tidegate.transports.marks import Installation, Mark, policy_of
 from tidegate.transports.patching import when_imported
 from tidegate.transports.stacks import TRANSPORTS, Transport
 
-BASE_URLS = {
-    "OPENAI_BASE_URL": "openai",
-    "ANTHROPIC_BASE_URL": "openai",
-    "AZURE_OPENAI_ENDPOINT": "openai",
-    "ANTHROPIC_BEDROCK_BASE_URL": "bedrock",
-    "AWS_BEDROCK_BASE_URL": "bedrock",
-    "GOOGLE_GEMINI_BASE_URL": "gemini",
-    "GOOGLE_VERTEX_BASE_URL": "gemini",
-    "GROQ_BASE_URL": "groq",
-    "TOGETHER_BASE_URL": "together",
-    "CO_API_URL": "cohere",
-    "OLLAMA_HOST": "ollama",
-    "REPLICATE_BASE_URL": "replicate",
-}
-"""Variables by which the SDKs themselves are pointed elsewhere, and the family of who answers there.
-
-Source: openai 3.52, anthropic 2.11, groq 1.7.0 and together 2.36.0 `_client.py`, google-genai 3.4.0 `_base_url.py`,
-cohere 7.3.1 `client.py`, ollama 0.6.3 `_client.py`, replicate 1.0.7 `client.py`.
-"""
+MOST_MISSED = 1024
+"""Hosts of which it is kept that no variable names them."""
 
 logger = logging.getLogger("tidegate")
 _lock = threading.Lock()
@@ -46,10 +30,10 @@ _hooked = False
 def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     """Governs inference requests of the whole process; returns the modules patched so far, later ones follow.
 
-    Known providers, servers on this machine or a private network, and the hosts of `Settings.hosts` and of the SDKs'
-    own base-URL variables, set by now or later, are governed; everything else passes through untouched. Timeouts of
-    eval frameworks that a wait would run into are stretched (docs/clocks.md). Repeating it changes nothing but the
-    registry, where one is given.
+    Known providers, servers on this machine or a private network, the hosts of `Settings.hosts` and of the base-URL
+    variables of SDKs and frameworks, set by now or later, and inference calls of known SDKs to any host are governed;
+    everything else passes through untouched. Timeouts of eval frameworks that a wait would run into are stretched
+    (docs/clocks.md). Repeating it changes nothing but the registry, where one is given.
     """
     global _hooked
     with _lock:
@@ -94,13 +78,26 @@ def _put(transport: Transport, module: ModuleType) -> None:
 
 
 def _named(registry: RateLimitRegistry) -> Callable[[str], str | None]:
-    """What tells the family of a host that is governed by name, None of any other."""
-    by_now = _hosts(registry)
+    """Return what tells the family of a host that is governed by name, None of any other."""
+    known = _hosts(registry)
+    missed: dict[str, int] = {}
 
-    # Many programs read their variables from a file, after their imports: a host that is new is asked of them again.
-    @lru_cache(maxsize=1024)
+    # Many programs read their variables from a file, after their imports or first calls. A host is looked for again
+    # when variables have come or gone: 75 look-ups at each call would take longer than all else.
     def family(host: str) -> str | None:
-        return by_now.get(host) or _hosts(registry).get(host)
+        if host in known:
+            return known[host]
+        variables = len(os.environ)
+        if missed.get(host) == variables:
+            return None
+        found = _hosts(registry).get(host)
+        if found is not None:
+            known[host] = found
+        else:
+            if len(missed) >= MOST_MISSED:
+                missed.clear()
+            missed[host] = variables
+        return found
 
     return family
 
@@ -108,8 +105,10 @@ def _named(registry: RateLimitRegistry) -> Callable[[str], str | None]:
 def _hosts(registry: RateLimitRegistry) -> dict[str, str]:
     """The hosts that are named now, each with the family of what it speaks."""
     named = {host.lower(): "openai" for host in registry.settings.hosts}
-    for variable, family in BASE_URLS.items():
-        value = os.environ.get(variable, "")
+    for variable, family, _ in BASE_URL_VARIABLES:
+        value = os.environ.get(variable)
+        if not value:
+            continue
         try:
             host = urlsplit(value if "//" in value else f"//{value}").hostname
         except ValueError:

@@ -1,6 +1,7 @@
 """What providers are, as data, and what requests and responses say by it. Pure; nothing raises at a request.
 
 recognise, adopt, named     which provider a request goes to
+generates, sdk_family       whether a path of any host infers, and whose SDK sends the request
 read_inquiry, estimate      what it asks and what it is expected to be charged
 scope, family_of, credential_of   whose quota it counts against
 judge, judge_event          what the answer came to
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from tidegate.core.vocabulary import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, named, recognise, version
+from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, version
 from tidegate.providers._inquiry import (
     charged,
     credential_of,
@@ -29,7 +30,9 @@ from tidegate.providers._inquiry import (
 from tidegate.providers._judge import judge, judge_event
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+from tidegate.providers._sdk_headers import sdk_family
 from tidegate.providers._usage import merged, usage_of
+from tidegate.providers._variables import BASE_URL_VARIABLES
 from tidegate.providers._windows import dimensions, window_name, window_of
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
@@ -46,6 +49,7 @@ __all__ = [
     "ANTHROPIC_COMPATIBLE",
     "AZURE",
     "AZURE_COMPATIBLE",
+    "BASE_URL_VARIABLES",
     "BEDROCK",
     "COHERE",
     "COMMON_ERRORS",
@@ -76,6 +80,7 @@ __all__ = [
     "dimensions",
     "estimate",
     "family_of",
+    "generates",
     "judge",
     "judge_event",
     "merged",
@@ -85,6 +90,7 @@ __all__ = [
     "read_inquiry",
     "recognise",
     "scope",
+    "sdk_family",
     "usage_of",
     "version",
     "window_name",

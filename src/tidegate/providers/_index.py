@@ -176,6 +176,21 @@ def adopt(host: str, path: str, family: str | None) -> Provider | None:
     return _adopt(Current.tables, host, path, family)
 
 
+FAMILIES = (None, "openai", "anthropic", "azure", *SPOKEN)
+
+
+def generates(host: str, path: str) -> bool:
+    """Return whether `path` is an inference path of `host`: of its own table, or of any for an unknown host."""
+    if len(host) > _MAX_HOST or len(path) > MAX_PATH:
+        return False
+    return _generates(Current.tables, host, path)
+
+
+@lru_cache(maxsize=4096)
+def _generates(tables: Tables, host: str, path: str) -> bool:
+    return any(_adopt(tables, host, path, family) is not None for family in FAMILIES)
+
+
 # The tables are part of each question: an answer that an earlier version of them gave is never found again.
 @lru_cache(maxsize=1024)
 def _adopt(tables: Tables, host: str, path: str, family: str | None) -> Provider | None:

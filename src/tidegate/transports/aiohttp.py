@@ -26,7 +26,7 @@ from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, GovernedCall
 from tidegate.transports.keys import Route, Sending
-from tidegate.transports.marks import marked, provider_of
+from tidegate.transports.marks import marked, provider_elsewhere, provider_of
 from tidegate.transports.readers import Readers, arrived
 from tidegate.transports.streams import StreamWatch
 
@@ -201,7 +201,9 @@ class Stack:
             url = _url(session, args[1] if len(args) > 1 else kwargs.get("str_or_url"))
             if url is None or not url.raw_host:
                 return None
-            provider = provider_of(mark, url.raw_host, url.path)
+            provider = provider_of(mark, url.raw_host, url.path) or provider_elsewhere(
+                mark, url.raw_host, url.path, lambda: _lower(session, kwargs), _always
+            )
             if provider is None:
                 return None
             body = _body(self.module, session, kwargs)
@@ -261,6 +263,15 @@ def _pairs(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]
     if auth is not None and "Authorization" not in headers:
         headers["Authorization"] = auth.encode()
     return [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+def _lower(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in _pairs(session, options)]
+
+
+def _always() -> bool:
+    # A mock of aiohttp replaces the method that is patched (aioresponses), and so is never seen here.
+    return True
 
 
 def _body(module: ModuleType, session: Any, options: dict[str, Any]) -> Body:

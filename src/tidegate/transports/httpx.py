@@ -7,6 +7,7 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
 from operator import itemgetter
@@ -23,13 +24,19 @@ from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
-from tidegate.transports.marks import Mark, marked, provider_of
+from tidegate.transports.marks import Mark, marked, provider_elsewhere, provider_of
 from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
 )
 """What httpx 0.28 and httpx2 2.16 make of a body given to a response, or of what comes from their connection pool."""
+
+SENDING = ("handle_request", "handle_async_request")
+"""The methods of a transport, or of httpcore's pool, that send; mocks of the whole library replace them."""
+
+MOST_WRAPPED = 3
+"""Transports that lie around the one that sends, at most (pydantic-ai and hishel: one each)."""
 
 _stacks: dict[type, Stack] = {}
 
@@ -156,7 +163,7 @@ class Stack:
             if request is None or request.method != "POST":
                 return None
             url = request.url
-            route = _route(mark, url)
+            route = _route(mark, url) or self._route_elsewhere(mark, client, request)
             if route is None:
                 return None
             stream, body, replayable, model = request.stream, None, True, ""
@@ -173,6 +180,26 @@ class Stack:
         call.stack = self
         call.carry(wrapped, args, kwargs, bool(kwargs.get("stream")))
         return call
+
+    def _route_elsewhere(self, mark: Mark, client: Any, request: Any) -> Route | None:
+        """Return where a request leads whose host nobody has named, None where that is not governed."""
+        url = request.url
+        host, path = url.host, url.path
+        provider = provider_elsewhere(
+            mark, host, path, lambda: _headers(request.headers), lambda: self._networked(client, url)
+        )
+        if provider is None:
+            return None
+        facts = (url.scheme, host, url.port, path, providers.version(), provider)
+        route: Route | None = mark.registry.routes.get(facts)
+        if route is None:
+            route = Route(provider, url.scheme, host, url.port, path)
+            mark.registry.keep_route(facts, route)
+        return route
+
+    def _networked(self, client: Any, url: Any) -> bool:
+        """Return whether the client sends over a network, as far as can be told before it does."""
+        return _reaches_network(client._transport_for_url(url), self.networks, MOST_WRAPPED)
 
 
 def put(module: ModuleType) -> None:
@@ -222,6 +249,26 @@ def _direct(client: Any, networks: tuple[type, ...]) -> bool:
     if type(getattr(client, "_transport", None)) not in networks or getattr(client, "_mounts", True) or not hooks:
         return False
     return not (hooks["request"] or hooks["response"])
+
+
+def _reaches_network(transport: Any, networks: tuple[type, ...], depth: int) -> bool:
+    """Return whether a transport is the library's own, or one over aiohttp, or holds such a one to pass requests to."""
+    own = next((each for each in networks if isinstance(transport, each)), None)
+    if own is not None:
+        pool = type(getattr(transport, "_pool", None))
+        return _is_genuine(own, "httpx") and (
+            not pool.__module__.startswith("httpcore") or _is_genuine(pool, "httpcore")
+        )
+    if any(each.__name__ == "AiohttpTransport" for each in type(transport).__mro__):
+        return True
+    held = getattr(transport, "__dict__", {})
+    return depth > 0 and any(_reaches_network(each, networks, depth - 1) for each in held.values())
+
+
+def _is_genuine(owner: type, library: str) -> bool:
+    """Return whether a class sends by its own library's code: respx and pytest-httpx put theirs in its place."""
+    names = [name for name in SENDING if hasattr(owner, name)]
+    return all(inspect.unwrap(getattr(owner, name)).__module__.startswith(library) for name in names)
 
 
 def _complete(response: Any, stream: bool) -> bool:

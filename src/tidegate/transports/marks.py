@@ -1,16 +1,18 @@
 """Which requests are governed, by which registry and how: the mark that `wrap` and `install` leave.
 
-A transport asks `marked` and `provider_of` before it sends; None from either means: pass through untouched.
+A transport asks `marked` before it sends, then `provider_of`, and `provider_elsewhere` where that knows nothing. None
+means: pass through untouched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from tidegate import providers
+from tidegate import opening, providers
 from tidegate.core.dialogue import Policy
 from tidegate.nesting import passes
 from tidegate.registries import RateLimitRegistry
@@ -28,8 +30,8 @@ def nobody(host: str) -> str | None:
 class Mark(NamedTuple):
     """How a client is governed; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
 
-    With `any_host` every inference path is governed, else those of known providers, of local servers, and of the hosts
-    that `named` knows, with the family of what they speak.
+    With `any_host` every inference path is governed, else those of known providers, of local servers, of the hosts that
+    `named` knows, with the family of what they speak, and those of `provider_elsewhere`.
     """
 
     registry: RateLimitRegistry
@@ -72,6 +74,9 @@ def marked(client: Any) -> Mark | None:
     return mark
 
 
+Headers = Iterable[tuple[bytes, bytes]]
+
+
 def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
     """Whose inference endpoint `path` on `host` is, as far as `mark` governs it; None: pass through."""
     if mark.any_host:
@@ -79,13 +84,46 @@ def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
     provider = providers.recognise(host, path)
     if provider is not None:
         return provider
+    if not providers.generates(host, path):
+        return None
     family = mark.named(host)
     return providers.adopt(host, path, family or "openai") if family is not None or is_local(host) else None
 
 
+def provider_elsewhere(
+    mark: Mark, host: str, path: str, headers: Callable[[], Headers], networked: Callable[[], bool]
+) -> providers.Provider | None:
+    """Return the table for a request to a host that nobody has named; None: pass through.
+
+    Governed are inference paths under the mark of a known SDK, and plain ones on hosts whose names are private.
+    `headers` returns the pairs of the request with names in lower case; `networked` says whether its client sends over
+    a network: in a process that has tidegate installed, mocks and applications under test are never governed so.
+    """
+    if mark.any_host or not providers.generates(host, path) or not networked():
+        return None
+    pairs = dict(headers())
+    family = providers.sdk_family(pairs.items())
+    plain = _is_plain(path)
+    if family is None and not (plain and is_private_name(host)):
+        # An inference path for sure: `/v1/messages` is one of many services, and Anthropic's own asks for its version.
+        if opening.passed is not None and plain and ("messages" not in path or b"anthropic-version" in pairs):
+            opening.passed(host)
+        return None
+    return providers.adopt(host, path, None if family == "any" else family or "openai")
+
+
+_PLAIN = re.compile(r"/chat/completions/?\Z|/v\d[^/]*/|/openai/")
+
+
+@lru_cache(maxsize=1024)
+def _is_plain(path: str) -> bool:
+    """Return whether an inference path is one by more than a common last word, as `/responses` of a survey."""
+    return _PLAIN.search(path) is not None
+
+
 @lru_cache(maxsize=1024)
 def is_local(host: str) -> bool:
-    """Whether `host` is this machine or an address of a private network: self-hosted servers live there."""
+    """Return whether `host` is this machine or an address of a private network: self-hosted servers live there."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -93,3 +131,27 @@ def is_local(host: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_private
+
+
+PRIVATE_SUFFIXES = (
+    ".local",
+    ".internal",
+    ".lan",
+    ".home.arpa",
+    ".svc",
+    ".svc.cluster.local",
+)
+"""Ends of names that no public DNS serves.
+
+RFC 6762 (.local), ICANN resolution 2024.07.29.06 (.internal; host.docker.internal is one), RFC 8375 (.home.arpa),
+Kubernetes "DNS for Services and Pods" (SERVICE.NAMESPACE.svc), RFC 6762 appendix G (.lan in use).
+"""
+
+
+@lru_cache(maxsize=1024)
+def is_private_name(host: str) -> bool:
+    """Return whether `host` is a name of a private network: a single label (a compose service), or by its end."""
+    name = host.lower().removesuffix(".")
+    # Whatever holds a colon is an IPv6 address.
+    single = name != "" and "." not in name and ":" not in name and not name.isdigit()
+    return single or name.endswith(PRIVATE_SUFFIXES)

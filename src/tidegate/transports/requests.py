@@ -6,6 +6,7 @@ the response is garbage-collected. The module is never imported here: it comes f
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
-from tidegate.transports.marks import marked, provider_of
+from tidegate.transports.marks import marked, provider_elsewhere, provider_of
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
 
@@ -107,7 +108,9 @@ class Stack:
                 return None
             url = _split(request.url)
             host = url.hostname or ""
-            provider = provider_of(mark, host, url.path)
+            provider = provider_of(mark, host, url.path) or provider_elsewhere(
+                mark, host, url.path, lambda: _lower(request.headers), lambda: self._networked(session, request.url)
+            )
             if provider is None:
                 return None
             body = request.body
@@ -132,6 +135,14 @@ class Stack:
         call.carry(wrapped, args, kwargs, bool(kwargs.get("stream", session.stream)))
         return call
 
+    def _networked(self, session: Any, url: str) -> bool:
+        """Return whether the session sends over a network: mocks replace its adapter, or what finds or sends by it."""
+        adapters = self.module.adapters.HTTPAdapter
+        sources = (type(session).get_adapter, adapters.send)
+        if not all(inspect.unwrap(each).__module__.startswith("requests") for each in sources):
+            return False
+        return isinstance(session.get_adapter(url), adapters)
+
 
 def put(module: ModuleType) -> None:
     """Patches requests, once."""
@@ -154,6 +165,10 @@ def _split(url: str) -> SplitResult:
 
 def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
     return [(_raw(name), _raw(value)) for name, value in headers.items()]
+
+
+def _lower(headers: Any) -> list[tuple[bytes, bytes]]:
+    return [(name.lower(), value) for name, value in _pairs(headers)]
 
 
 def _raw(text: object) -> bytes:

@@ -1,0 +1,109 @@
+"""Environment variables that name base URLs: their hosts are governed like those of known providers.
+
+The SDKs read some themselves, LiteLLM, LangChain and LlamaIndex (and so what is built on them) read the others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+BY_PATH = "openai"
+"""The family of a server whose dialect is told by the path of each request."""
+
+
+class BaseUrlVariable(NamedTuple):
+    """A variable, the family of what answers at its host (see `adopt`), and the file that reads it."""
+
+    name: str
+    family: str
+    source: str
+
+
+_GET_PROVIDER = "litellm 1.109.1 litellm_core_utils/get_llm_provider_logic.py"
+_MAIN = "litellm 1.109.1 main.py"
+
+
+def _rows(family: str, source: str, *names: str) -> tuple[BaseUrlVariable, ...]:
+    return tuple(BaseUrlVariable(name, family, source) for name in names)
+
+
+BASE_URL_VARIABLES = (
+    *_rows(BY_PATH, "openai 3.52.0 _client.py", "OPENAI_BASE_URL"),
+    *_rows(
+        BY_PATH,
+        "litellm 1.109.1 llms/openai/, langchain-openai 1.7.4 chat_models/base.py, "
+        "llama-index-llms-openai 0.8.3 utils.py",
+        "OPENAI_API_BASE",
+    ),
+    *_rows(BY_PATH, "anthropic 2.11.0 _client.py", "ANTHROPIC_BASE_URL"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/anthropic/common_utils.py", "ANTHROPIC_API_BASE"),
+    *_rows(BY_PATH, "langchain-anthropic 1.7.10 chat_models.py", "ANTHROPIC_API_URL"),
+    *_rows("bedrock", "anthropic 2.11.0 lib/bedrock/_client.py", "ANTHROPIC_BEDROCK_BASE_URL"),
+    *_rows("bedrock", "openai 3.52.0 lib/bedrock.py", "AWS_BEDROCK_BASE_URL"),
+    *_rows("bedrock", "litellm 1.109.1 llms/bedrock/base_aws_llm.py", "AWS_BEDROCK_RUNTIME_ENDPOINT"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/bedrock_mantle/common_utils.py", "BEDROCK_MANTLE_API_BASE"),
+    *_rows("gemini", "anthropic 2.11.0 lib/vertex/_client.py", "ANTHROPIC_VERTEX_BASE_URL"),
+    *_rows(BY_PATH, "anthropic 2.11.0 lib/foundry.py", "ANTHROPIC_FOUNDRY_BASE_URL"),
+    *_rows(BY_PATH, "openai 3.52.0 lib/azure.py", "AZURE_OPENAI_ENDPOINT"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/azure/", "AZURE_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/azure_ai/common_utils.py", "AZURE_AI_API_BASE"),
+    *_rows("gemini", "google-genai 3.4.0 _base_url.py", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL"),
+    *_rows("gemini", "litellm 1.109.1 llms/gemini/", "GEMINI_API_BASE"),
+    *_rows("gemini", _MAIN, "VERTEXAI_API_BASE", "VERTEX_API_BASE"),
+    *_rows("groq", "groq 1.7.0 _client.py", "GROQ_BASE_URL"),
+    *_rows("groq", "litellm 1.109.1 llms/groq/, langchain-groq 1.1.3 chat_models.py", "GROQ_API_BASE"),
+    *_rows("together", "together 2.36.0 _client.py", "TOGETHER_BASE_URL"),
+    *_rows("together", _GET_PROVIDER, "TOGETHER_AI_API_BASE"),
+    *_rows("together", "langchain-together 0.4.0 chat_models.py", "TOGETHER_API_BASE"),
+    *_rows("mistral", "litellm 1.109.1 llms/mistral/common_utils.py", "MISTRAL_API_BASE"),
+    *_rows("mistral", "langchain-mistralai 1.1.6 chat_models.py", "MISTRAL_BASE_URL"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/mistral/chat/transformation.py", "MISTRAL_AZURE_API_BASE"),
+    *_rows("cohere", "cohere 7.3.1 client.py", "CO_API_URL"),
+    *_rows("cohere", _MAIN, "COHERE_API_BASE"),
+    *_rows("ollama", "ollama 0.6.3 _client.py", "OLLAMA_HOST"),
+    *_rows("ollama", "litellm 1.109.1 llms/ollama/common_utils.py", "OLLAMA_API_BASE"),
+    *_rows("replicate", "replicate 1.0.7 client.py", "REPLICATE_BASE_URL"),
+    *_rows("replicate", _MAIN, "REPLICATE_API_BASE"),
+    *_rows(BY_PATH, "huggingface_hub 2.4.0 constants.py, langchain-huggingface 1.2.3", "HF_INFERENCE_ENDPOINT"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/huggingface/", "HUGGINGFACE_API_BASE", "HF_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/hosted_vllm/", "HOSTED_VLLM_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/vllm/common_utils.py", "VLLM_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/lm_studio/chat/transformation.py", "LM_STUDIO_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/llamafile/chat/transformation.py", "LLAMAFILE_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/openai_like/", "OPENAI_LIKE_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/litellm_proxy/", "LITELLM_PROXY_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/openrouter/common_utils.py", "OPENROUTER_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/vercel_ai_gateway/", "VERCEL_AI_GATEWAY_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/fireworks_ai/, langchain-fireworks 1.7.1", "FIREWORKS_API_BASE"),
+    *_rows(BY_PATH, "fireworks-ai _client.py (Stainless)", "FIREWORKS_BASE_URL"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/deepseek/, langchain-deepseek 1.1.1", "DEEPSEEK_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/perplexity/", "PERPLEXITY_API_BASE"),
+    *_rows(BY_PATH, "perplexityai _client.py (Stainless)", "PERPLEXITY_BASE_URL"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/xai/common_utils.py, langchain-xai 1.3.0", "XAI_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/nvidia_nim/", "NVIDIA_NIM_API_BASE"),
+    *_rows(BY_PATH, "langchain-nvidia-ai-endpoints 1.5.0 _common.py", "NVIDIA_BASE_URL"),
+    *_rows(BY_PATH, "cerebras-cloud-sdk _client.py (Stainless)", "CEREBRAS_BASE_URL"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/deepinfra/", "DEEPINFRA_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/databricks/common_utils.py", "DATABRICKS_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/dashscope/", "DASHSCOPE_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/moonshot/chat/transformation.py", "MOONSHOT_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/minimax/chat/transformation.py", "MINIMAX_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/zai/chat/transformation.py", "ZAI_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/volcengine/", "VOLCENGINE_API_BASE", "ARK_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/baseten/chat.py", "BASETEN_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/hyperbolic/chat/transformation.py", "HYPERBOLIC_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/github_copilot/", "GITHUB_COPILOT_API_BASE"),
+    *_rows(BY_PATH, "litellm 1.109.1 llms/jina_ai/embedding/transformation.py", "JINA_AI_API_BASE"),
+    *_rows(
+        BY_PATH,
+        _GET_PROVIDER,
+        "AI21_API_BASE",
+        "CEREBRAS_API_BASE",
+        "NEBIUS_API_BASE",
+        "NOVITA_API_BASE",
+        "SAMBANOVA_API_BASE",
+    ),
+    *_rows(BY_PATH, _MAIN, "XINFERENCE_API_BASE"),
+    *_rows(BY_PATH, "llama-api-client _client.py (Stainless)", "LLAMA_API_CLIENT_BASE_URL"),
+    *_rows(BY_PATH, "writer-sdk _client.py (Stainless)", "WRITER_BASE_URL"),
+)
