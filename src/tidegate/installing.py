@@ -15,6 +15,7 @@ from tidegate.default import registry as default_registry
 from tidegate.providers import BASE_URL_VARIABLES
 from tidegate.registries import RateLimitRegistry
 from tidegate.sdks.table import SDKS
+from tidegate.settings import Settings
 from tidegate.transports.marks import Installation, Mark, policy_of
 from tidegate.transports.patching import when_imported
 from tidegate.transports.stacks import TRANSPORTS, Transport
@@ -79,7 +80,7 @@ def _put(transport: Transport, module: ModuleType) -> None:
 
 def _named(registry: RateLimitRegistry) -> Callable[[str], str | None]:
     """Return what tells the family of a host that is governed by name, None of any other."""
-    known = _hosts(registry)
+    known = named_hosts(registry.settings)
     missed: dict[str, int] = {}
 
     # Many programs read their variables from a file, after their imports or first calls. A host is looked for again
@@ -90,7 +91,7 @@ def _named(registry: RateLimitRegistry) -> Callable[[str], str | None]:
         variables = len(os.environ)
         if missed.get(host) == variables:
             return None
-        found = _hosts(registry).get(host)
+        found = named_hosts(registry.settings).get(host)
         if found is not None:
             known[host] = found
         else:
@@ -102,18 +103,21 @@ def _named(registry: RateLimitRegistry) -> Callable[[str], str | None]:
     return family
 
 
-def _hosts(registry: RateLimitRegistry) -> dict[str, str]:
-    """The hosts that are named now, each with the family of what it speaks."""
-    named = {host.lower(): "openai" for host in registry.settings.hosts}
+def named_hosts(settings: Settings) -> dict[str, str]:
+    """Return the hosts that settings and variables name now, each with the family of what it speaks."""
+    named = {host.lower(): "openai" for host in settings.hosts}
     for variable, family, _ in BASE_URL_VARIABLES:
         value = os.environ.get(variable)
-        if not value:
-            continue
-        try:
-            host = urlsplit(value if "//" in value else f"//{value}").hostname
-        except ValueError:
-            continue
+        host = host_of(value) if value else ""
         if host:
             # Where two SDKs are pointed to one host, a path that names its own dialect is all that can be told by.
             named[host] = family if named.get(host, family) == family else "openai"
     return named
+
+
+def host_of(address: str) -> str:
+    """Return the host of a URL, or of an address without a scheme; empty where there is none."""
+    try:
+        return urlsplit(address if "//" in address else f"//{address}").hostname or ""
+    except ValueError:
+        return ""

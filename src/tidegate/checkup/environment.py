@@ -128,6 +128,12 @@ def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterato
             verdict, text = Verdict.GOVERNED, f"sends through {names}"
         text += f"; {package.note}" if package.note else ""
         yield Finding("sdk", verdict, package.distribution, text, version)
+    if only is None and all(installed.version(package.distribution) is None for package in PACKAGES):
+        text = (
+            "no SDK or framework that is known here is installed in this Python "
+            f"({sys.executable}); of another Python, its own `tidegate doctor` tells"
+        )
+        yield Finding("sdk", Verdict.NOTE, "none", text)
 
 
 def clocks(

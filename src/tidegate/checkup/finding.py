@@ -21,7 +21,8 @@ class Verdict(StrEnum):
 class Finding(NamedTuple):
     """One line of the report.
 
-    `section` is python, stack, sdk, clock, setting, trap or script; `place` is FILE:LINE of what was found in a script.
+    `section` is python, stack, sdk, clock, host, setting, trap or script; `place` is FILE:LINE of what was found in a
+    script.
     """
 
     section: str

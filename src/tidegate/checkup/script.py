@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tidegate.checkup import environment
+from tidegate.checkup import environment, hosts
 from tidegate.checkup.environment import Installed
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.habits import HABITS
@@ -18,7 +18,7 @@ ENTRANCES = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry",
 
 
 def script(path: Path, installed: Installed, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What it imports of the known SDKs and stacks, its clocks, and its habits by line; raises `Unreadable`."""
+    """What it imports of the known SDKs and stacks, its clocks, hosts and habits by line; raises `Unreadable`."""
     read = list(modules(path))
     names = _foreign(read, path.parent)
     used = [package for package in PACKAGES if any(module in names for module in package.modules)]
@@ -27,6 +27,7 @@ def script(path: Path, installed: Installed, settings: Settings, environ: Mappin
     yield from environment.stacks(installed, _reached(installed, used, direct))
     frameworks = frozenset(package.distribution for package in used)
     yield from environment.clocks(installed, settings, environ, frameworks)
+    yield from hosts.in_script(read, path.parent, settings)
     yield _entrance(path, read)
     if not used and not direct:
         yield Finding("script", Verdict.NOTE, path.name, "imports no SDK and no HTTP stack that is known here")

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.checkup import environment
+from tidegate.checkup import environment, hosts
 from tidegate.checkup.environment import Installed
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.script import script as read_script
@@ -65,6 +65,7 @@ def findings(script: Path | None) -> Iterator[Finding]:
         yield from environment.stacks(installed)
         yield from environment.sdks(installed)
         yield from environment.clocks(installed, settings, os.environ)
+        yield from hosts.in_environment(settings, os.environ)
     else:
         yield from read_script(script, installed, settings, os.environ)
     yield from environment.in_force(settings)

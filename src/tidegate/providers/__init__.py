@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from tidegate.core.vocabulary import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, version
+from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, table_of, version
 from tidegate.providers._inquiry import (
     charged,
     credential_of,
@@ -91,6 +91,7 @@ __all__ = [
     "recognise",
     "scope",
     "sdk_family",
+    "table_of",
     "usage_of",
     "version",
     "window_name",

@@ -176,6 +176,11 @@ def adopt(host: str, path: str, family: str | None) -> Provider | None:
     return _adopt(Current.tables, host, path, family)
 
 
+def table_of(host: str) -> Provider | None:
+    """Return the table that claims `host`, whatever the path."""
+    return _known(Current.tables, host) if len(host) <= _MAX_HOST else None
+
+
 FAMILIES = (None, "openai", "anthropic", "azure", *SPOKEN)
 
 

@@ -1,0 +1,138 @@
+"""Hosts that a script or the environment names, and whether calls to each are governed under `tidegate run`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tidegate import providers
+from tidegate.checkup.finding import Finding, Verdict
+from tidegate.checkup.source import Module
+from tidegate.installing import host_of, named_hosts
+from tidegate.settings import Settings
+from tidegate.transports.marks import is_local, is_private_name
+
+PLACES = frozenset({"base_url", "api_base", "openai_api_base", "anthropic_api_url", "azure_endpoint"})
+"""Keywords by which SDKs and frameworks are given an address (openai, anthropic, litellm, langchain, llama-index)."""
+
+COMMON_PLACES = frozenset({"host", "server_url"})
+"""Such keywords that other libraries have too: counted for known SDKs only (ollama, mistralai)."""
+
+MARKED = frozenset(
+    {
+        "openai",
+        "anthropic",
+        "google",
+        "groq",
+        "together",
+        "mistralai",
+        "cohere",
+        "ollama",
+        "replicate",
+        "huggingface_hub",
+        "litellm",
+        "dspy",
+        "voyageai",
+        "instructor",
+        "agents",
+        "pydantic_ai",
+        "langchain",
+        "langchain_openai",
+        "langchain_anthropic",
+        "langchain_groq",
+        "langchain_mistralai",
+        "langchain_ollama",
+        "langchain_deepseek",
+        "langchain_xai",
+        "langchain_google_genai",
+        "llama_index",
+        "haystack",
+        "autogen_ext",
+        "smolagents",
+        "crewai",
+    }
+)
+"""Packages whose requests carry the mark of a known SDK, their own or of one below (`providers/_sdk_headers.py`)."""
+
+SENDING = frozenset({"post", "request", "stream"})
+"""Methods and functions of HTTP clients that may send a POST to the address in their arguments."""
+
+
+def in_script(modules: list[Module], folder: Path, settings: Settings) -> Iterator[Finding]:
+    """Yield each literal address of an inference server, with its line."""
+    for module in modules:
+        path = module.path
+        name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call):
+                for host, finding in _of_call(module, node, settings):
+                    yield Finding("host", finding[0], host, finding[1], place=f"{name}:{node.lineno}")
+
+
+def in_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the hosts that variables name."""
+    for row in providers.BASE_URL_VARIABLES:
+        host = host_of(environ.get(row.name, ""))
+        if host:
+            yield Finding("host", Verdict.GOVERNED, _shown(host), f"named by {row.name}")
+    for host in settings.hosts:
+        yield Finding("host", Verdict.GOVERNED, _shown(host), "named by TIDEGATE_HOSTS")
+
+
+def _of_call(module: Module, node: ast.Call, settings: Settings) -> Iterator[tuple[str, tuple[Verdict, str]]]:
+    called = module.dotted(node.func)
+    package = called.partition(".")[0]
+    for keyword in node.keywords:
+        counts = keyword.arg in PLACES or (keyword.arg in COMMON_PLACES and package in MARKED)
+        host = _address(keyword.value) if counts else ""
+        if host:
+            yield _shown(host), _judged(host, f"{called or 'a call'}({keyword.arg}=)", package, settings)
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    if method in SENDING and package not in MARKED:
+        for argument in node.args[:2]:
+            host, path = _address(argument), _path(argument)
+            if host and providers.generates(host, path):
+                yield _shown(host), _judged(host, f"{method}() to an inference path", "", settings)
+
+
+def _judged(host: str, where: str, package: str, settings: Settings) -> tuple[Verdict, str]:
+    """Return what is made of calls to `host` by a package, empty for an HTTP client that surely sends inference."""
+    known = providers.table_of(host)
+    if known is not None:
+        return Verdict.GOVERNED, f"{where}: {known.name}"
+    if host in named_hosts(settings):
+        return Verdict.GOVERNED, f"{where}: named by a variable"
+    if is_local(host) or is_private_name(host):
+        return Verdict.GOVERNED, f"{where}: this machine or a private network"
+    if package in MARKED:
+        return Verdict.GOVERNED, f"{where}: calls of a known SDK are governed on any host"
+    help_ = f"TIDEGATE_HOSTS={host} governs it"
+    if not package:
+        return Verdict.UNGOVERNED, f"{where}: an HTTP client without an SDK, on a host that is not known; {help_}"
+    return Verdict.NOTE, f"{where}: governed where a known SDK sends the calls; otherwise {help_}"
+
+
+def _address(node: ast.expr) -> str:
+    return host_of(_text(node)) if "://" in _text(node) else ""
+
+
+def _path(node: ast.expr) -> str:
+    try:
+        return urlsplit(_text(node)).path
+    except ValueError:
+        return ""
+
+
+def _text(node: ast.expr) -> str:
+    """Return a literal text; what an f-string works out stands as `x` in it."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_text(part) if isinstance(part, ast.Constant) else "x" for part in node.values)
+    return ""
+
+
+def _shown(host: str) -> str:
+    return host if host.isprintable() else ascii(host)

@@ -1,0 +1,95 @@
+"""What is said of the hosts that a script or the environment names; no script is ever run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tidegate
+from tests.checkup.conftest import Install
+from tidegate.checkup import environment, hosts
+from tidegate.checkup import script as script_reader
+from tidegate.checkup.environment import Installed
+from tidegate.checkup.finding import Verdict
+from tidegate.cli.doctor import findings
+
+
+def said(folder: Path, text: str) -> list[tuple[str, str, str]]:
+    path = folder / "my_eval.py"
+    path.write_text(text)
+    found = script_reader.script(path, Installed(), tidegate.Settings(), {})
+    return [(each.verdict, each.name, each.place) for each in found if each.section == "host"]
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "host"),
+    [
+        ("openai.OpenAI(base_url='http://vllm:8000/v1')", Verdict.GOVERNED, "vllm"),
+        ("openai.OpenAI(base_url='https://llm.example.test/v1')", Verdict.GOVERNED, "llm.example.test"),
+        ("openai.OpenAI(base_url=f'https://llm.example.test/{x}')", Verdict.GOVERNED, "llm.example.test"),
+        ("openai.OpenAI(base_url='https://api.groq.com/openai/v1')", Verdict.GOVERNED, "api.groq.com"),
+        ("ollama.Client(host='http://10.0.0.7:11434')", Verdict.GOVERNED, "10.0.0.7"),
+        ("litellm.completion(model='m', api_base='https://llm.example.test')", Verdict.GOVERNED, "llm.example.test"),
+        ("httpx.post('https://llm.example.test/v1/chat/completions')", Verdict.UNGOVERNED, "llm.example.test"),
+        ("session.post('https://llm.example.test/v1/chat/completions')", Verdict.UNGOVERNED, "llm.example.test"),
+        ("httpx.post('https://api.openai.com/v1/chat/completions')", Verdict.GOVERNED, "api.openai.com"),
+        ("httpx.post('http://gpu01.local/v1/chat/completions')", Verdict.GOVERNED, "gpu01.local"),
+        ("httpx.Client(base_url='https://llm.example.test/v1')", Verdict.NOTE, "llm.example.test"),
+        ("make(base_url='https://llm.example.test/v1')", Verdict.NOTE, "llm.example.test"),
+    ],
+)
+def test_script_literal_address_says_whether_it_is_governed(
+    install: Install, tmp_path: Path, line: str, verdict: Verdict, host: str
+) -> None:
+    text = f"import httpx, litellm, ollama, openai\nx = 1\n{line}\n"
+    assert said(tmp_path, text) == [(verdict, host, "my_eval.py:3")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "uvicorn.run(host='0.0.0.0')",
+        "langfuse.Langfuse(host='https://cloud.example.test')",
+        "boto3.client('s3', endpoint_url='http://minio:9000')",
+        "httpx.post('https://hooks.example.test/things')",
+        "openai.OpenAI(base_url=URL)",
+        "openai.OpenAI(base_url='http://[broken')",
+    ],
+)
+def test_script_other_address_is_not_named(install: Install, tmp_path: Path, line: str) -> None:
+    assert said(tmp_path, f"import boto3, httpx, langfuse, openai, uvicorn\n{line}\n") == []
+
+
+def test_script_host_named_by_a_variable_is_governed(
+    install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOSTED_VLLM_API_BASE", "https://llm.example.test/v1")
+    line = "httpx.post('https://llm.example.test/v1/chat/completions')"
+    assert said(tmp_path, f"import httpx\n{line}\n") == [(Verdict.GOVERNED, "llm.example.test", "my_eval.py:2")]
+
+
+def test_environment_names_the_hosts_of_variables_without_secrets() -> None:
+    environ = {"OPENAI_API_BASE": "https://user:secret@llm.example.test/tok-secret/v1?k=secret", "OLLAMA_HOST": "gpu:1"}
+    settings = tidegate.Settings(hosts=("other.test",))
+    lines = [each.line() for each in hosts.in_environment(settings, environ)]
+    assert lines == [
+        "host governed llm.example.test: named by OPENAI_API_BASE",
+        "host governed gpu: named by OLLAMA_HOST",
+        "host governed other.test: named by TIDEGATE_HOSTS",
+    ]
+
+
+def test_environment_without_any_sdk_says_so(install: Install) -> None:
+    install("requests", "2.34.2")
+    (found,) = environment.sdks(Installed())
+    assert found.line().startswith(
+        "sdk note none: no SDK or framework that is known here is installed in this Python ("
+    )
+    install("openai", "3.52.0")
+    assert "none" not in [each.name for each in environment.sdks(Installed())]
+
+
+def test_doctor_tells_the_hosts_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LM_STUDIO_API_BASE", "http://studio.example.test:1234/v1")
+    assert ("host", "studio.example.test") in [(each.section, each.name) for each in findings(None)]
