@@ -1,0 +1,76 @@
+"""The last line of `tidegate run` names the hosts that passed by, also where other calls were governed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.cli.running import PYTHON, environ, run
+from tidegate.testing import Limit, Scenario, SimulatorProcess
+
+PROGRAM = """
+import asyncio, os, signal, socket
+real = socket.getaddrinfo
+socket.getaddrinfo = lambda host, *args, **kwargs: real("127.0.0.1", *args, **kwargs)
+
+import aiohttp, httpx2, openai, requests
+PORT = os.environ["PORT"]
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+def url(host):
+    return f"http://{host}:{PORT}/v1/chat/completions"
+
+async def by_aiohttp():
+    async with aiohttp.ClientSession() as session, session.post(url("c.example"), json=BODY) as answer:
+        return answer.status
+
+client = openai.OpenAI(base_url=f"http://gateway.example:{PORT}/v1", api_key="sk-secret", max_retries=0)
+for row in range(int(os.environ.get("ROWS", 2))):
+    client.chat.completions.create(**BODY)
+if os.environ.get("BARE"):
+    for _ in range(3):
+        headers = {"authorization": "Bearer sk-secret"}
+        assert httpx2.post(url("a.example"), json=BODY, headers=headers).status_code == 200
+    assert requests.post(url("b.example") + "?key=sk-secret", json=BODY).status_code == 200
+    assert asyncio.run(by_aiohttp()) == 200
+    httpx2.post(f"http://d.example:{PORT}/v1/things", json=BODY)
+    if os.fork() == 0:
+        httpx2.post(url("b.example"), json=BODY)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.wait()
+"""
+
+
+def test_run_hosts_that_pass_by_are_named_in_the_last_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with SimulatorProcess() as provider:
+        port = str(urlsplit(provider.url).port)
+        done = run(PYTHON, "program.py", env=environ(PORT=port, BARE="1"), cwd=tmp_path)
+    assert done.last == (
+        "tidegate: 2 calls, 2 answered, 0 given up, 0 429s absorbed; "
+        "6 calls to 3 hosts were not governed: a.example, b.example, c.example "
+        "(TIDEGATE_HOSTS=a.example,b.example,c.example governs them)"
+    )
+    assert "secret" not in "".join(done.lines)
+
+
+def test_run_hosts_of_tidegate_hosts_are_governed_by_what_the_line_says(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with SimulatorProcess() as provider:
+        port = str(urlsplit(provider.url).port)
+        named = environ(PORT=port, BARE="1", TIDEGATE_HOSTS="a.example,b.example,c.example")
+        done = run(PYTHON, "program.py", env=named, cwd=tmp_path)
+    assert done.last.startswith("tidegate: 8 calls, 8 answered, 0 given up, 0 429s absorbed")
+    assert "not governed" not in done.last
+
+
+def test_run_sdk_with_base_url_in_code_loses_no_row(tmp_path: Path) -> None:
+    """The SDK's own retries are off and the limit is overrun: one ungoverned call is a lost row."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=1.0),))) as provider:
+        port = str(urlsplit(provider.url).port)
+        done = run(PYTHON, "program.py", env=environ(PORT=port, ROWS="14"), cwd=tmp_path)
+        received = provider.truth().total.received
+    assert done.code == 0, done.lines
+    assert done.last.startswith("tidegate: 14 calls, 14 answered")
+    assert received >= 14
