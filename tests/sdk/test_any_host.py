@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -128,22 +128,26 @@ def test_install_public_name_is_not_governed_for_bare_clients(host: str, install
     assert len(installed.snapshot().keys) == (host == "local")
 
 
-def asgi(answered: list[int]) -> Callable[..., Any]:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        answered.append(429)
+class Application:
+    """An ASGI application under test that refuses everything, and has an HTTP client of its own."""
+
+    def __init__(self) -> None:
+        self.answered: list[int] = []
+        self.upstream = http.HTTPTransport()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.answered.append(429)
         await send({"type": "http.response.start", "status": 429, "headers": [(b"retry-after", b"30")]})
         await send({"type": "http.response.body", "body": b"{}"})
-
-    return app
 
 
 @pytest.mark.parametrize("url", ["http://testserver", "http://test", "http://api.gateway.test", "http://app.local"])
 def test_install_applications_under_test_are_not_governed_by_name(url: str, installed: Any, passed: list[str]) -> None:
     """The test of a user's own server sees each of its refusals, through a bare client and through an SDK."""
-    answered: list[int] = []
+    application = Application()
 
     async def main() -> list[int]:
-        transport = http.ASGITransport(app=asgi(answered))
+        transport = http.ASGITransport(app=application)
         async with http.AsyncClient(transport=transport) as client:
             bare = [(await client.post(f"{url}/v1/chat/completions", json=CHAT)).status_code for _ in range(3)]
             sdk = make("async_openai", url, http_client=client, max_retries=0)
@@ -152,7 +156,7 @@ def test_install_applications_under_test_are_not_governed_by_name(url: str, inst
         return bare
 
     assert asyncio.run(main()) == [429, 429, 429]
-    assert answered == [429] * 4
+    assert application.answered == [429] * 4
     assert installed.snapshot().keys == {}
     assert passed == []
 

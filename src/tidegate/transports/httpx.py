@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
+from functools import lru_cache
 from operator import itemgetter
 from types import ModuleType
 from typing import Any
@@ -33,12 +34,16 @@ OWN_STREAMS = frozenset(
 """What httpx 0.28 and httpx2 2.16 make of a body given to a response, or of what comes from their connection pool."""
 
 SENDING = ("handle_request", "handle_async_request")
-"""The methods of a transport, or of httpcore's pool, that send; mocks of the whole library replace them."""
+"""The methods of the two transports, and of httpcore's pools, that send; mocks of the whole library replace them."""
 
 MOST_WRAPPED = 3
 """Transports that lie around the one that sends, at most (pydantic-ai and hishel: one each)."""
 
+MOST_PATHS = 4096
+"""Hosts with paths of which it is kept whether they generate: some 200 bytes each."""
+
 _stacks: dict[type, Stack] = {}
+_known_paths: dict[tuple[Any, ...], bool] = {}
 
 
 class HttpxCall(GovernedCall):
@@ -138,6 +143,7 @@ class Stack:
         self.sync_stream, self.async_stream = _stream_types(module)
         self.whole, self.multipart = module.ByteStream, module._multipart.MultipartStream
         self.networks = (module.HTTPTransport, module.AsyncHTTPTransport)
+        self.bases = (module.BaseTransport, module.AsyncBaseTransport)
 
     def put(self) -> None:
         """Patches both classes of the module."""
@@ -163,7 +169,9 @@ class Stack:
             if request is None or request.method != "POST":
                 return None
             url = request.url
-            route = _route(mark, url) or self._route_elsewhere(mark, client, request)
+            route = _route(mark, url)
+            if route is None and not mark.any_host and _generates(url):
+                route = self._route_elsewhere(mark, client, request)
             if route is None:
                 return None
             stream, body, replayable, model = request.stream, None, True, ""
@@ -199,7 +207,7 @@ class Stack:
 
     def _networked(self, client: Any, url: Any) -> bool:
         """Return whether the client sends over a network, as far as can be told before it does."""
-        return _reaches_network(client._transport_for_url(url), self.networks, MOST_WRAPPED)
+        return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MOST_WRAPPED)
 
 
 def put(module: ModuleType) -> None:
@@ -220,11 +228,25 @@ def _route(mark: Mark, url: Any) -> Route | None:
     routes = mark.registry.routes
     facts = (parts.scheme, parts.host, parts.port, parts.path, providers.version(), *mark[3:])
     route: Route | None = routes.get(facts)
-    if route is None:
+    if route is None and _generates(url):
         route = _found(mark, url)
         if route is not None:
             mark.registry.keep_route(facts, route)
     return route
+
+
+def _generates(url: Any) -> bool:
+    """Return whether a URL is an inference path of any provider; most requests of a program are none."""
+    parts = getattr(url, "_uri_reference", None)
+    if parts is None:
+        return providers.generates(url.host, url.path)
+    facts = (parts.host, parts.path, providers.version())
+    known = _known_paths.get(facts)
+    if known is None:
+        if len(_known_paths) >= MOST_PATHS:
+            _known_paths.clear()
+        known = _known_paths[facts] = providers.generates(url.host, url.path)
+    return known
 
 
 def _found(mark: Mark, url: Any) -> Route | None:
@@ -251,24 +273,25 @@ def _direct(client: Any, networks: tuple[type, ...]) -> bool:
     return not (hooks["request"] or hooks["response"])
 
 
-def _reaches_network(transport: Any, networks: tuple[type, ...], depth: int) -> bool:
+def _reaches_network(transport: Any, networks: tuple[type, ...], bases: tuple[type, ...], depth: int) -> bool:
     """Return whether a transport is the library's own, or one over aiohttp, or holds such a one to pass requests to."""
-    own = next((each for each in networks if isinstance(transport, each)), None)
-    if own is not None:
-        pool = type(getattr(transport, "_pool", None))
-        return _is_genuine(own, "httpx") and (
-            not pool.__module__.startswith("httpcore") or _is_genuine(pool, "httpcore")
-        )
+    for own, name in zip(networks, SENDING, strict=True):
+        if isinstance(transport, own):
+            pool = type(getattr(transport, "_pool", None))
+            replaced = pool.__module__.startswith("httpcore") and not _is_of(getattr(pool, name), "httpcore")
+            return not replaced and _is_of(getattr(own, name), "httpx")
     if any(each.__name__ == "AiohttpTransport" for each in type(transport).__mro__):
         return True
-    held = getattr(transport, "__dict__", {})
-    return depth > 0 and any(_reaches_network(each, networks, depth - 1) for each in held.values())
+    # Only transports are followed: an application under test may hold HTTP clients of its own.
+    held = [each for each in getattr(transport, "__dict__", {}).values() if isinstance(each, bases)]
+    return depth > 0 and any(_reaches_network(each, networks, bases, depth - 1) for each in held)
 
 
-def _is_genuine(owner: type, library: str) -> bool:
-    """Return whether a class sends by its own library's code: respx and pytest-httpx put theirs in its place."""
-    names = [name for name in SENDING if hasattr(owner, name)]
-    return all(inspect.unwrap(getattr(owner, name)).__module__.startswith(library) for name in names)
+@lru_cache(maxsize=64)
+def _is_of(method: Any, library: str) -> bool:
+    """Return whether a method, below what wraps it, is a library's own: respx and pytest-httpx put theirs instead."""
+    module: str = inspect.unwrap(method).__module__
+    return module.startswith(library)
 
 
 def _complete(response: Any, stream: bool) -> bool:
