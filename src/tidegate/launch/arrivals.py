@@ -124,15 +124,8 @@ class Arrivals:
         if lock is None:
             return
         try:
-            if self._done:
-                return
-            half_loaded = own_loading()
-            for module in half_loaded:
-                when_loaded(module.__spec__, self.attempt)
-            if half_loaded:
-                self._note(f"{half_loaded[0].__name__} was not loaded to its end")
-                return
-            self._install()
+            if not (self._done or self._postponed()):
+                self._install()
         finally:
             self._owner = 0
             lock.release()
@@ -157,10 +150,24 @@ class Arrivals:
             return False
         return getattr(frame.f_locals.get("self"), "owner", None) == thread
 
+    def _postponed(self) -> bool:
+        """Return whether a module of tidegate is half loaded; then the attempt is made at the end of that."""
+        half_loaded = own_loading()
+        for module in half_loaded:
+            when_loaded(module.__spec__, self.attempt)
+        if half_loaded:
+            self._note(f"{half_loaded[0].__name__} was not loaded to its end")
+        return bool(half_loaded)
+
     def _install(self) -> None:
         try:
             restore = _without_plugins()
             try:
+                # Another thread that loads tidegate may load plugins, and so wait for the import that this one is in.
+                # From here on it finds the modules with models loaded, or waits for them.
+                if self._postponed():
+                    return
+                import tidegate.settings  # noqa: F401
                 from tidegate.installing import install
             finally:
                 restore()
@@ -204,7 +211,11 @@ def _without_plugins() -> Callable[[], None]:
     middle of the import of such a plugin (`import logfire`), which pydantic then drops for good. The program's own
     first model loads them instead (pydantic 2.10 to 2.14 `plugin/_loader.py`).
     """
+    # What the modules with models import, now, while no lock of tidegate's is held.
+    from pydantic import BaseModel  # noqa: F401
     from pydantic.plugin import _loader
+
+    import tidegate.errors  # noqa: F401
 
     original, here = _loader.get_plugins, _thread.get_ident()
 
