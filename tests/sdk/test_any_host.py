@@ -198,6 +198,9 @@ def test_install_sdk_over_a_transport_around_the_network_is_governed(installed: 
         def handle_request(self, request: Any) -> Any:
             return self.wrapped.handle_request(request)
 
+        def close(self) -> None:
+            self.wrapped.close()
+
     with Simulator() as provider:
         url = named(provider.url, "api.gateway.test")
         client = make("openai", url, http_client=module.Client(transport=Logging()), max_retries=0)
@@ -251,3 +254,44 @@ PATHS = {
 def test_base_url_variables_are_named_once_and_have_a_source() -> None:
     assert len({row.name for row in BASE_URL_VARIABLES}) == len(BASE_URL_VARIABLES)
     assert all(row.source and row.family for row in BASE_URL_VARIABLES)
+
+
+def test_install_requests_mocks_on_private_names_are_not_governed(installed: Any, passed: list[str]) -> None:
+    """requests-mock and the test clients of old frameworks: an adapter that answers by itself."""
+    requests = importlib.import_module("requests")
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def send(self, request: Any, **options: Any) -> Any:
+            response = requests.Response()
+            response.status_code, response.request, response.url = 429, request, request.url
+            response.headers["retry-after"] = "30"
+            response.raw = importlib.import_module("io").BytesIO(b"{}")
+            return response
+
+    with requests.Session() as session:
+        session.mount("http://testserver", Adapter())
+        for agent in ("python-requests/2", "azsdk-python-ai-inference/1"):
+            answer = session.post("http://testserver/v1/chat/completions", json=CHAT, headers={"user-agent": agent})
+            assert answer.status_code == 429
+    assert installed.snapshot().keys == {}
+    assert passed == []
+
+
+def test_install_requests_and_aiohttp_govern_private_names_and_marks(installed: Any, passed: list[str]) -> None:
+    requests, aiohttp = importlib.import_module("requests"), importlib.import_module("aiohttp")
+
+    async def main(url: str) -> int:
+        async with aiohttp.ClientSession() as session:
+            for host, agent in (("vllm", "bare"), ("api.gateway.test", "litellm/1.0"), ("api.gateway.test", "bare")):
+                headers = {"User-Agent": agent}
+                async with session.post(f"{named(url, host)}/v1/chat/completions", json=CHAT, headers=headers) as sent:
+                    assert sent.status == 200
+        return 3
+
+    with Simulator() as provider:
+        for host, agent in (("vllm", "bare"), ("api.gateway.test", "litellm/1.0"), ("api.gateway.test", "bare")):
+            url = f"{named(provider.url, host)}/v1/chat/completions"
+            assert requests.post(url, json=CHAT, headers={"User-Agent": agent}).status_code == 200
+        assert asyncio.run(main(provider.url)) == 3
+    assert installed.snapshot().attempts == 4
+    assert passed == ["api.gateway.test"] * 2

@@ -30,7 +30,7 @@ from tidegate.providers._inquiry import (
 from tidegate.providers._judge import judge, judge_event
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
-from tidegate.providers._sdk_headers import sdk_family
+from tidegate.providers._sdk_headers import ANY, sdk_family
 from tidegate.providers._usage import merged, usage_of
 from tidegate.providers._variables import BASE_URL_VARIABLES
 from tidegate.providers._windows import dimensions, window_name, window_of
@@ -47,6 +47,7 @@ from tidegate.providers.replicate import REPLICATE
 __all__ = [
     "ANTHROPIC",
     "ANTHROPIC_COMPATIBLE",
+    "ANY",
     "AZURE",
     "AZURE_COMPATIBLE",
     "BASE_URL_VARIABLES",

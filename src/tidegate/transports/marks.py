@@ -109,7 +109,7 @@ def provider_elsewhere(
         if opening.passed is not None and plain and ("messages" not in path or b"anthropic-version" in pairs):
             opening.passed(host)
         return None
-    return providers.adopt(host, path, None if family == "any" else family or "openai")
+    return providers.adopt(host, path, None if family == providers.ANY else family or "openai")
 
 
 _PLAIN = re.compile(r"/chat/completions/?\Z|/v\d[^/]*/|/openai/")

@@ -137,11 +137,10 @@ class Stack:
 
     def _networked(self, session: Any, url: str) -> bool:
         """Return whether the session sends over a network: mocks replace its adapter, or what finds or sends by it."""
-        adapters = self.module.adapters.HTTPAdapter
-        sources = (type(session).get_adapter, adapters.send)
-        if not all(inspect.unwrap(each).__module__.startswith("requests") for each in sources):
+        if not _is_own(type(session).get_adapter):
             return False
-        return isinstance(session.get_adapter(url), adapters)
+        # Also where it derives from the library's: an adapter that sends by itself may be one to an application.
+        return _is_own(type(session.get_adapter(url)).send)
 
 
 def put(module: ModuleType) -> None:
@@ -165,6 +164,12 @@ def _split(url: str) -> SplitResult:
 
 def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
     return [(_raw(name), _raw(value)) for name, value in headers.items()]
+
+
+def _is_own(method: Any) -> bool:
+    """Return whether a method, below what wraps it, is of requests itself."""
+    module: str = inspect.unwrap(method).__module__
+    return module.partition(".")[0] == "requests"
 
 
 def _lower(headers: Any) -> list[tuple[bytes, bytes]]:
