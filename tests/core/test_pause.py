@@ -94,3 +94,13 @@ def test_the_grace_comes_to_three_refusal_round_trips_within_bounds(pause: Pause
     close(pause, 0.0, 5.0)
     pause.sent(5.0)
     assert pause.opens_at(5.0) == pytest.approx(5.0 + grace)
+
+
+def test_lone_attempt_that_is_withdrawn_leaves_the_next_one_alone() -> None:
+    pause = Pause(1.0, 60.0)
+    pause.close(0.0, 1.0, True, 0.5, True)
+    pause.sent(1.0)
+    assert pause.opens_at(1.0) > 1.0
+    pause.withdrawn(1.0)
+    assert pause.opens_at(1.0) == 1.0
+    assert pause.alone

@@ -61,12 +61,13 @@ class Admission(Gates):
         permit.settled = True
         self.limit.withdrawn(len(self.flying))
         if self.pacer.active and permit.mark >= 0:
-            self.pacer.gauge.withdrawn()
+            self.pacer.withdrawn(permit.sent_at, now)
         self.flying.pop(permit.order, None)
         self.counts.attempts -= 1
         if out is not None:
             out.append(events.SlotReleased(self.key, now, 0.0, len(self.flying), Kind.ABANDONED))
         self.quotas.refund(permit.charges)
+        self.pause.withdrawn(permit.sent_at)
         self.breaker.abandoned(permit.probe, now)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:

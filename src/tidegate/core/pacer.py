@@ -129,6 +129,11 @@ class Pacer:
         if not alone and now >= self._next and gauge.sent >= self._next_count:
             self._step(now)
 
+    def withdrawn(self, sent_at: float, now: float) -> None:
+        """What was counted as sent at `sent_at` never was."""
+        self.gauge.withdrawn()
+        self.spacing.withdrawn(sent_at, now)
+
     def begin(self, run: Run, sent_at: float, now: float, cause: Cause, grace: float) -> None:
         """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were let in.
 

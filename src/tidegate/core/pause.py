@@ -69,6 +69,12 @@ class Pause:
             self._grace_until = now + self.grace
             self.alone = False
 
+    def withdrawn(self, sent_at: float) -> None:
+        """What was to be sent at `sent_at` was not: where it was the lone attempt, the next one is."""
+        if self._grace_until == sent_at + self.grace:
+            self._grace_until = float("-inf")
+            self.alone = True
+
     def opens_at(self, now: float) -> float:
         """When the next attempt may go out."""
         until = self.until if self.until > self._grace_until else self._grace_until

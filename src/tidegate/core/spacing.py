@@ -62,6 +62,14 @@ class Spacing:
             self._level = min(0.0, 1.0 - self.rate * self.grace)
         return alone, level > most + 1.0
 
+    def withdrawn(self, sent_at: float, now: float) -> None:
+        """What was to go at `sent_at` did not: the next may go in its stead, alone if it was to go alone."""
+        if self._judged_at == sent_at + self.grace:
+            self._judged_at = INFINITY
+            self._level, self._at, self._lone = 1.0, now, True
+        else:
+            self._level += 1.0
+
     def emptied(self, now: float) -> None:
         """A refusal: nothing is left."""
         self._judged_at = INFINITY
