@@ -89,7 +89,7 @@ def drive(turn: BlockingTurn) -> Any:
             if isinstance(effect, Send):
                 resume = Resume(0.0, turn.send(effect.permit))
             else:
-                # Whoever holds the clock for it may be a task of the very loop that this thread blocks.
+                # Its own deadline is its own to keep, whoever else does not run.
                 effect.waker.wait(turn.deadline if effect.until is None else effect.until)
                 resume = Resume(0.0)
             resume.now = turn.now()
@@ -138,12 +138,16 @@ async def adrive(turn: AsyncTurn) -> Any:
 
 
 class ThreadWaker:
-    """Wakes a thread."""
+    """Wakes a thread; `blocks` says that the thread has a running event loop, which waits with it."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_event", "blocks", "thread")
+
+    loop = None
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.thread = threading.get_ident()
+        self.blocks = _on_running_loop()
 
     def wake(self) -> bool:
         """Makes the thread look again."""
@@ -164,11 +168,11 @@ class ThreadWaker:
 class AsyncioWaker:
     """Wakes a task of an asyncio loop."""
 
-    __slots__ = ("_future", "_loop", "_thread", "_timer", "_woken")
+    __slots__ = ("_future", "_timer", "_woken", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._thread = threading.get_ident()
+        self.loop = loop
+        self.thread = threading.get_ident()
         self._future: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
@@ -183,7 +187,7 @@ class AsyncioWaker:
 
     def wait(self, until: float | None) -> Awaitable[None]:
         """What to await: done when woken, or at `until`. (A future, not a coroutine: a hundred thousand may wait.)"""
-        future = self._future = self._loop.create_future()
+        future = self._future = self.loop.create_future()
         if self._woken:
             self._finish()
         elif until is not None:
@@ -197,11 +201,11 @@ class AsyncioWaker:
             self._timer = None
 
     def _call(self, function: Callable[..., None], *args: Any) -> bool:
-        if threading.get_ident() == self._thread and not self._loop.is_closed():
+        if threading.get_ident() == self.thread and not self.loop.is_closed():
             function(*args)
             return True
         try:
-            self._loop.call_soon_threadsafe(function, *args)
+            self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             return False
         return True
@@ -218,23 +222,24 @@ class AsyncioWaker:
             self._woken = True
             return
         self.close()
-        self._timer = self._loop.call_later(max(0.0, until - time.monotonic()), self._finish)
+        self._timer = self.loop.call_later(max(0.0, until - time.monotonic()), self._finish)
 
 
 class TrioWaker:
     """Wakes a trio task."""
 
-    __slots__ = ("_event", "_token", "_trio")
+    __slots__ = ("_event", "_trio", "loop", "thread")
 
     def __init__(self, trio: Any) -> None:
         self._trio = trio
-        self._token = trio.lowlevel.current_trio_token()
+        self.loop = trio.lowlevel.current_trio_token()
+        self.thread = threading.get_ident()
         self._event = trio.Event()
 
     def wake(self) -> bool:
         """Makes the task look again."""
         try:
-            self._token.run_sync_soon(self._finish)
+            self.loop.run_sync_soon(self._finish)
         except self._trio.RunFinishedError:
             return False
         return True
@@ -255,6 +260,15 @@ class TrioWaker:
 
     def _finish(self) -> None:
         self._event.set()
+
+
+def _on_running_loop() -> bool:
+    """Whether an event loop runs on this thread, of asyncio or trio."""
+    if asyncio._get_running_loop() is not None:
+        return True
+    # Another thread may be importing it right now.
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    return lowlevel is not None and bool(lowlevel.in_trio_run())
 
 
 def async_waker() -> AsyncioWaker | TrioWaker:

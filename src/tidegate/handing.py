@@ -89,6 +89,8 @@ class Hand:
         # Threads of one piece of work may ask at once.
         with self._lock:
             permit, self._permit = self._permit, None
+        if permit is not None:
+            permit.thread = threading.get_ident()
         return permit
 
     def recall(self) -> None:

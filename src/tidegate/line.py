@@ -2,26 +2,32 @@
 
 Theory of operation. A waiter is anything with a `wake()`, so threads, several asyncio loops and trio stand in one
 line. Waiters of equal priority form a lane, first come first served; a call that was refused returns to its old place.
-Deadlines that do not come in the order of arrival are kept in a heap besides. Joining, leaving from any place and
-finding the head cost the same however many wait.
+Deadlines that do not come in the order of arrival are kept in a heap besides. The calls of one executor (an event loop
+or a thread) form a group, and the line is a heap of groups by their first calls: one that does not run is passed over
+as a whole, and keeps its places. Joining, leaving from any place and finding the head cost the same however many wait.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, merge
 from typing import Any, Protocol
 
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost
+from tidegate.executors import Executor
 
 NEVER = float("inf")
 
 
 class Waker(Protocol):
-    """How a waiting call is told to look again, from any thread."""
+    """How a waiting call is told to look again, from any thread.
+
+    It may say where the call runs: `loop` is its event loop, None for a thread, whose identifier is `thread`; `blocks`
+    says that this thread has a running event loop, which the call blocks.
+    """
 
     def wake(self) -> bool:
         """Makes it look at once; returns False where it can never run again (its loop is closed)."""
@@ -42,7 +48,7 @@ class Waiter:
     """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority.
 
     A call may wait for long: `price` is asked when it comes to the head, by what has been learned until then. `slots`
-    is whose line it stands in.
+    is whose line it stands in, `executor` is what runs it.
     """
 
     __slots__ = (
@@ -50,6 +56,7 @@ class Waiter:
         "behind",
         "cost",
         "deadline",
+        "executor",
         "joined_at",
         "make_waker",
         "permit",
@@ -68,6 +75,7 @@ class Waiter:
         self.cost = UNPRICED
         self.make_waker = make_waker
         self.waker: Waker | None = None
+        self.executor: Executor | None = None
         self.priority = priority
         self.standing = False
         self.timed: list[Any] | None = None
@@ -154,20 +162,54 @@ class Lane:
             behind.before = before
 
 
-class Line:
-    """The calls that wait for one key, first come first served within a priority; `count` says how many."""
+class Group:
+    """The calls of one executor that wait for one key, first come first served within a priority.
 
-    __slots__ = ("_deadlines", "_lanes", "_places", "_timed", "count")
+    `first` is the next of them to go. `holder` waits with a timeout for all of them, until its `until`; `watch_at` is
+    when it looks for the sake of other groups, infinity where it does not. `entry` is the group's place in the line's
+    order, None while it is passed over.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_deadlines",
+        "_lanes",
+        "_timed",
+        "count",
+        "entry",
+        "executor",
+        "first",
+        "holder",
+        "line",
+        "watch_at",
+    )
+
+    def __init__(self, line: Line, executor: Executor | None) -> None:
+        self.line = line
+        self.executor = executor
+        self.first: Waiter | None = None
+        self.holder: Waiter | None = None
+        self.entry: list[Any] | None = None
+        self.watch_at = NEVER
+        self.count = 0
         self._lanes: dict[int, Lane] = {}
         self._deadlines: list[list[Any]] = []
         self._timed = 0
-        self._places = 0
-        self.count = 0
+
+    @property
+    def stalled(self) -> bool:
+        """Whether its executor is known not to run."""
+        return self.executor is not None and self.executor.stalled
+
+    def enlist(self) -> None:
+        """Puts it into the order of its line, unless its executor is stalled."""
+        self.line.enlist(self)
+
+    def pass_over(self) -> None:
+        """Takes it out of the order of its line; its calls keep their places."""
+        self.line.pass_over(self)
 
     def join(self, waiter: Waiter) -> None:
-        """Stands at the tail; a call that has stood before returns to its old place, at the head."""
+        """Stands at the tail, or at its old place; the line has given its place."""
         lane = self._lanes.get(waiter.priority)
         if lane is None:
             lane = self._lanes[waiter.priority] = Lane()
@@ -175,7 +217,7 @@ class Line:
         if waiter.place:
             lane.come_back(waiter)
         else:
-            waiter.place = self.next_place()
+            waiter.place = self.line.next_place()
             lane.append(waiter)
             if waiter.deadline >= lane.latest:
                 # In order of arrival, as nearly all are: the lane's first fresh one stands for it.
@@ -188,16 +230,12 @@ class Line:
             waiter.timed = [waiter.deadline, self._timed, waiter]
             heappush(self._deadlines, waiter.timed)
             self._compact()
+        first = self.first
+        if first is None or (-waiter.priority, waiter.place) < (-first.priority, first.place):
+            self.first = waiter
 
-    def next_place(self) -> int:
-        """The place of a call that comes now, also of one that passes without standing: it may have to return to it."""
-        self._places += 1
-        return self._places
-
-    def leave(self, waiter: Waiter) -> bool:
-        """Steps out from any place; returns False for one who does not stand here."""
-        if not waiter.standing:
-            return False
+    def leave(self, waiter: Waiter) -> None:
+        """Steps out from any place."""
         lane = self._lanes[waiter.priority]
         lane.remove(waiter)
         waiter.standing = False
@@ -208,14 +246,11 @@ class Line:
             waiter.timed = None
         if not lane.count:
             del self._lanes[waiter.priority]
+        if self.first is waiter:
+            self.first = self._lanes[max(self._lanes)].first() if self._lanes else None
+        if self.holder is waiter:
+            self.holder = None
         self._compact()
-        return True
-
-    def head(self) -> Waiter | None:
-        """Who is next: the highest priority, then the earliest place."""
-        if not self._lanes:
-            return None
-        return self._lanes[max(self._lanes)].first()
 
     def standing(self) -> Iterator[Waiter]:
         """Those who wait, in the order in which they will go."""
@@ -230,6 +265,9 @@ class Line:
     def earliest(self) -> Waiter | None:
         """Whose deadline comes first."""
         deadlines = self._deadlines
+        if not deadlines and len(self._lanes) == 1:
+            for lane in self._lanes.values():
+                return lane.fresh
         while deadlines and deadlines[0][2] is None:
             heappop(deadlines)
         soonest: Waiter | None = deadlines[0][2] if deadlines else None
@@ -239,23 +277,133 @@ class Line:
                 soonest = first
         return soonest
 
-    def clear(self) -> None:
-        """Forgets everybody: after a fork they wait in the parent."""
-        for lane in self._lanes.values():
-            while lane.count:
-                gone = lane.first()
-                lane.remove(gone)
-                gone.standing = False
-                gone.timed = None
-        self._lanes = {}
-        self._deadlines = []
-        self.count = 0
-
     def _compact(self) -> None:
         if len(self._deadlines) <= 2 * self.count + 64:
             return
         self._deadlines = [entry for entry in self._deadlines if entry[2] is not None]
         heapify(self._deadlines)
+
+
+class Line:
+    """The calls that wait for one key; `count` says how many.
+
+    `groups` are those of each executor. `passed` are groups that were passed over and have not been told yet; `running`
+    counts those that are not passed over.
+    """
+
+    __slots__ = ("_filed", "_order", "_places", "count", "groups", "passed", "running")
+
+    def __init__(self) -> None:
+        self.groups: dict[Executor | None, Group] = {}
+        self.passed: list[Group] = []
+        self.running = 0
+        self._order: list[list[Any]] = []
+        self._filed = 0
+        self._places = 0
+        self.count = 0
+
+    def join(self, waiter: Waiter) -> Group:
+        """Stands at the tail; a call that has stood before returns to its old place, at the head."""
+        executor = waiter.executor
+        group = self.groups.get(executor)
+        if group is None:
+            group = self.groups[executor] = Group(self, executor)
+            if executor is not None:
+                executor.groups.add(group)
+        group.join(waiter)
+        self.count += 1
+        if group.first is waiter:
+            self.enlist(group)
+        return group
+
+    def next_place(self) -> int:
+        """The place of a call that comes now, also of one that passes without standing: it may have to return to it."""
+        self._places += 1
+        return self._places
+
+    def leave(self, waiter: Waiter) -> bool:
+        """Steps out from any place; returns False for one who does not stand here."""
+        if not waiter.standing:
+            return False
+        group = self.groups[waiter.executor]
+        was_first = group.first is waiter
+        group.leave(waiter)
+        self.count -= 1
+        if not group.count:
+            self._delist(group)
+            self._forget(group)
+        elif was_first and group.entry is not None:
+            self.enlist(group)
+        return True
+
+    def head(self) -> Waiter | None:
+        """Who is next, of those who run: the highest priority, then the earliest place."""
+        group = self.head_group()
+        return group.first if group is not None else None
+
+    def head_group(self) -> Group | None:
+        """The group of the head."""
+        order = self._order
+        while order:
+            group: Group | None = order[0][3]
+            if group is not None:
+                return group
+            heappop(order)
+        return None
+
+    def enlist(self, group: Group) -> None:
+        """Puts a group into the order by its first call, unless its executor is stalled."""
+        first, entry = group.first, group.entry
+        if group.stalled or first is None:
+            return
+        if entry is not None and len(self._order) == 1:
+            entry[0], entry[1] = -first.priority, first.place
+            return
+        self._delist(group)
+        self._filed += 1
+        group.entry = [-first.priority, first.place, self._filed, group]
+        heappush(self._order, group.entry)
+        self.running += 1
+        if len(self._order) > 2 * self.running + 64:
+            self._order = [entry for entry in self._order if entry[3] is not None]
+            heapify(self._order)
+
+    def pass_over(self, group: Group) -> None:
+        """Takes a group out of the order, and remembers that it is to be told."""
+        if group.entry is not None:
+            self._delist(group)
+            self.passed.append(group)
+
+    def standing(self) -> Iterator[Waiter]:
+        """Those who wait, in the order in which they will go if all of them run."""
+        return merge(*(group.standing() for group in self.groups.values()), key=_order)
+
+    def clear(self) -> None:
+        """Forgets everybody: after a fork they wait in the parent."""
+        for group in list(self.groups.values()):
+            for gone in list(group.standing()):
+                group.leave(gone)
+            self._forget(group)
+        self._order = []
+        self.passed = []
+        self.running = 0
+        self.count = 0
+
+    def _delist(self, group: Group) -> None:
+        if group.entry is not None:
+            group.entry[3] = None
+            group.entry = None
+            self.running -= 1
+
+    def _forget(self, group: Group) -> None:
+        executor = group.executor
+        del self.groups[executor]
+        if executor is not None:
+            executor.groups.remove(group)
+
+
+def _order(waiter: Waiter) -> tuple[int, int]:
+    return -waiter.priority, waiter.place
 
 
 def _place(waiter: Waiter) -> int:

@@ -18,6 +18,7 @@ from tidegate.core.admission import Admission
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
+from tidegate.executors import Executors
 from tidegate.learned import Seeds
 from tidegate.line import Price, Waiter
 from tidegate.listening import Listeners
@@ -26,6 +27,7 @@ from tidegate.slots import Slots
 
 ABANDONED = Outcome(Kind.ABANDONED)
 logger = logging.getLogger("tidegate")
+_warned = False
 
 
 class Queues:
@@ -42,6 +44,7 @@ class Queues:
         self.draw = draw
         self._lock = threading.Lock()
         self._slots: OrderedDict[Key, Slots] = OrderedDict()
+        self._executors = Executors()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
         forking.follow(self)
@@ -61,6 +64,8 @@ class Queues:
         with self._lock:
             now = self.clock()
             permit = self._slots_of(key, window, now).enter(price, now)
+            if permit is not None:
+                permit.thread = threading.get_ident()
         if self._dropped:
             self._drain()
         return permit
@@ -74,8 +79,12 @@ class Queues:
             waiter.belong(slots)
             woken = slots.stand(waiter, now, out)
             permit = slots.take(waiter)
+            if permit is not None:
+                permit.thread = threading.get_ident()
         if woken or out or self._dropped:
             self._act(woken, out)
+        if permit is None:
+            _warn_of_blocking(waiter)
         return permit
 
     def seat(self, waiter: Waiter, key: Key, window: float) -> None:
@@ -94,8 +103,11 @@ class Queues:
             permit = None
             if slots is not None:
                 now = self.clock()
-                if waiter.permit is None:
-                    woken = [each for each in slots.pump(now, out) if each is not waiter]
+                executor = waiter.executor
+                if waiter.permit is None or (executor is not None and executor.stalled):
+                    woken = [each for each in slots.look(waiter, now, out) if each is not waiter]
+                elif executor is not None:
+                    executor.seen(now)
                 permit = slots.take(waiter)
                 if permit is not None:
                     # It goes out now; the permit was given when somebody else settled.
@@ -119,6 +131,8 @@ class Queues:
                 woken = [waiter for waiter in woken if waiter is not rejoin]
         if woken or out or self._dropped:
             self._act(woken, out)
+        if rejoin is not None and rejoin.permit is None:
+            _warn_of_blocking(rejoin)
 
     def leave(self, waiter: Waiter) -> None:
         """Gives up a place in the line, or a permit that was given and never used."""
@@ -209,9 +223,9 @@ class Queues:
         self._dropped.clear()
         self._listeners.untold.clear()
         for slots in self._slots.values():
-            slots.line.clear()
-            slots.asking.clear()
+            slots.forget()
             slots.admission.forked()
+        self._executors.clear()
 
     def _out(self) -> list[events.Event] | None:
         return [] if self._listeners.all else None
@@ -220,7 +234,7 @@ class Queues:
         slots = self._slots.get(key)
         if slots is None:
             self._evict(now)
-            slots = self._slots[key] = Slots(self._seeded(key, window, now))
+            slots = self._slots[key] = Slots(self._seeded(key, window, now), self._executors)
             if opening.told is not None:
                 opening.told(slots)
         else:
@@ -262,7 +276,7 @@ class Queues:
             if permit is not None:
                 if not permit.settled and permit.generation == slots.admission.generation:
                     slots.admission.withdraw(permit, now, out)
-                return slots.pump(now, out)
+                return slots.look(waiter, now, out)
             return slots.leave(waiter, now, out)
 
     def _settle(
@@ -275,15 +289,14 @@ class Queues:
         elif not permit.settled:
             draw = 0.0 if outcome.kind is OK else self.draw()
             admission.settle(permit, outcome, now, draw, out)
-        if rejoin is not None and rejoin.slots is not None:
-            rejoin.slots.rejoin(rejoin, now)
-        return self._pump(admission, now, out)
+        woken = rejoin.slots.rejoin(rejoin, now, out) if rejoin is not None and rejoin.slots is not None else []
+        return [*woken, *self._pump(admission, now, out)]
 
     def _pump(self, admission: Admission, now: float, out: list[events.Event] | None) -> list[Waiter]:
         slots = self._slots.get(admission.key)
         if slots is None or slots.admission is not admission or not (slots.line.count or slots.asking):
             return []
-        return slots.pump(now, out)
+        return slots.pump(now, out, threading.get_ident())
 
     def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         """Wakes, gives back what was dropped meanwhile, and tells, with the lock free."""
@@ -310,6 +323,22 @@ class Queues:
                 woken = self._settle(permit, outcome, out)
             self._wake_all(woken, out)
             self._listeners.untold.extend(out or ())
+
+
+def _warn_of_blocking(waiter: Waiter) -> None:
+    """Says once a process that a call which has to wait keeps an event loop from running."""
+    global _warned
+    executor = waiter.executor
+    if executor is None or not executor.blocks or _warned:
+        return
+    _warned = True
+    logger.warning(
+        "event loop of thread %s blocked: a synchronous call waits on it for %s of %s; it goes before the loop's own"
+        " calls, which stand still until it returns; use the asynchronous client, or asyncio.to_thread",
+        threading.current_thread().name,
+        waiter.slots.gate or "its turn",
+        waiter.slots.admission.key,
+    )
 
 
 def _wake(waiter: Waiter) -> bool:

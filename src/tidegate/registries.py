@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
@@ -155,6 +156,7 @@ class RateLimitRegistry(Queues):
         with self._lock:
             now = self.clock()
             slots = self._slots_of(key, DEFAULT_WINDOW, now)
+            woken = slots.pump(now, out, others=1) if slots.line.count or slots.admission.untaken else []
             ready, gate = slots.admission.ready_at(cost, now)
             stated = gate.startswith("quota") or ready <= slots.admission.unavailability.stated_until
             head = slots.line.head()
@@ -165,9 +167,13 @@ class RateLimitRegistry(Queues):
                 answer = NotReady(ready, gate, stated and ready < INFINITY)
             else:
                 answer = slots.admission.admit(cost, now, 0.0, out)
+                answer.thread = threading.get_ident()
+            if isinstance(answer, NotReady):
+                # What others were given and do not take comes back.
+                answer.ready_at = min(answer.ready_at, max(slots.taken_back_at(), now))
             if wake is not None and not answer:
                 slots.asking.setdefault(wake, Asker(wake))
-        self._act([], out)
+        self._act(woken, out)
         return answer
 
     def unavailable(self, key: Key) -> Unavailable:

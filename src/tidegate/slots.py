@@ -1,14 +1,18 @@
 """The slots of one key: who holds one, who waits, and whom a change wakes.
 
-Theory of operation. Whoever is at the head of the line holds the clock: it alone waits with a timeout, until its call
-could be admitted or the first deadline in the line has come; everybody else waits to be woken. Every change (`settle`,
-`stand`, `leave`, a tick of the clock) ends in `pump`, which admits from the head as many as may go and returns whom to
-wake; the caller wakes them after it has let go of the registry's lock.
+Theory of operation. Whoever is at the head of the line holds the clock: it waits with a timeout, until its call could
+be admitted or the first deadline of its executor's calls has come; everybody else waits to be woken. Every change
+(`settle`, `stand`, `leave`, a tick of the clock) ends in `pump`, which admits from the head as many as may go and
+returns whom to wake; the caller wakes them after it has let go of the registry's lock.
+
+Nothing depends on the head's event loop or thread alone. Where several executors wait, a few others *watch*: they look
+`PATIENCE` seconds after the head had to look, or a permit had to be taken. What was not taken is taken back, and the
+executor that did not run is passed over until it does. Each executor keeps the clock for its own calls' deadlines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 from tidegate.core.admission import Admission
@@ -17,10 +21,15 @@ from tidegate.core.gates import Out
 from tidegate.core.permit import Permit
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost
-from tidegate.line import NEVER, UNPRICED, Line, Price, Waiter
+from tidegate.executors import PATIENCE, Executor, Executors
+from tidegate.line import NEVER, UNPRICED, Group, Line, Price, Waiter
 
 SAMPLE = 256
 """Calls in the line whose cost is looked at, at the most: a mean of so many is right within a few per cent."""
+
+WATCHERS = 8
+"""Executors besides the head's that keep a timer, at the most. More find a way past more that stand still at once; in a
+line that moves each of them looks about once in `PATIENCE` seconds times its number."""
 
 
 class Asker(Waiter):
@@ -46,14 +55,17 @@ class Asker(Waiter):
 class Slots:
     """One key's admission and its line."""
 
-    __slots__ = ("_holder", "admission", "asking", "gate", "line")
+    __slots__ = ("_given", "_watchers", "admission", "asking", "executors", "gate", "line")
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, executors: Executors | None = None) -> None:
         self.admission = admission
+        self.executors = executors if executors is not None else Executors()
         self.line = Line()
         self.gate = ""
         self.asking: dict[Callable[[], object], Asker] = {}
-        self._holder: Waiter | None = None
+        # Calls that were given a permit and have not taken it yet, with the instants at which it was given.
+        self._given: dict[Waiter, float] = {}
+        self._watchers: list[Group] = []
 
     @property
     def idle(self) -> bool:
@@ -100,62 +112,197 @@ class Slots:
             if ready <= now:
                 waiter.place = waiter.place or self.line.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
-                self._given(now)
+                self._gave(waiter, now)
                 return []
-        waiter.alarm()
-        self.line.join(waiter)
-        return [woken for woken in self.pump(now, out) if woken is not waiter]
+        group = self._join(waiter, now, out)
+        woken = self.pump(now, out)
+        if group.holder is None or group.holder.until is None or waiter.deadline < group.holder.until:
+            self._keep_clock(group, woken)
+        return [each for each in woken if each is not waiter]
 
     def take(self, waiter: Waiter) -> Permit | None:
         """The permit that was given to a call while it stood, where there is one."""
         permit, waiter.permit = waiter.permit, None
-        if permit is not None and self.admission.untaken:
-            self.admission.untaken -= 1
+        if permit is not None:
+            self._given.pop(waiter, None)
+            if self.admission.untaken:
+                self.admission.untaken -= 1
         return permit
 
-    def rejoin(self, waiter: Waiter, now: float) -> None:
-        """Puts a refused call back to its old place; the caller pumps."""
+    def rejoin(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
+        """Puts a refused call back to its old place; the caller pumps, and wakes who is returned."""
         waiter.joined_at = now
-        waiter.alarm()
-        self.line.join(waiter)
+        woken: list[Waiter] = []
+        self._keep_clock(self._join(waiter, now, out), woken)
+        return woken
+
+    def look(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
+        """A call that waits has come to look, so its executor runs; returns whom to wake."""
+        self._seen(waiter, now)
+        woken = self.pump(now, out)
+        group = self.line.groups.get(waiter.executor)
+        if group is not None:
+            self._expire(group, now, woken)
+            self._keep_clock(group, woken)
+        return woken
 
     def leave(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Takes a call out of the line; returns whom to wake."""
+        executor = waiter.executor
+        revived = executor is not None and executor.stalled
+        group = self.line.groups.get(executor) if waiter.standing else None
+        held = group is not None and group.holder is waiter
         if not self.line.leave(waiter):
             return []
-        if self._holder is not waiter:
+        if executor is not None:
+            executor.seen(now)
+        if not held and not revived:
             return []
-        self._holder = None
-        return self.pump(now, out)
+        woken = self.pump(now, out)
+        if group is not None:
+            self._keep_clock(group, woken)
+        return woken
 
-    def pump(self, now: float, out: Out) -> list[Waiter]:
-        """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head."""
+    def forget(self) -> None:
+        """Forgets who waits and who was given a permit: after a fork they are the parent's."""
+        self.line.clear()
+        self.asking.clear()
+        self._given.clear()
+        self._watchers.clear()
+
+    def take_back(self, now: float, out: Out, here: int = 0, others: int = 0) -> None:
+        """Takes back the permits of executors that do not run, where somebody else waits who does.
+
+        `here` is a thread that is known to run; `others` wait elsewhere than in the line.
+        """
+        while self._given:
+            waiter, given_at = next(iter(self._given.items()))
+            executor = waiter.executor
+            if executor is None or not executor.late(given_at, now, here) or not self._others(executor, others):
+                return
+            self._stall(executor, now, out)
+
+    def taken_back_at(self) -> float:
+        """When the first permit that nobody has taken will be taken back; infinity where there is none."""
+        if not self._given:
+            return NEVER
+        waiter, given_at = next(iter(self._given.items()))
+        executor = waiter.executor
+        return (given_at if executor is None else max(given_at, executor.seen_at)) + PATIENCE
+
+    def pump(self, now: float, out: Out, here: int = 0, others: int = 0) -> list[Waiter]:
+        """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head.
+
+        `here` is a thread that is known to run, `others` wait elsewhere than in the line.
+        """
         woken: list[Waiter] = []
-        while (head := self.line.head()) is not None:
-            self._price(head)
-            ready, gate = self.admission.ready_at(head.cost, now)
-            self.gate = gate
-            if ready > now:
-                self._expire(now, woken)
-                if self.line.head() is head:
-                    self._hold_clock(head, ready, woken)
-                    break
+        line, admission, until = self.line, self.admission, NEVER
+        left: list[Group] = []
+        if self._given:
+            self.take_back(now, out, here, others)
+        while (group := line.head_group()) is not None:
+            head, executor = group.first, group.executor
+            assert head is not None, "an empty group is taken out of the line"
+            if line.running + others > 1 and executor is not None and _missed(group, now, here):
+                self._stall(executor, now, out)
                 continue
+            if head.priced_by != admission.estimate.version:
+                self._price(head)
+            blocks = executor.blocks if executor is not None else 0
+            ready, self.gate = admission.ready_at(head.cost, now, blocks)
+            if ready > now:
+                earliest = group.earliest()
+                deadline = earliest.deadline if earliest is not None else NEVER
+                if deadline <= now:
+                    self._expire(group, now, woken)
+                    left.append(group)
+                    continue
+                until = ready
+                if group.holder is not head or head.until != min(ready, deadline):
+                    self._hold_clock(group, ready, woken)
+                break
             # In this order: whoever leaves without the lock looks at `standing` first, then at `permit`.
-            head.permit = self.admission.admit(head.cost, now, now - head.joined_at, out)
-            self._given(now)
-            self.line.leave(head)
+            permit = head.permit = admission.admit(head.cost, now, now - head.joined_at, out, blocks)
+            if executor is not None:
+                permit.thread = executor.thread
+            self._gave(head, now)
+            line.leave(head)
             head.until = None
-            self._holder = None if self._holder is head else self._holder
+            if group.holder is None and group.count:
+                left.append(group)
             woken.append(head)
-        if self.asking and not self.line.count and self.admission.ready_at(UNPRICED, now)[0] < NEVER:
+        for each in left:
+            self._keep_clock(each, woken)
+        if line.running > 1 or (
+            self._given and group is not None and self._first_given().executor is not group.executor
+        ):
+            self._watch(group, until, now, here, out, woken)
+        if line.passed:
+            self._tell_passed(woken)
+        if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < NEVER:
             woken += self.asking.values()
             self.asking.clear()
         return woken
 
-    def _given(self, now: float) -> None:
+    def _join(self, waiter: Waiter, now: float, out: Out) -> Group:
+        """Puts a call into the line, and passes over the event loops that it blocks."""
+        if waiter.executor is None:
+            waiter.executor = self.executors.get(waiter.alarm())
+        executor = waiter.executor
+        executor.seen(now)
+        if executor.blocks:
+            for blocked in self.executors.stall_thread(executor.blocks):
+                self._stall(blocked, now, out)
+            self.admission.release_probe(executor.blocks, now)
+        return self.line.join(waiter)
+
+    def _seen(self, waiter: Waiter, now: float) -> None:
+        """A call that stands shows that its executor runs: what that had promised to look at is kept."""
+        executor = waiter.executor
+        if executor is None:
+            return
+        executor.seen(now)
+        group = self.line.groups.get(executor)
+        if group is not None and group.holder is waiter:
+            # Its timer is used up, or is about to be set anew.
+            group.watch_at = NEVER
+            waiter.until = None
+
+    def _others(self, executor: Executor, others: int) -> bool:
+        """Whether somebody waits who runs, besides the calls of `executor`."""
+        group = self.line.groups.get(executor)
+        return self.line.running + others > (group is not None and group.entry is not None)
+
+    def _stall(self, executor: Executor, now: float, out: Out) -> None:
+        """Passes an executor over until it shows life, and takes back the permits that it has not taken."""
+        executor.stall()
+        for waiter in [waiter for waiter in self._given if waiter.executor is executor]:
+            permit = self.take(waiter)
+            if permit is not None and not permit.settled and permit.generation == self.admission.generation:
+                self.admission.withdraw(permit, now, out)
+            # It was woken for that permit: it looks as soon as it runs, and stands at its old place until then.
+            waiter.until = None
+            self.line.join(waiter)
+
+    def _tell_passed(self, woken: list[Waiter]) -> None:
+        """Wakes one call of each group that is passed over: it looks as soon as its executor runs."""
+        for group in self.line.passed:
+            if group.first is not None and group.stalled:
+                if group.holder is not None:
+                    group.holder.until = None
+                group.holder, group.watch_at = None, NEVER
+                group.first.until = None
+                woken.append(group.first)
+        self.line.passed.clear()
+
+    def _first_given(self) -> Waiter:
+        """Who was given a permit first, of those who have not taken theirs; there is one."""
+        return next(iter(self._given))
+
+    def _gave(self, waiter: Waiter, now: float) -> None:
         self.admission.untaken += 1
         self.admission.given_at = now
+        self._given[waiter] = now
 
     def _price(self, waiter: Waiter) -> None:
         estimate = self.admission.estimate
@@ -163,26 +310,84 @@ class Slots:
             waiter.priced_by = estimate.version
             waiter.cost = _priced(waiter.price, estimate, waiter.cost)
 
-    def _expire(self, now: float, woken: list[Waiter]) -> None:
-        # An expired waiter steps out here, so that one whose loop never runs again cannot hold up the line.
-        while (first := self.line.earliest()) is not None and first.deadline <= now:
+    def _expire(self, group: Group, now: float, woken: list[Waiter]) -> None:
+        """Takes out the calls of a group whose deadline has come."""
+        while (first := group.earliest()) is not None and first.deadline <= now:
             self.line.leave(first)
-            self._holder = None if self._holder is first else self._holder
             first.until = first.deadline
             woken.append(first)
 
-    def _hold_clock(self, head: Waiter, ready: float, woken: list[Waiter]) -> None:
-        """Makes `head` the one that waits with a timeout, and wakes it if it must wait less than it does."""
-        earliest = self.line.earliest()
-        until = min(ready, earliest.deadline if earliest is not None else NEVER)
-        if self._holder is not head:
-            if self._holder is not None:
-                self._holder.until = None
-            self._holder = head
-        sooner = head.until is None or until < head.until - 1e-6
-        head.until = until if until < NEVER else None
+    def _hold_clock(self, group: Group, ready: float, woken: list[Waiter]) -> None:
+        """Makes the first of a group the one that waits with a timeout, and wakes it if that is less than it waits."""
+        holder, earliest = group.first, group.earliest()
+        if holder is None or earliest is None:
+            return
+        until = min(ready, group.watch_at, earliest.deadline)
+        if group.holder is not holder:
+            if group.holder is not None:
+                group.holder.until = None
+            group.holder = holder
+        sooner = holder.until is None or until < holder.until - 1e-6
+        holder.until = until if until < NEVER else None
         if sooner and until < NEVER:
-            woken.append(head)
+            woken.append(holder)
+
+    def _keep_clock(self, group: Group, woken: list[Waiter]) -> None:
+        """Sees to it that a group's first deadline is met, wherever the group stands in the line."""
+        earliest, holder = group.earliest(), group.holder
+        if earliest is None or group.stalled:
+            return
+        if holder is None or (holder.until is None and earliest.deadline < NEVER):
+            self._hold_clock(group, NEVER, woken)
+        elif holder.until is not None and earliest.deadline < holder.until - 1e-6:
+            self._hold_clock(group, holder.until, woken)
+
+    def _watch(self, own: Group | None, ready: float, now: float, here: int, out: Out, woken: list[Waiter]) -> None:
+        """Makes a few executors look in case that the head's (`own`), or one that was given a permit, does not run.
+
+        Each looks `PATIENCE` later than the one before it, so each that stands still too costs that much. The head's
+        own timer is set for this only where few others watch, since the head changes with each admission.
+        """
+        line, watchers = self.line, self._watchers
+        for group in watchers:
+            executor = group.executor
+            if executor is not None and group.entry is not None and line.running > 1 and _missed(group, now, here):
+                self._stall(executor, now, out)
+        watchers[:] = [group for group in watchers if group.entry is not None and group is not own]
+        due = min(ready + PATIENCE, self.taken_back_at())
+        if due == NEVER:
+            return
+        if due <= now:
+            due = now + PATIENCE
+        if len(watchers) < WATCHERS:
+            watchers += [group for group in self._candidates(own) if group not in watchers][: WATCHERS - len(watchers)]
+        suspect = self._first_given().executor if self._given else None
+        chain = [group for group in watchers if group.executor is not suspect]
+        if own is not None and self._given and own.executor is not suspect and len(watchers) < WATCHERS:
+            chain.append(own)
+        chain += [group for group in watchers if group.executor is suspect]
+        for number, group in enumerate(chain):
+            at = due + number * PATIENCE
+            if at < group.watch_at - 1e-6:
+                group.watch_at = at
+                self._hold_clock(group, ready if group is own else NEVER, woken)
+
+    def _candidates(self, own: Group | None) -> Iterator[Group]:
+        """The groups that came last, which wait longest: whoever watches is seldom replaced."""
+        for group in islice(reversed(self.line.groups.values()), 2 * WATCHERS):
+            if group is not own and group.entry is not None:
+                yield group
+
+
+def _missed(group: Group, now: float, here: int) -> bool:
+    """Whether a group did not look at an instant at which it had to."""
+    holder, executor = group.holder, group.executor
+    return (
+        holder is not None
+        and holder.until is not None
+        and executor is not None
+        and (executor.late(holder.until, now, here))
+    )
 
 
 def _priced(price: Price, estimate: Estimate, otherwise: Cost) -> Cost:

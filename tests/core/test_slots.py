@@ -164,7 +164,7 @@ def test_one_who_returns_stands_before_anybody_is_let_in(slots: Slots, taken: Pe
     refused.place = slots.line.next_place()
     slots.stand(fresh, 0.0, None)
     slots.admission.settle(taken, OK, 0.0, 0.5, None)
-    slots.rejoin(refused, 0.0)
+    slots.rejoin(refused, 0.0, None)
     slots.pump(0.0, None)
     assert refused.permit is not None
     assert fresh.permit is None
@@ -200,7 +200,7 @@ def test_a_call_that_never_waits_makes_no_waker(slots: Slots) -> None:
 def test_a_call_that_passed_and_was_refused_has_a_waker_when_it_returns(slots: Slots) -> None:
     passing = waiter()
     slots.stand(passing, 0.0, None)
-    slots.rejoin(passing, 0.0)
+    slots.rejoin(passing, 0.0, None)
     assert isinstance(passing.waker, Bell)
 
 

@@ -43,9 +43,11 @@ def test_no_call_is_first_sent_while_a_refused_one_of_its_priority_stands(
         for sending in played.sends[seen:]:
             if sending.before:
                 continue
-            for priority, lane in played.registry._slots[KEY].line._lanes.items():
-                if priority >= made[sending.row].priority:
-                    overtaken.extend((sending.row, each.place) for each in lane.returned if each.joined_at < sending.at)
+            for group in played.registry._slots[KEY].line.groups.values():
+                for priority, lane in group._lanes.items():
+                    if priority >= made[sending.row].priority:
+                        early = [each for each in lane.returned if each.joined_at < sending.at]
+                        overtaken.extend((sending.row, each.place) for each in early)
         seen = len(played.sends)
 
     played.watch = watch

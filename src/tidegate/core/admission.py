@@ -23,8 +23,8 @@ class Admission(Gates):
 
     __slots__ = ()
 
-    def admit(self, cost: Cost, now: float, waited: float, out: Out) -> Permit:
-        """Takes a slot and charges the quotas; the caller has asked `ready_at` at the same `now`."""
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0) -> Permit:
+        """Takes a slot and charges the quotas; the caller has asked `ready_at` the same before."""
         if not self.flying:
             self._began = now
             self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
@@ -34,8 +34,9 @@ class Admission(Gates):
         if self.pause.alone:
             self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
-        if len(self.flying) >= self.limit.slots:
-            self.limit.filled(len(self.flying), now)
+        under_way = len(self.flying) - (self.held_by(blocked) if blocked else 0)
+        if under_way >= self.limit.slots:
+            self.limit.filled(under_way, now)
         if self.pacer.active:
             self.pacer.sent(now)
         self.used_at = now
@@ -69,6 +70,15 @@ class Admission(Gates):
         self.quotas.refund(permit.charges)
         self.pause.withdrawn(permit.sent_at)
         self.breaker.abandoned(permit.probe, now)
+
+    def release_probe(self, thread: int, now: float) -> None:
+        """The breaker's probe is under way on a thread that is blocked: another attempt may be the probe."""
+        if self.breaker.state is not State.HALF_OPEN:
+            return
+        for permit in self.flying.values():
+            if permit.probe and permit.thread == thread:
+                permit.probe = False
+                self.breaker.abandoned(True, now)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""

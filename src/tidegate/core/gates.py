@@ -123,10 +123,18 @@ class Gates:
         """Attempts under way."""
         return len(self.flying)
 
-    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
-        """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends)."""
+    def held_by(self, thread: int) -> int:
+        """Attempts under way that a thread runs."""
+        return sum(permit.thread == thread for permit in self.flying.values())
+
+    def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
+        """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends).
+
+        The call may block the thread `blocked` whose event loop then cannot end its attempts: they do not count.
+        """
         ready, gate = now, ""
-        if len(self.flying) >= self.limit.slots:
+        under_way = len(self.flying) - (self.held_by(blocked) if blocked else 0)
+        if under_way >= self.limit.slots:
             opens = self.limit.opens_at(now)
             if self.untaken:
                 opens = max(opens, self.given_at + BUSY)
@@ -147,7 +155,7 @@ class Gates:
             ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
-            if self.quotas.unproven and not self.flying:
+            if self.quotas.unproven and not under_way:
                 # What an earlier run knew holds nobody back for long: one goes and asks.
                 quota, name = self.quotas.probed_at(cost, now)
                 if quota <= ready:

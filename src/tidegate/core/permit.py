@@ -16,7 +16,7 @@ class Permit:
     """Proof of admission for one attempt; settled exactly once, by whoever holds it.
 
     `informs` says whether a success's headers are to be read: all, unless ample quota is known to be left; then now and
-    then. A refusal's are read always.
+    then. A refusal's are read always. `thread` is the identifier of the thread that runs the attempt, 0 if not known.
     """
 
     __slots__ = (
@@ -35,6 +35,7 @@ class Permit:
         "probe",
         "sent_at",
         "settled",
+        "thread",
     )
 
     def __init__(self, admission: Admission, cost: Cost, order: int, sent_at: float, probe: bool) -> None:
@@ -48,6 +49,7 @@ class Permit:
         self.sent_at = sent_at
         self.probe = probe
         self.place = 0
+        self.thread = 0
         self.settled = False
         self.answered = False
         self.learned = False

@@ -1,0 +1,322 @@
+"""Event loops and threads that do not run, in virtual time: they are passed over, and keep their places."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.values import KEY, OK, OUTAGE, Standing, refusal
+from tidegate.core.breaker import State
+from tidegate.core.permit import Permit
+from tidegate.core.vocabulary import Cost
+from tidegate.executors import PATIENCE
+from tidegate.line import Waiter
+from tidegate.registries import NotReady, RateLimitRegistry
+from tidegate.settings import Settings
+from tidegate.testing import VirtualClock
+
+
+class Loop:
+    """An event loop, or a thread; `blocks` is the thread's own where it blocks its loop."""
+
+    def __init__(self, thread: int, *, blocks: bool = False, own: bool = True) -> None:
+        self.loop: object = self if own else None
+        self.thread = thread
+        self.blocks = blocks
+        self.rung = 0
+        self.armed = 0
+
+    def wake(self) -> bool:
+        self.rung += 1
+        return True
+
+    def arm(self, until: float) -> bool:
+        self.armed += 1
+        return True
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def registry(clock: VirtualClock) -> RateLimitRegistry:
+    """One slot a key."""
+    return make(clock, 1)
+
+
+def make(clock: VirtualClock, slots: int) -> RateLimitRegistry:
+    settings = Settings(start_concurrency=slots, max_concurrency=slots)
+    return RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
+
+
+def taken(registry: RateLimitRegistry) -> Permit:
+    permit = registry.try_admit(KEY)
+    assert isinstance(permit, Permit)
+    return permit
+
+
+def come(registry: RateLimitRegistry, loop: Loop, deadline: float = 3600.0, priority: int = 0) -> Waiter:
+    made = Standing(lambda: loop, priority, lambda estimate: Cost())
+    made.deadline = deadline
+    made.permit = registry.stand(made, KEY, 60.0)
+    return made
+
+
+def stood(registry: RateLimitRegistry, loop: Loop, **facts: float) -> Waiter:
+    made = come(registry, loop, **facts)  # type: ignore[arg-type]
+    assert made.permit is None
+    return made
+
+
+def thread(number: int, blocks: bool = False) -> Loop:
+    return Loop(number, blocks=blocks, own=False)
+
+
+def test_permit_not_taken_in_time_is_taken_back_before_another_is_given(
+    registry: RateLimitRegistry, clock: VirtualClock
+) -> None:
+    first = taken(registry)
+    stopped, other = stood(registry, thread(1)), stood(registry, thread(2))
+    registry.settle(first, OK)
+    given = stopped.permit
+    assert given is not None
+    assert other.until == pytest.approx(PATIENCE)
+    clock.advance(PATIENCE)
+    permit = registry.look(other)
+    assert permit is not None
+    assert given.settled
+    assert (registry.snapshot().in_flight, registry.snapshot().waiting) == (1, 1)
+
+
+def test_permit_is_left_where_nobody_else_waits_who_runs(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    first = taken(registry)
+    loop = Loop(1)
+    slow, behind = stood(registry, loop), stood(registry, loop)
+    registry.settle(first, OK)
+    clock.advance(60.0)
+    assert registry.look(behind) is None
+    assert registry.look(slow) is not None
+
+
+def test_thread_that_goes_on_as_it_is_passed_over_holds_a_permit_or_stands(
+    registry: RateLimitRegistry, clock: VirtualClock
+) -> None:
+    """Whichever of the two comes first under the lock, each permit is used once."""
+    for early in (True, False):
+        first = taken(registry)
+        stopped, other = stood(registry, thread(1)), stood(registry, thread(2))
+        registry.settle(first, OK)
+        clock.advance(PATIENCE)
+        order = [stopped, other] if early else [other, stopped]
+        permits = [registry.look(each) for each in order]
+        assert [permit is not None for permit in permits] == [True, False]
+        assert order[1].standing
+        registry.settle(permits[0], OK)  # type: ignore[arg-type]
+        last = registry.look(order[1])
+        assert last is not None
+        registry.settle(last, OK)
+    assert (registry.snapshot().in_flight, registry.snapshot().waiting) == (0, 0)
+
+
+def test_stopped_head_keeps_its_place_and_goes_first_when_it_runs_again(
+    registry: RateLimitRegistry, clock: VirtualClock
+) -> None:
+    first = taken(registry)
+    stopped, other, last = (stood(registry, thread(number)) for number in (1, 2, 3))
+    registry.settle(first, OK)
+    clock.advance(PATIENCE)
+    permit = registry.look(other)
+    assert permit is not None
+    assert registry.look(stopped) is None
+    registry.settle(permit, OK)
+    assert stopped.permit is not None
+    assert last.permit is None
+
+
+def test_clock_of_a_head_that_does_not_look_is_kept_by_another(
+    registry: RateLimitRegistry, clock: VirtualClock
+) -> None:
+    """The debugger has stopped the thread that holds the timer: the next one looks a quarter of a second later."""
+    registry.settle(taken(registry), refusal(5.0))
+    stopped, other = stood(registry, thread(1)), stood(registry, thread(2))
+    opens = stopped.until
+    assert opens is not None
+    assert other.until == pytest.approx(opens + PATIENCE)
+    clock.advance(opens + PATIENCE)
+    assert registry.look(other) is not None
+    assert stopped.permit is None
+
+
+def test_stalled_loop_of_many_calls_is_passed_over_once(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    """Ten thousand calls of a blocked loop stand first: others lose 0.25 s once, and no time per call."""
+    first, loop, running = taken(registry), Loop(1), Loop(2)
+    for _ in range(10_000):
+        stood(registry, loop)
+    others = [stood(registry, running) for _ in range(50)]
+    registry.settle(first, OK)
+    clock.advance(PATIENCE)
+    rung = loop.rung
+    for each in others:
+        permit = registry.look(each)
+        assert permit is not None
+        registry.settle(permit, OK)
+    assert loop.rung - rung <= 2
+    assert registry.snapshot().waiting >= 9_999
+
+
+def test_all_permits_of_a_stalled_loop_are_taken_back_and_charge_nothing(clock: VirtualClock) -> None:
+    registry = make(clock, 5)
+    permits = [taken(registry) for _ in range(5)]
+    stalled, running = Loop(1), Loop(2)
+    waiting = [stood(registry, stalled) for _ in range(5)]
+    others = [stood(registry, running) for _ in range(5)]
+    for permit in permits:
+        registry.settle(permit, OK)
+    assert all(each.permit is not None for each in waiting)
+    attempts = registry.snapshot().attempts
+    clock.advance(PATIENCE)
+    assert registry.look(others[0]) is not None
+    assert all(each.permit is None and each.standing for each in waiting)
+    assert all(each.permit is not None for each in others[1:])
+    assert registry.snapshot().attempts == attempts
+
+
+def test_loop_busy_for_less_than_the_patience_loses_no_turn(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    first = taken(registry)
+    busy, other = stood(registry, Loop(1)), stood(registry, Loop(2))
+    registry.settle(first, OK)
+    clock.advance(0.2)
+    assert registry.look(other) is None
+    assert registry.look(busy) is not None
+
+
+def test_call_that_comes_passes_a_line_of_stalled_calls(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    first = taken(registry)
+    stalled, other = Loop(1), stood(registry, Loop(2))
+    for _ in range(3):
+        stood(registry, stalled)
+    registry.settle(first, OK)
+    permit = registry.look(other)
+    assert permit is not None
+    registry.settle(permit, OK)
+    clock.advance(PATIENCE)
+    assert come(registry, thread(9)).permit is not None
+
+
+def test_runner_that_asks_gets_what_a_stalled_loop_does_not_take(
+    registry: RateLimitRegistry, clock: VirtualClock
+) -> None:
+    first = taken(registry)
+    stood(registry, Loop(1))
+    registry.settle(first, OK)
+    answer = registry.try_admit(KEY)
+    assert isinstance(answer, NotReady)
+    assert answer.ready_at == pytest.approx(PATIENCE)
+    clock.advance(PATIENCE)
+    assert isinstance(registry.try_admit(KEY), Permit)
+
+
+def test_blocking_call_on_a_loop_leaves_earlier_calls_of_other_threads_before_it(clock: VirtualClock) -> None:
+    registry = make(clock, 2)
+    permits = [taken(registry), taken(registry)]
+    loop = Loop(7)
+    task, earlier = stood(registry, loop), stood(registry, thread(8))
+    blocking = stood(registry, thread(7, blocks=True))
+    for permit in permits:
+        permit.thread = 0
+    registry.settle(permits[0], OK)
+    assert (task.permit, blocking.permit) == (None, None)
+    assert registry.look(earlier) is not None
+    registry.settle(permits[1], OK)
+    assert registry.look(blocking) is not None
+    assert task.standing
+
+
+def test_blocking_call_on_a_loop_respects_the_pause(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    registry.settle(taken(registry), refusal(5.0))
+    stood(registry, Loop(7))
+    blocking = stood(registry, thread(7, blocks=True))
+    assert blocking.until is not None
+    assert blocking.until >= 5.0
+    clock.advance(blocking.until)
+    assert registry.look(blocking) is not None
+
+
+def test_blocking_call_takes_over_the_probe_that_its_loop_cannot_end(
+    registry: RateLimitRegistry, clock: VirtualClock
+) -> None:
+    """Failures took ten minutes each, so the silent probe would count as lost only after half an hour."""
+    for _ in range(5):
+        permit = taken(registry)
+        clock.advance(600.0)
+        registry.settle(permit, OUTAGE)
+    breaker = registry._slots[KEY].admission.breaker
+    assert breaker.state is State.OPEN
+    clock.advance(120.0)
+    probe = taken(registry)
+    probe.thread = 7
+    assert breaker.state is State.HALF_OPEN
+    blocking = come(registry, thread(7, blocks=True))
+    assert blocking.permit is not None
+    assert blocking.permit.probe
+    registry.settle(probe, OK)
+    assert breaker.state is State.HALF_OPEN
+    registry.settle(blocking.permit, OK)
+    assert breaker.state is State.CLOSED
+
+
+def test_pace_of_a_permit_taken_back_is_returned(clock: VirtualClock) -> None:
+    registry = make(clock, 8)
+    admission = registry._slots_of(KEY, 60.0, 0.0).admission
+    registry.settle(taken(registry), refusal())
+    assert admission.pacer.active
+    clock.advance(600.0)
+    opened = admission.ready_at(Cost(), clock())
+    permit = taken(registry)
+    assert admission.ready_at(Cost(), clock()) > opened
+    registry.withdraw(permit)
+    assert admission.ready_at(Cost(), clock()) == opened
+
+
+def test_fork_forgets_permits_that_were_given_and_not_taken(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    first = taken(registry)
+    stood(registry, Loop(1))
+    stood(registry, Loop(2))
+    registry.settle(first, OK)
+    registry.before_fork()
+    registry.after_fork_in_child()
+    clock.advance(60.0)
+    assert come(registry, thread(3)).permit is not None
+    assert registry.snapshot().waiting == 0
+
+
+def test_calls_of_one_loop_set_no_timers_for_each_other(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    """Nobody watches where only one executor waits: the timers are those of the head alone."""
+    permit, loop = taken(registry), Loop(1)
+    waiting = [stood(registry, loop) for _ in range(20)]
+    armed = loop.armed
+    for each in waiting:
+        registry.settle(permit, OK)
+        permit = registry.look(each)  # type: ignore[assignment]
+        assert permit is not None
+    assert loop.armed - armed <= len(waiting)
+
+
+def test_threads_that_run_seldom_look_for_the_sake_of_others(clock: VirtualClock) -> None:
+    """A slot is freed each 10 ms for a second: the waiting threads are woken once each, and a few times to watch."""
+    registry = make(clock, 1)
+    permit, threads = taken(registry), [thread(number) for number in range(1, 201)]
+    waiting = [stood(registry, each) for each in threads]
+    looks = 0
+    for number, each in enumerate(waiting[:100]):
+        clock.advance(0.01)
+        for other in waiting[number + 1 :]:
+            if other.until is not None and other.until <= clock():
+                looks += 1
+                registry.look(other)
+        registry.settle(permit, OK)
+        permit = registry.look(each)  # type: ignore[assignment]
+        assert permit is not None
+    assert sum(each.rung for each in threads) == 100
+    assert sum(each.armed for each in threads) + looks <= 30
