@@ -57,7 +57,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         True,
         set(),
     ),
-    "registries": ({*CORE, "learned", "settings", "drive", "listening", "queues", "slots"}, True, set()),
+    "registries": ({*CORE, "learned", "settings", "drive", "line", "listening", "queues", "slots"}, True, set()),
     "registering": ({"errors", "providers"}, True, set()),
     "turn": ({*CORE, "handing", "line", "queues", "registries"}, False, set()),
     "classification": ({*CORE, "providers"}, False, set()),

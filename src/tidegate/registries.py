@@ -21,6 +21,7 @@ from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.drive import adrive, drive
 from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
+from tidegate.line import Waiter
 from tidegate.listening import Listener
 from tidegate.queues import Queues
 from tidegate.settings import Settings
@@ -156,7 +157,9 @@ class RateLimitRegistry(Queues):
         with self._lock:
             now = self.clock()
             slots = self._slots_of(key, DEFAULT_WINDOW, now)
-            woken = slots.pump(now, out, others=1) if slots.line.count or slots.admission.untaken else []
+            woken: list[Waiter] = []
+            if slots.line.count or slots.admission.untaken:
+                woken = slots.pump(now, out, threading.get_ident(), others=1)
             ready, gate = slots.admission.ready_at(cost, now)
             stated = gate.startswith("quota") or ready <= slots.admission.unavailability.stated_until
             head = slots.line.head()
@@ -170,7 +173,7 @@ class RateLimitRegistry(Queues):
                 answer.thread = threading.get_ident()
             if isinstance(answer, NotReady):
                 # What others were given and do not take comes back.
-                answer.ready_at = min(answer.ready_at, max(slots.taken_back_at(), now))
+                answer.ready_at = min(answer.ready_at, slots.taken_back_at(now))
             if wake is not None and not answer:
                 slots.asking.setdefault(wake, Asker(wake))
         self._act(woken, out)

@@ -182,13 +182,14 @@ class Slots:
                 return
             self._stall(executor, now, out)
 
-    def taken_back_at(self) -> float:
-        """When the first permit that nobody has taken will be taken back; infinity where there is none."""
+    def taken_back_at(self, now: float) -> float:
+        """When to look next for a permit that nobody has taken; infinity where there is none."""
         if not self._given:
             return NEVER
         waiter, given_at = next(iter(self._given.items()))
         executor = waiter.executor
-        return (given_at if executor is None else max(given_at, executor.seen_at)) + PATIENCE
+        at = (given_at if executor is None else max(given_at, executor.seen_at)) + PATIENCE
+        return at if at > now else now + PATIENCE
 
     def pump(self, now: float, out: Out, here: int = 0, others: int = 0) -> list[Waiter]:
         """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head.
@@ -354,11 +355,9 @@ class Slots:
             if executor is not None and group.entry is not None and line.running > 1 and _missed(group, now, here):
                 self._stall(executor, now, out)
         watchers[:] = [group for group in watchers if group.entry is not None and group is not own]
-        due = min(ready + PATIENCE, self.taken_back_at())
+        due = min(ready + PATIENCE, self.taken_back_at(now))
         if due == NEVER:
             return
-        if due <= now:
-            due = now + PATIENCE
         if len(watchers) < WATCHERS:
             watchers += [group for group in self._candidates(own) if group not in watchers][: WATCHERS - len(watchers)]
         suspect = self._first_given().executor if self._given else None

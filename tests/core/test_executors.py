@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, Standing, refusal
@@ -215,6 +217,20 @@ def test_runner_that_asks_gets_what_a_stalled_loop_does_not_take(
     assert answer.ready_at == pytest.approx(PATIENCE)
     clock.advance(PATIENCE)
     assert isinstance(registry.try_admit(KEY), Permit)
+
+
+def test_runner_on_a_busy_loop_leaves_the_permits_of_that_loop(
+    registry: RateLimitRegistry, clock: VirtualClock
+) -> None:
+    """It asks as soon as the loop runs again, before the call that was given the permit has run."""
+    first = taken(registry)
+    busy = stood(registry, Loop(threading.get_ident()))
+    registry.settle(first, OK)
+    clock.advance(10 * PATIENCE)
+    answer = registry.try_admit(KEY)
+    assert isinstance(answer, NotReady)
+    assert answer.ready_at > clock()
+    assert registry.look(busy) is not None
 
 
 def test_blocking_call_on_a_loop_leaves_earlier_calls_of_other_threads_before_it(clock: VirtualClock) -> None:
