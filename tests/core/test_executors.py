@@ -249,6 +249,16 @@ def test_blocking_call_on_a_loop_leaves_earlier_calls_of_other_threads_before_it
     assert task.standing
 
 
+def test_loop_that_a_call_blocks_is_told_to_look_when_it_runs_again(registry: RateLimitRegistry) -> None:
+    taken(registry)
+    loop = Loop(7)
+    for _ in range(3):
+        stood(registry, loop)
+    rung = loop.rung
+    stood(registry, thread(7, blocks=True))
+    assert loop.rung == rung + 1
+
+
 def test_blocking_call_on_a_loop_respects_the_pause(registry: RateLimitRegistry, clock: VirtualClock) -> None:
     registry.settle(taken(registry), refusal(5.0))
     stood(registry, Loop(7))
