@@ -13,6 +13,7 @@ IMPURE = {"asyncio", "threading", "time", "random", "socket", "os", "logging", "
 CORE = {"errors", "core"}
 REGISTRY = {
     *CORE,
+    "arguments",
     "providers",
     "learned",
     "settings",
@@ -41,7 +42,8 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "core": (CORE, False, set()),
     "providers": ({*CORE, "providers"}, False, {"pydantic_core"}),
     "learned": (CORE, True, {"pydantic"}),
-    "settings": ({"errors", "learned"}, True, {"pydantic"}),
+    "settings": ({"errors", "learned"}, True, {"pydantic", "pydantic_core"}),
+    "arguments": (CORE, False, set()),
     "executors": (set(), False, set()),
     "line": ({*CORE, "executors"}, False, set()),
     "slots": ({*CORE, "executors", "line"}, False, set()),
@@ -57,16 +59,20 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         True,
         set(),
     ),
-    "registries": ({*CORE, "learned", "settings", "drive", "line", "listening", "queues", "slots"}, True, set()),
+    "registries": (
+        {*CORE, "arguments", "learned", "settings", "drive", "line", "listening", "queues", "slots"},
+        True,
+        set(),
+    ),
     "registering": ({"errors", "providers"}, True, set()),
     "turn": ({*CORE, "handing", "line", "queues", "registries"}, False, set()),
     "classification": ({*CORE, "providers"}, False, set()),
-    "calls": (REGISTRY, False, set()),
+    "calls": (REGISTRY, True, set()),
     "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg"}),
     "runner": (
         {*CORE, "storage", "classification", "default", "handing", "queues", "registries", "runner", "runner.declared"},
         True,
-        {"pydantic"},
+        {"pydantic", "pydantic_core"},
     ),
     "runner.declared": (
         {"errors", "default", "runner", "runner.declared"},

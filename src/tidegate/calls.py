@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
+from tidegate.arguments import checked_cost, checked_key, checked_max_wait, checked_priority
 from tidegate.classification import classify_error
 from tidegate.core.dialogue import Ended, Ending, Policy, Sent
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
-from tidegate.line import UNPRICED
 from tidegate.nesting import Cell
 from tidegate.registries import RateLimitRegistry
 from tidegate.turn import Turn
+
+
+MOST_COMPLAINTS = 100
+"""Getters that are complained of in one process; above, a program makes code at run time."""
+
+logger = logging.getLogger("tidegate")
+_complained: set[tuple[str, str, int]] = set()
 
 
 class Call(Turn):
@@ -37,18 +45,17 @@ class Call(Turn):
         max_wait: float | None,
         priority: int,
     ) -> None:
-        if isinstance(key, str):
-            key = Key(provider="custom", base_url=key)
+        key = checked_key(key)
         self.function = function
-        self.expected = cost if cost is not None else UNPRICED
+        self.expected = checked_cost(cost)
         self.get_headers = get_headers
         self.is_rate_limited = is_rate_limited
         self.get_retry_after = get_retry_after
         self.provider = providers.named(key.provider) or providers.COMPATIBLE
         given = registry.settings
-        max_wait = given.max_wait if max_wait is None else max_wait
+        max_wait = given.max_wait if max_wait is None else checked_max_wait(max_wait)
         policy = _policy(max_wait, given.transient_attempts, given.backoff_base, given.backoff_cap)
-        super().__init__(registry, key, policy, self.provider.default_window, priority)
+        super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
 
     def price(self, estimate: Estimate) -> Cost:
         """What the caller expects."""
@@ -87,20 +94,29 @@ class Call(Turn):
         else:
             # There may have been no HTTP at all: the status only says how to read the headers.
             outcome = self._judge_headers(200, self._headers(result))._replace(status=None)
-        if self.is_rate_limited is not None:
-            if self.is_rate_limited(result, error):
+        limited = _asked(self.is_rate_limited, "is_rate_limited", result, error)
+        if limited is not None:
+            if limited:
                 outcome = Outcome(Kind.RATE_LIMIT, Cause.RATE, outcome.retry_after, outcome.readings, row="caller")
             elif outcome.kind is Kind.RATE_LIMIT:
                 outcome = Outcome(Kind.PERMANENT, Cause.INVALID, None, outcome.readings, row="caller")
         if self.get_retry_after is not None and outcome.kind in (Kind.RATE_LIMIT, Kind.OVERLOADED):
-            hint = self.get_retry_after(result, error)
+            hint = _asked(self.get_retry_after, "get_retry_after", result, error)
+            if hint is not None and (isinstance(hint, bool) or not isinstance(hint, int | float)):
+                _complain(
+                    "get_retry_after", self.get_retry_after, f"it returned {hint!r}, which is no number of seconds"
+                )
+                hint = None
             usable = hint is not None and 0.0 <= hint < 1e10
             outcome = Outcome(outcome.kind, outcome.cause, hint if usable else None, outcome.readings, row=outcome.row)
         return outcome
 
     def _headers(self, result: Any) -> Mapping[str, str]:
-        headers = self.get_headers(result) if self.get_headers is not None else None
-        return headers if headers is not None else {}
+        headers = _asked(self.get_headers, "get_headers", result)
+        if headers is None or isinstance(headers, Mapping):
+            return headers or {}
+        _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, which is no mapping")
+        return {}
 
     def _judge_headers(self, status: int, headers: Mapping[str, str], body: bytes | None = None) -> Outcome:
         pairs = [(str(name).encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
@@ -109,6 +125,30 @@ class Call(Turn):
 
     def _judge_error(self, error: Exception) -> Outcome:
         return classify_error(error, datetime.now(UTC), self.provider).outcome
+
+
+def _asked(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:
+    """Return what the caller's `getter` says of a result; None where there is none, or where it fails.
+
+    The result was paid for: a mistake in a getter must not lose it.
+    """
+    if getter is None:
+        return None
+    try:
+        return getter(*facts)
+    except Exception as error:
+        _complain(name, getter, f"it raised {type(error).__name__}: {error}", error)
+        return None
+
+
+def _complain(name: str, getter: object, reason: str, error: Exception | None = None) -> None:
+    # Once for each place in a program: a getter is often a new lambda at each call.
+    code = getattr(getter, "__code__", None)
+    place = name, getattr(code, "co_filename", type(getter).__qualname__), getattr(code, "co_firstlineno", 0)
+    if place in _complained or len(_complained) >= MOST_COMPLAINTS:
+        return
+    _complained.add(place)
+    logger.warning("%s is unusable: %s; its word counts as None", name, reason, exc_info=error)
 
 
 @lru_cache(maxsize=64)

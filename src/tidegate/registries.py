@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from tidegate.arguments import checked_cost
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.gates import INFINITY
 from tidegate.core.learned import export
@@ -20,6 +21,7 @@ from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.drive import adrive, drive
+from tidegate.errors import ConfigurationError
 from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
 from tidegate.line import Waiter
 from tidegate.listening import Listener
@@ -152,7 +154,9 @@ class RateLimitRegistry(Queues):
         the answer is no, `wake` is called once, from any thread, when something happened at the key that may make it
         yes before `ready_at`; it must not block, nor raise.
         """
-        cost = cost if cost is not None else Cost()
+        cost = checked_cost(cost)
+        if not isinstance(key, Key):
+            raise ConfigurationError("key", key, "a tidegate.Key")
         out = self._out()
         with self._lock:
             now = self.clock()

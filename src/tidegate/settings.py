@@ -5,9 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from tidegate.errors import ConfigurationError
 from tidegate.learned import LearnedState
@@ -15,10 +25,20 @@ from tidegate.learned import LearnedState
 PREFIX = "TIDEGATE_"
 
 
+ORDERED = (
+    ("start_concurrency", "max_concurrency"),
+    ("pause_base", "max_pause"),
+    ("backoff_base", "backoff_cap"),
+    ("breaker_cooldown", "max_breaker_cooldown"),
+)
+"""Settings of which the first must not be above the second."""
+
+
 class Settings(BaseModel):
     """How a registry behaves; frozen. Every field can be set in the environment as TIDEGATE_<FIELD>.
 
-    A value that is not usable raises `ConfigurationError` with the field, the value and the bound.
+    A value that is not usable raises `ConfigurationError` with the field, the value and the bound, and so do two that
+    contradict each other. A default gives way to the setting that is given: `max_concurrency=2` starts with 2.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -90,6 +110,27 @@ class Settings(BaseModel):
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_boolean(cls, given: Any, info: ValidationInfo) -> Any:
+        if isinstance(given, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+            raise ValueError("a number, not a boolean")
+        return given
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        # A default follows the setting that was given; two that were given must agree.
+        for low, high in ORDERED:
+            least, most = getattr(self, low), getattr(self, high)
+            if least <= most:
+                continue
+            if low in self.model_fields_set and high in self.model_fields_set:
+                facts = {"field": low, "value": least, "bound": f"at most {high}, which is {most:g}"}
+                raise PydanticCustomError("order", "{bound}", facts)
+            changed, value = (high, least) if low in self.model_fields_set else (low, most)
+            self.__dict__[changed] = value
+        return self
+
     @field_validator("initial_state", mode="before")
     @classmethod
     def _state(cls, given: Any) -> Any:
@@ -117,6 +158,8 @@ class Settings(BaseModel):
 
 def _configuration_error(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
+    if first["type"] == "order":
+        return ConfigurationError(*first["ctx"].values())
     field = ".".join(str(part) for part in first["loc"]) or "settings"
     value = first.get("input")
     if field == "digest_key" or (field == "initial_state" and not isinstance(value, str | Path)):

@@ -392,6 +392,7 @@ def _missed(group: Group, now: float, here: int) -> bool:
 def _priced(price: Price, estimate: Estimate, otherwise: Cost) -> Cost:
     # Runs under the lock and in anybody's step: a price that fails leaves the cost there was.
     try:
-        return price(estimate)
+        cost = price(estimate)
+        return cost if cost is UNPRICED or cost.sound else cost.mended()
     except Exception:
         return otherwise

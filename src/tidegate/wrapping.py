@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from tidegate.arguments import checked_max_wait, checked_priority
 from tidegate.default import registry as default_registry
-from tidegate.errors import ConfigurationError
 from tidegate.registries import RateLimitRegistry
 from tidegate.sdks.row import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
@@ -28,10 +28,9 @@ def wrap(
     again replaces these options. Raises `TypeError` for what cannot be wrapped, `ConfigurationError` for an option out
     of range, which would else be found out below the SDK.
     """
-    if max_wait is not None and not (isinstance(max_wait, int | float) and 0 <= max_wait <= 31_536_000):
-        raise ConfigurationError("max_wait", max_wait, "between 0 and 31536000 seconds")
-    if not isinstance(priority, int):
-        raise ConfigurationError("priority", priority, "a whole number")
+    if max_wait is not None:
+        checked_max_wait(max_wait)
+    checked_priority(priority)
     senders, sdk = _senders(client)
     registry = registry or default_registry()
     family = sdk.family_of(client) if sdk is not None else None

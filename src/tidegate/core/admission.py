@@ -17,6 +17,10 @@ from tidegate.core.permit import Permit
 from tidegate.core.refusal import refused
 from tidegate.core.vocabulary import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
 
+MOST_OUTPUT = 10**9
+"""Tokens of one answer that are believed at most; raising it lets a garbled usage close a token quota for longer.
+The longest answers of today have 128,000 (as `estimate.MOST`)."""
+
 
 class Admission(Gates):
     """The admission state of one key."""
@@ -141,7 +145,9 @@ class Admission(Gates):
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
         cost = permit.cost
-        produced = usage.output_tokens * cost.weight if usage is not None else 0.0
+        # The usage is whatever the provider wrote. Zero stands first: what is not a number counts as that.
+        output = min(MOST_OUTPUT, max(0, usage.output_tokens)) if usage is not None else 0
+        produced = output * cost.weight
         # Without a word of what it produced, what was held stays charged.
         returned = cost.held - min(cost.held, produced) if usage is not None else 0.0
         self.quotas.settle(permit.charges, produced, returned, self.order, now)

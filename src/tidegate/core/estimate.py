@@ -29,6 +29,9 @@ LINE_MEMORY = 0.95
 MOST = 1e6
 """Tokens, at the most, that an earlier run may have found (the longest answers of today have 128,000)."""
 
+MOST_BELIEVED = 1e9
+"""Tokens or characters of one call from which anything is learned. Above, somebody wrote nonsense."""
+
 DOUBTED = 4.0
 """A first answer that is so many times off what an earlier run foretold proves that run out of date."""
 
@@ -92,10 +95,10 @@ class Estimate:
     def learn(self, inquiry: Inquiry, charged: Usage) -> None:
         """Takes in what one answered request was charged; `version` counts these lessons."""
         self.version += 1
-        if charged.input_tokens > 0 and inquiry.input_chars > 0:
+        if 0 < charged.input_tokens <= MOST_BELIEVED and 0 < inquiry.input_chars <= MOST_BELIEVED:
             self._fit(float(inquiry.input_chars), float(charged.input_tokens))
         output = charged.output_tokens
-        if output > 0:
+        if 0 < output <= MOST_BELIEVED:
             if self._seeded and not self.mean_output / DOUBTED <= output <= self.mean_output * DOUBTED:
                 self.mean_output = OUTPUT_PRIOR
             self._seeded = False

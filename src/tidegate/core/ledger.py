@@ -3,12 +3,16 @@
 Theory of operation. A bucket's anchor says what was left when one request was admitted; what was charged before that
 request is in the anchor, what was charged after it is here. So an answer drops the charges up to its request, except
 those that it may have overtaken on their way: the provider had not seen them.
+
+An amount that is not finite, or absurd, would make the sum useless for good. A ledger books it as nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection
+
+from tidegate.core.vocabulary import MOST_AMOUNT
 
 INFINITY = float("inf")
 
@@ -49,6 +53,8 @@ class Ledger:
 
     def add(self, debit: Debit) -> None:
         """Books a charge, the newest of all."""
+        if not -MOST_AMOUNT <= debit.amount <= MOST_AMOUNT:
+            debit.amount = 0.0
         self.entries.append(debit)
         self.total += debit.amount
         debit.mark = self.dropped + self.total
@@ -59,7 +65,7 @@ class Ledger:
 
     def amend(self, debit: Debit, amount: float) -> float:
         """Sets a charge to `amount`; returns by how much the sum changed (0 once the anchor has passed it)."""
-        if not debit.live:
+        if not debit.live or not -MOST_AMOUNT <= amount <= MOST_AMOUNT:
             return 0.0
         change = amount - debit.amount
         debit.amount = amount

@@ -10,6 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+MOST_AMOUNT = 1e15
+"""Units that one call may be charged at most. Above, a sum of charges would lose single units (a float has 53 bits)."""
+
 Unit = str
 """What a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
 
@@ -102,6 +105,28 @@ class Cost(NamedTuple):
     produced: float = 0.0
     weight: float = 1.0
     held: float = 0.0
+
+    @property
+    def sound(self) -> bool:
+        """Whether every amount lies between 0 and `MOST_AMOUNT`, and `weight` is above zero."""
+        # Written out: a generator takes three times as long, and every call passes here. No comparison with NaN holds.
+        requests, tokens, given, output, produced, weight, held = self
+        return (
+            0.0 <= requests <= MOST_AMOUNT
+            and 0.0 <= tokens <= MOST_AMOUNT
+            and 0.0 <= given <= MOST_AMOUNT
+            and 0.0 <= output <= MOST_AMOUNT
+            and 0.0 <= produced <= MOST_AMOUNT
+            and 0.0 < weight <= MOST_AMOUNT
+            and 0.0 <= held <= MOST_AMOUNT
+        )
+
+    def mended(self) -> Cost:
+        """Return the same cost with the default in the place of each amount that no quota can be charged."""
+        plain = Cost()
+        kept = [given if 0.0 <= given <= MOST_AMOUNT else other for given, other in zip(self, plain, strict=True)]
+        mended = Cost(*kept)
+        return mended if mended.weight > 0.0 else mended._replace(weight=plain.weight)
 
     def amount(self, unit: Unit) -> float:
         """The amount charged at admission to a quota that counts `unit`; 0 for a unit that no estimate knows."""

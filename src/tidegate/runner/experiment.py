@@ -76,8 +76,8 @@ class Experiment:
         require(_is_dataset(dataset), "dataset", dataset, "a file's path, an iterable, or a function that returns one")
         for field, value in (("evaluators", evaluators), ("credentials", credentials)):
             require(isinstance(value, Iterable) and not isinstance(value, str), field, value, "a list")
-        require(isinstance(repetitions, int) and repetitions >= 1, "repetitions", repetitions, "1 or more")
-        least = max_concurrency is None or (isinstance(max_concurrency, int) and max_concurrency >= 1)
+        require(_whole(repetitions), "repetitions", repetitions, "1 or more")
+        least = max_concurrency is None or _whole(max_concurrency)
         require(least, "max_concurrency", max_concurrency, "1 or more")
         self.name = _name("name", name)
         self.dataset = dataset
@@ -177,7 +177,12 @@ def _name(field: str, name: object) -> str:
     return str(name)
 
 
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def _seconds(field: str, value: float | None) -> float | None:
-    fits = value is None or (isinstance(value, int | float) and 0 < value <= 86_400)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    fits = value is None or (number and 0 < value <= 86_400)
     require(fits, field, value, "seconds, more than 0 and at most a day")
     return value

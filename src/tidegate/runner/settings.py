@@ -5,17 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from tidegate.errors import ConfigurationError
 
 PREFIX = "TIDEGATE_RUNNER_"
 
 
+ORDERED = (("heartbeat", "stale_after", 2.0, 4.0), ("backoff_base", "backoff_cap", 1.0, 1.0))
+"""Settings of which the second is at least so many times the first. The last number is the usual ratio.
+
+A claim that is anybody's after less than two heartbeats is taken from a replica that is alive, again and again.
+"""
+
+
 class RunnerSettings(BaseModel):
-    """The settings of one runner, frozen; one that cannot be used raises `ConfigurationError` with field and bound."""
+    """The settings of one runner, frozen; one that cannot be used raises `ConfigurationError` with field and bound.
+
+    A default gives way to the setting that is given: `heartbeat=60` makes a claim stale after 240 seconds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -80,11 +91,34 @@ class RunnerSettings(BaseModel):
         # An environment has no other word for None.
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_boolean(cls, given: Any) -> Any:
+        if isinstance(given, bool):
+            raise ValueError("a number, not a boolean")
+        return given
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        # A default follows the setting that was given; two that were given must agree.
+        for low, high, times, usual in ORDERED:
+            least, most = getattr(self, low), getattr(self, high)
+            if times * least <= most:
+                continue
+            if low in self.model_fields_set and high in self.model_fields_set:
+                facts = {"field": high, "value": most, "bound": f"at least {times:g} times {low}, which is {least:g}"}
+                raise PydanticCustomError("order", "{bound}", facts)
+            changed, value = (high, usual * least) if low in self.model_fields_set else (low, most / usual)
+            self.__dict__[changed] = value
+        return self
+
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
             first = error.errors()[0]
+            if first["type"] == "order":
+                raise ConfigurationError(*first["ctx"].values()) from None
             field = ".".join(str(part) for part in first["loc"]) or "settings"
             unknown = first["type"] == "extra_forbidden"
             bound = _no_such(field, type(self).model_fields) if unknown else first["msg"]

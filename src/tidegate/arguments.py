@@ -1,0 +1,51 @@
+"""Checks of what callers pass to `execute`, `aexecute`, `try_admit` and `wrap`.
+
+A wrong argument must be refused where it was written. Later it would fail in another call's step, or poison a key.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import MOST_AMOUNT, Cost, Key
+from tidegate.errors import ConfigurationError
+
+INFINITY = float("inf")
+
+
+def checked_cost(cost: Cost | None) -> Cost:
+    """Return `cost`, or one request for None; raise `ConfigurationError` for one that no quota can be charged."""
+    if cost is None:
+        return ONE_REQUEST
+    if not isinstance(cost, Cost):
+        raise ConfigurationError("cost", cost, "a tidegate.Cost")
+    for name, amount in zip(Cost._fields, cost, strict=True):
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= MOST_AMOUNT:
+            raise ConfigurationError(f"cost.{name}", amount, f"a number from 0 to {MOST_AMOUNT:g}")
+    if cost.weight <= 0:
+        raise ConfigurationError("cost.weight", cost.weight, "a number above 0")
+    return cost
+
+
+def checked_key(key: Key | str) -> Key:
+    """Return `key`, or the key of a plain name; raise `ConfigurationError` for anything else."""
+    if isinstance(key, Key):
+        return key
+    if not isinstance(key, str) or not key.strip():
+        raise ConfigurationError("key", key, "a tidegate.Key, or a name")
+    return Key(provider="custom", base_url=key)
+
+
+def checked_max_wait(max_wait: float) -> float:
+    """Return `max_wait` (seconds, also infinity); raise `ConfigurationError` for what is no such number."""
+    if isinstance(max_wait, bool) or not isinstance(max_wait, int | float) or not 0 <= max_wait <= INFINITY:
+        raise ConfigurationError("max_wait", max_wait, "a number of seconds, 0 or more")
+    return max_wait
+
+
+def checked_priority(priority: int) -> int:
+    """Return `priority`; raise `ConfigurationError` for what is no whole number."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise ConfigurationError("priority", priority, "a whole number")
+    return priority
+
+
+ONE_REQUEST = Cost()

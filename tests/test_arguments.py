@@ -1,0 +1,236 @@
+"""Wrong arguments are refused where they are written, and poison nobody's key."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+import tidegate
+from tidegate import Cost, Key, RateLimitRegistry, Settings
+from tidegate.core.vocabulary import Kind, Outcome, Reading
+from tidegate.errors import ConfigurationError
+from tidegate.runner import Evaluator, Experiment, RunnerSettings
+
+KEY = Key("custom", "k")
+NAN, INFINITY = float("nan"), float("inf")
+
+BAD_AMOUNTS: list[Any] = [NAN, INFINITY, -INFINITY, -1.0, -50, 10**400, True, "7", None, 1e300]
+BAD_WAITS = [-1, NAN, -INFINITY, "5", True, [1]]
+BAD_PRIORITIES = ["x", 1.5, True, None, NAN]
+BAD_KEYS = [None, "", "  ", 7, ("a", "b"), b"k"]
+
+
+def ask(registry: RateLimitRegistry, door: str, **options: Any) -> object:
+    key = options.pop("key", KEY)
+    if door == "execute":
+        return registry.execute(key, lambda: "ok", **options)
+    if door == "try_admit":
+        return registry.try_admit(key, **options)
+
+    async def answer() -> str:
+        return "ok"
+
+    return asyncio.run(registry.aexecute(key, answer, **options))
+
+
+@pytest.mark.parametrize("door", ["execute", "aexecute", "try_admit"])
+@pytest.mark.parametrize("field", Cost._fields)
+def test_cost_with_unusable_amount_is_refused_at_every_door(door: str, field: str) -> None:
+    registry = RateLimitRegistry(Settings())
+    for amount in BAD_AMOUNTS:
+        with pytest.raises(ConfigurationError) as caught:
+            ask(registry, door, cost=Cost(**{field: amount}))
+        assert caught.value.field == f"cost.{field}"
+    assert not registry.snapshot().attempts
+
+
+@pytest.mark.parametrize("door", ["execute", "aexecute", "try_admit"])
+@pytest.mark.parametrize("cost", ["x", 5, (1.0,), {"tokens": 5}], ids=repr)
+def test_cost_that_is_no_cost_is_refused(door: str, cost: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"tidegate\.Cost"):
+        ask(RateLimitRegistry(Settings()), door, cost=cost)
+
+
+def test_cost_without_weight_is_refused() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ask(RateLimitRegistry(Settings()), "execute", cost=Cost(weight=0.0))
+    assert caught.value.field == "cost.weight"
+
+
+@pytest.mark.parametrize("door", ["execute", "aexecute"])
+@pytest.mark.parametrize(
+    ("field", "values"), [("max_wait", BAD_WAITS), ("priority", BAD_PRIORITIES), ("key", BAD_KEYS)]
+)
+def test_call_with_unusable_option_is_refused(door: str, field: str, values: list[Any]) -> None:
+    registry = RateLimitRegistry(Settings())
+    for value in values:
+        if field == "max_wait" and value is None:
+            continue
+        with pytest.raises(ConfigurationError) as caught:
+            ask(registry, door, **{field: value})
+        assert caught.value.field == field
+    assert not registry.snapshot().keys
+
+
+def test_max_wait_infinite_is_accepted() -> None:
+    assert ask(RateLimitRegistry(Settings()), "execute", max_wait=INFINITY) == "ok"
+    tidegate.wrap(httpx.Client(), max_wait=INFINITY)
+
+
+@pytest.mark.parametrize("options", [{"max_wait": True}, {"max_wait": NAN}, {"priority": True}, {"priority": 1.5}])
+def test_wrap_with_unusable_option_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        tidegate.wrap(httpx.Client(), **options)
+
+
+def test_priority_of_another_type_harms_no_other_call() -> None:
+    registry = RateLimitRegistry(Settings(max_concurrency=1))
+    permit = registry.try_admit(KEY)
+    answers: list[object] = []
+
+    def call(priority: Any) -> None:
+        try:
+            answers.append(registry.execute(KEY, lambda: "ok", priority=priority))
+        except ConfigurationError as error:
+            answers.append(error.field)
+
+    threads = [threading.Thread(target=call, args=(each,)) for each in (0, "x", 0)]
+    for thread in threads:
+        thread.start()
+    registry.settle(permit, Outcome(Kind.OK))  # type: ignore[arg-type]
+    for thread in threads:
+        thread.join(30)
+    assert sorted(answers) == ["ok", "ok", "priority"]  # type: ignore[type-var]
+
+
+REFUSED_THEN_ANSWERED: list[Callable[[], Any]] = [
+    lambda: "5",
+    lambda: "soon",
+    lambda: True,
+    lambda: [1],
+    lambda: NAN,
+    lambda: INFINITY,
+    lambda: -1,
+    lambda: {}["missing"],
+]
+
+
+@pytest.mark.parametrize("hint", REFUSED_THEN_ANSWERED)
+def test_retry_after_that_is_no_number_counts_as_none(
+    hint: Callable[[], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = RateLimitRegistry(Settings(pause_base=0.001, max_pause=0.001))
+    left = iter([429, 429, 200])
+
+    def retry_after(result: Any, error: Any) -> Any:
+        return hint()
+
+    with caplog.at_level(logging.WARNING, logger="tidegate"):
+        answer = registry.execute(
+            KEY,
+            lambda: next(left),
+            is_rate_limited=lambda result, error: result == 429,
+            get_retry_after=retry_after,
+        )
+    assert answer == 200
+    assert registry.snapshot().keys[KEY].refused == 2
+
+
+def test_unusable_getter_is_logged_once_and_loses_no_result(caplog: pytest.LogCaptureFixture) -> None:
+    registry = RateLimitRegistry(Settings())
+
+    def broken(*facts: Any) -> Any:
+        raise ValueError("a mistake in the caller's code")
+
+    with caplog.at_level(logging.WARNING, logger="tidegate"):
+        for _ in range(3):
+            assert registry.execute(KEY, lambda: 1, is_rate_limited=broken, get_headers=broken) == 1
+    assert sum("is_rate_limited is unusable" in each.getMessage() for each in caplog.records) == 1
+    assert registry.snapshot().in_flight == 0
+
+
+def test_headers_that_are_no_mapping_lose_no_result() -> None:
+    registry = RateLimitRegistry(Settings())
+    headers: Any = lambda result: 5  # noqa: E731
+    assert registry.execute(KEY, lambda: 1, get_headers=headers) == 1
+    assert registry.snapshot().in_flight == 0
+
+
+CONTRADICTIONS = [
+    (Settings, {"start_concurrency": 30, "max_concurrency": 3}, "start_concurrency"),
+    (Settings, {"pause_base": 3000, "max_pause": 1}, "pause_base"),
+    (Settings, {"breaker_cooldown": 100, "max_breaker_cooldown": 1}, "breaker_cooldown"),
+    (Settings, {"backoff_base": 100, "backoff_cap": 1}, "backoff_base"),
+    (RunnerSettings, {"heartbeat": 60, "stale_after": 1}, "stale_after"),
+    (RunnerSettings, {"heartbeat": 15, "stale_after": 29}, "stale_after"),
+    (RunnerSettings, {"backoff_base": 100, "backoff_cap": 1}, "backoff_cap"),
+]
+
+
+@pytest.mark.parametrize(("kind", "given", "field"), CONTRADICTIONS)
+def test_settings_that_contradict_each_other_are_refused(kind: Any, given: dict[str, float], field: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        kind(**given)
+    assert caught.value.field == field
+
+
+def test_setting_left_at_its_default_follows_the_one_given() -> None:
+    assert Settings(max_concurrency=2).start_concurrency == 2
+    assert Settings(start_concurrency=5000).max_concurrency == 5000
+    assert Settings(max_pause=0.1).pause_base == 0.1
+    assert RunnerSettings(heartbeat=60).stale_after == 240
+    assert RunnerSettings(stale_after=8).heartbeat == 2
+    assert Settings.from_environment({"TIDEGATE_MAX_CONCURRENCY": "2"}).start_concurrency == 2
+
+
+@pytest.mark.parametrize("kind", [Settings, RunnerSettings])
+def test_settings_boolean_is_no_number(kind: Any) -> None:
+    for name, field in kind.model_fields.items():
+        if field.annotation in (int, float):
+            with pytest.raises(ConfigurationError, match=name):
+                kind(**{name: True})
+
+
+@pytest.mark.parametrize("options", [{"repetitions": True}, {"max_concurrency": True}, {"task_timeout": True}])
+def test_experiment_boolean_is_no_number(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        Experiment("e", [], lambda row: row, **options)
+    with pytest.raises(ConfigurationError):
+        Evaluator(lambda row, output: 1, timeout=True)
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("amount", [NAN, INFINITY, -50.0])
+def test_price_that_is_unusable_closes_and_opens_no_quota(amount: float) -> None:
+    """A provider's own table prices calls too, and those never pass the door for arguments."""
+    clock = Clock()
+    registry = RateLimitRegistry(Settings(start_concurrency=1000), clock=clock)
+
+    def read(remaining: float) -> Outcome:
+        return Outcome(Kind.OK, readings=(Reading("requests", "requests", "continuous", 10, remaining, None, 60.0),))
+
+    registry.settle(registry.try_admit(KEY), read(3))  # type: ignore[arg-type]
+    permit = registry.enter(KEY, lambda estimate: Cost(requests=amount, tokens=amount), 60.0)
+    assert permit is not None
+    registry.settle(permit, Outcome(Kind.OK))
+    admitted = 0
+    while admitted < 100 and registry.try_admit(KEY):
+        admitted += 1
+    assert admitted <= 3
+    clock.now += 3600.0
+    assert registry.try_admit(KEY)
