@@ -28,7 +28,11 @@ ways = st.fixed_dictionaries(
         "headers": st.booleans(),
         "hints": st.booleans(),
         "lag": st.sampled_from([0.0, 0.01, 0.5]),
-        "settings": st.builds(Settings, start_concurrency=st.integers(1, 20), max_concurrency=st.integers(1, 40)),
+        "settings": st.integers(1, 40).flatmap(
+            lambda most: st.builds(
+                Settings, start_concurrency=st.integers(1, min(20, most)), max_concurrency=st.just(most)
+            )
+        ),
     }
 )
 

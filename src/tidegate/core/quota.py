@@ -148,6 +148,7 @@ class Quotas:
 
     def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
         """Charges a new mirror with an attempt that was sent before it; nothing is learned from the estimate."""
+        amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
         debit = mirror.debit(amount, reserve, order, sent_at)
         debit.estimate = 0.0
         mirror.used += debit.amount
@@ -161,7 +162,7 @@ class Quotas:
             if not reserve and not (returned and charged.unit == HOLDING):
                 continue
             mirror = self._mirrors.get(charged.name, charged)
-            amount = produced if reserve else -returned
+            amount = min(produced, mirror.limit) if reserve else -returned
             mirror.settle(reserve, amount, order, debit.charged_at, now)
             mirror.used += amount
             self._spend(mirror, max(0.0, amount - reserve))
@@ -288,6 +289,8 @@ class Quotas:
             amount = cost[place]
             reserve = cost.produced if reserves else 0.0
             if amount or reserve:
+                # What is above the limit goes out alone and is refused there: it leaves an empty quota, and no debt.
+                amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
                 debit = mirror.debit(amount, reserve, order, now)
                 debit.answered = answered
                 mirror.used += debit.amount
