@@ -92,6 +92,13 @@ def test_what_no_waiting_mends_is_handed_back(status: int, body: object, kind: s
     assert found["will"].startswith("hand it back: ")
 
 
+def test_day_quota_with_a_named_reset_is_waited_for() -> None:
+    body = {"error": {"code": "rate_limit_exceeded", "message": "Rate limit reached on requests per day (RPD)"}}
+    (found,) = explained({**OPENAI, "status": 429, "headers": {"retry-after": "432"}, "body": body})
+    assert found["kind"] == "daily_limit"
+    assert found["will"].startswith("wait 432 s for the reset")
+
+
 def test_a_failure_inside_a_good_stream_is_found() -> None:
     event = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
     (found,) = explained({**OPENAI, "url": "https://api.anthropic.com/v1/messages", "headers": {}, "body": event})

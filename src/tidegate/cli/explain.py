@@ -27,7 +27,7 @@ MOST_BYTES = 1 << 24
 
 HANDED_BACK = {
     Kind.OK: "go on",
-    Kind.DAILY_LIMIT: "hand it back: the quota of the day is spent, waiting does not help now",
+    Kind.DAILY_LIMIT: "hand it back: the quota of the day is spent, and no reset is named",
     Kind.QUOTA_EXHAUSTED: "hand it back: only money or an operator mends this",
     Kind.TRANSIENT: "hand it back: the SDK, or `execute`, may try again",
     Kind.PERMANENT: "hand it back: another attempt cannot mend this",
@@ -108,6 +108,8 @@ def _judged(
 
 
 def _will(outcome: Outcome, max_pause: float) -> str:
+    if outcome.kind is Kind.DAILY_LIMIT and outcome.retry_after:
+        return f"wait {math.ceil(outcome.retry_after)} s for the reset, where max_wait allows that; else hand it back"
     if outcome.kind not in CAPACITY:
         return HANDED_BACK[outcome.kind]
     wait = outcome.retry_after

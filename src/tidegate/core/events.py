@@ -161,8 +161,25 @@ class KeyResumed(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class KeyRejected(Event):
+    """The provider rejects the whole key: calls get this answer until one that asks is let in (`until`: the reset)."""
+
+    kind: Kind
+    cause: Cause
+    until: float | None
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAccepted(Event):
+    """The provider rejects the key no more; `replayed` calls had got its rejection without a request."""
+
+    replayed: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDeadline(Event):
-    """A call left the queue at its deadline, after `waited` seconds; `gate` names what was closed."""
+    """A call left the queue after `waited` seconds, at its deadline or as `gate` opens only after it."""
 
     waited: float
     gate: str

@@ -83,6 +83,10 @@ def _closed_for(event: Any) -> float:
     return float(max(0.0, event.until - event.at))
 
 
+def _reset_in(event: Any) -> float | None:
+    return None if event.until is None else _closed_for(event)
+
+
 def _always(value: str) -> Callable[[Any], str]:
     return lambda event: value
 
@@ -198,6 +202,8 @@ SIGNALS: dict[type[events.Event], Signals] = {
     events.BreakerClosed: _changed("breaker_closed", ()),
     events.KeyPaused: _changed("paused", ((a.CLOSED_FOR, _closed_for), (a.ORIGIN, attrgetter("origin.value")))),
     events.KeyResumed: _changed("resumed", apart=True),
+    events.KeyRejected: _changed("rejected", (*ENDED, (a.CLOSED_FOR, _reset_in))),
+    events.KeyAccepted: _changed("accepted", ()),
     events.QueueDeadline: Signals(
         (Measure(GIVE_UPS, DEADLINE),),
         Note("tidegate.queue.deadline", (*DEADLINE, (a.WAITED, attrgetter("waited")))),
