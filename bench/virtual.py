@@ -67,7 +67,7 @@ class LabTurn(GovernedCall):
         """What a response means, read at the world's time."""
         return providers.judge(self.provider, status, headers, body, datetime.fromtimestamp(self.wall(), UTC))
 
-    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = 429) -> Any:
         """Nothing is asked for it: a call that expires is seen as lost."""
         raise NotImplementedError
 

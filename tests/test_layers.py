@@ -14,6 +14,7 @@ CORE = {"errors", "core"}
 REGISTRY = {
     *CORE,
     "arguments",
+    "rejected",
     "providers",
     "learned",
     "settings",
@@ -44,6 +45,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "learned": (CORE, True, {"pydantic"}),
     "settings": ({"errors", "learned"}, True, {"pydantic", "pydantic_core"}),
     "arguments": (CORE, False, set()),
+    "rejected": (CORE, True, set()),
     "executors": (set(), False, set()),
     "line": ({*CORE, "executors"}, False, set()),
     "slots": ({*CORE, "executors", "line"}, False, set()),
@@ -55,7 +57,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "listening": (CORE, True, set()),
     "handing": ({*CORE, "queues"}, True, set()),
     "queues": (
-        {*CORE, "learned", "settings", "executors", "line", "slots", "opening", "forking", "listening"},
+        {*CORE, "learned", "settings", "executors", "line", "slots", "opening", "forking", "listening", "rejected"},
         True,
         set(),
     ),

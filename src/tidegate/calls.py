@@ -14,12 +14,11 @@ from tidegate.classification import classify_error
 from tidegate.core.dialogue import Ended, Ending, Policy, Sent
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome
-from tidegate.errors import DeadlineExceeded
+from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome
+from tidegate.errors import DeadlineExceeded, KeyRefused
 from tidegate.nesting import Cell
 from tidegate.registries import RateLimitRegistry
 from tidegate.turn import Turn
-
 
 MOST_COMPLAINTS = 100
 """Getters that are complained of in one process; above, a program makes code at run time."""
@@ -81,11 +80,22 @@ class Call(Turn):
 
     def finish(self, ended: Ended) -> Any:
         """The function's result, its exception, or `DeadlineExceeded` where it was never called."""
-        if ended.ending is Ending.EXPIRED or ended.sent is None:
-            raise DeadlineExceeded(key=self.key, waited=ended.waited, max_wait=self.policy.max_wait, gate=ended.gate)
-        if ended.sent.error is not None:
-            raise ended.sent.error
-        return ended.sent.response
+        sent = ended.sent
+        if ended.ending is Ending.REPLAYED and sent is not None and sent.outcome.kind not in CAPACITY:
+            outcome = sent.outcome
+            body = outcome.answer.body if outcome.answer is not None else b""
+            raise KeyRefused(key=self.key, cause=outcome.cause.value, status=outcome.status, body=body)
+        if ended.ending in (Ending.EXPIRED, Ending.REPLAYED) or sent is None:
+            raise DeadlineExceeded(
+                key=self.key,
+                waited=ended.waited,
+                max_wait=self.policy.max_wait,
+                gate=ended.gate,
+                opens_in=ended.opens_in,
+            )
+        if sent.error is not None:
+            raise sent.error
+        return sent.response
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
         """What a result or an exception means; the caller's own predicates come first."""
@@ -119,12 +129,17 @@ class Call(Turn):
         return {}
 
     def _judge_headers(self, status: int, headers: Mapping[str, str], body: bytes | None = None) -> Outcome:
-        pairs = [(str(name).encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
-                 for name, value in headers.items()]  # fmt: skip
-        return providers.judge(self.provider, status, pairs, body, datetime.now(UTC))
+        return providers.judge(self.provider, status, _pairs(headers), body, datetime.now(UTC))
 
     def _judge_error(self, error: Exception) -> Outcome:
         return classify_error(error, datetime.now(UTC), self.provider).outcome
+
+
+def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [
+        (str(name).encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
+        for name, value in headers.items()
+    ]
 
 
 def _asked(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:

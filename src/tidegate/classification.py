@@ -305,9 +305,17 @@ def _by_status(chain: list[BaseException], provider: Provider, now_on: datetime)
             return Classification(_of_amazon(response, status, provider, now_on), Evidence.STATUS)
         headers = _attribute(response, "headers")
         headers = headers if isinstance(headers, Mapping) else _attribute(error, "headers")
-        outcome = providers.judge(provider, status, _pairs(headers), _body(error, response), now_on)
+        outcome = _judged(provider, status, _pairs(headers), _body(error, response), now_on)
         return Classification(outcome, Evidence.STATUS)
     return None
+
+
+def _judged(
+    provider: Provider, status: int, pairs: list[tuple[bytes, bytes]], body: bytes | None, now_on: datetime
+) -> Outcome:
+    """Return the meaning of an answer, with the part of it that other calls of the key may be given."""
+    outcome = providers.judge(provider, status, pairs, body, now_on)
+    return outcome._replace(answer=providers.answer_of(outcome, pairs, body))
 
 
 def _of_amazon(response: Mapping[str, Any], status: int, provider: Provider, now_on: datetime) -> Outcome:
@@ -320,7 +328,7 @@ def _of_amazon(response: Mapping[str, Any], status: int, provider: Provider, now
     if code.lower() in _THROTTLING_CODES and status not in (429, 503):
         status = 429
     body = json.dumps({"code": code, "message": message}).encode()
-    return providers.judge(provider, status, _pairs(headers), body, now_on)
+    return _judged(provider, status, _pairs(headers), body, now_on)
 
 
 def _by_type_or_text(chain: list[BaseException], provider: Provider, now_on: datetime, said: str) -> Classification:

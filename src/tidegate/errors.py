@@ -3,7 +3,8 @@
     Error
     ├ ConfigurationError (ValueError)     a setting or table row is wrong: names the field, the value and the bound
     ├ NotAdmitted                         a call was not let through
-    │ └ DeadlineExceeded (TimeoutError)   it would have waited past its deadline
+    │ ├ DeadlineExceeded (TimeoutError)   it would have waited past its deadline
+    │ └ KeyRefused                        the provider rejects the whole key, as another call was told just now
     ├ PermitMisuse (RuntimeError)         a permit was settled by somebody who does not hold it
     ├ StoreError                          the database failed; the driver's error is its cause
     │ ├ LeaseLost                         somebody else has claimed the experiment since
@@ -55,13 +56,35 @@ class NotAdmitted(Error):
 
 
 class DeadlineExceeded(NotAdmitted, TimeoutError):
-    """The call's deadline came first. `waited` and `max_wait` are in seconds, `gate` names what was closed."""
+    """The call's deadline came first. `waited` and `max_wait` are in seconds, `gate` names what was closed.
 
-    def __init__(self, *, key: object, waited: float, max_wait: float, gate: str) -> None:
+    Where the gate is known to open only after the deadline the call does not wait; `opens_in` (seconds) says when.
+    """
+
+    def __init__(
+        self, *, key: object, waited: float, max_wait: float, gate: str, opens_in: float | None = None
+    ) -> None:
         self.waited = waited
         self.max_wait = max_wait
         self.gate = gate
-        super().__init__(f"{key}: not admitted after {waited:.1f} s (max_wait {max_wait:g} s): {gate}", key=key)
+        self.opens_in = opens_in
+        until = "" if opens_in is None else f", which opens in {opens_in:.1f} s"
+        super().__init__(f"{key}: not admitted after {waited:.1f} s (max_wait {max_wait:g} s): {gate}{until}", key=key)
+
+
+class KeyRefused(NotAdmitted):
+    """A call that was not made: the provider just refused another call of the key for a reason that holds for all.
+
+    `cause` is `auth`, `money` or `day`, `status` and `body` (JSON) are those of that answer. The other call's exception
+    is not raised again: it belongs to that call, with its response, its request and its traceback.
+    """
+
+    def __init__(self, *, key: object, cause: str, status: int | None, body: bytes) -> None:
+        self.cause = cause
+        self.status = status
+        self.body = body
+        said = body.decode("utf-8", "replace")
+        super().__init__(f"{key}: not sent: the key is refused ({cause}, status {status}): {said}", key=key)
 
 
 class PermitMisuse(Error, RuntimeError):

@@ -138,6 +138,10 @@ class Hand:
         if key in self.keys or len(self.keys) < MOST_KEYS:
             self.keys[key] = cost
 
+    def was_given(self, key: Key, outcome: Outcome) -> None:
+        """Remembers an answer that the work got without an attempt: it means what it would mean after one."""
+        self.outcome, self.outcome_at = outcome, key
+
     def came_to(self, permit: Permit, outcome: Outcome, straight: bool) -> None:
         """Remembers what an attempt came to; `straight` says that it was the handed permit's, or a repetition of it.
 

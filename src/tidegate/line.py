@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost
+from tidegate.core.vocabulary import Cost, Outcome
 from tidegate.executors import Executor
 
 NEVER = float("inf")
@@ -48,7 +48,8 @@ class Waiter:
     """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority.
 
     A call may wait for long: `price` is asked when it comes to the head, by what has been learned until then. `slots`
-    is whose line it stands in, `executor` is what runs it.
+    is whose line it stands in, `executor` is what runs it. A call that need not stand has the answer that it is given
+    in the place of an attempt in `replay`, or in `opens_at` the instant, beyond its deadline, at which its gate opens.
     """
 
     __slots__ = (
@@ -59,10 +60,12 @@ class Waiter:
         "executor",
         "joined_at",
         "make_waker",
+        "opens_at",
         "permit",
         "place",
         "priced_by",
         "priority",
+        "replay",
         "slots",
         "standing",
         "timed",
@@ -83,10 +86,21 @@ class Waiter:
         self.joined_at = 0.0
         self.deadline = NEVER
         self.permit: Permit | None = None
+        self.replay: Outcome | None = None
+        self.opens_at: float | None = None
         self.until: float | None = None
         self.slots: Any = None
         self.before: Waiter | None = None
         self.behind: Waiter | None = None
+
+    @property
+    def immediate(self) -> bool:
+        """Whether the call goes now or not at all."""
+        return False
+
+    def replayable(self) -> bool:
+        """Whether the call may be given the answer of another one."""
+        return True
 
     def price(self, estimate: Estimate) -> Cost:
         """What the call is expected to be charged, by what its key has learned so far; one request, unless told."""

@@ -10,12 +10,14 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 
-from tidegate import forking, opening
+from tidegate import forking, opening, rejected
 from tidegate.core import events, learned
 from tidegate.core.admission import Admission
 from tidegate.core.permit import Permit
+from tidegate.core.rejection import KeyRejection
 from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.executors import Executors
@@ -47,6 +49,7 @@ class Queues:
         self._executors = Executors()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
+        self._rejections: deque[tuple[Key, KeyRejection | None, KeyRejection | None]] = deque()
         forking.follow(self)
 
     @property
@@ -129,7 +132,7 @@ class Queues:
             woken = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
                 woken = [waiter for waiter in woken if waiter is not rejoin]
-        if woken or out or self._dropped:
+        if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
         if rejoin is not None and rejoin.permit is None:
             _warn_of_blocking(rejoin)
@@ -160,9 +163,12 @@ class Queues:
         out = self._out()
         with self._lock:
             now = self.clock()
+            before = permit.admission.rejection
             permit.admission.learn(permit, outcome, now, out)
+            if permit.admission.rejection is not before:
+                self._rejections.append((permit.key, before, permit.admission.rejection))
             woken = self._pump(permit.admission, now, out)
-        if woken or out or self._dropped:
+        if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
 
     def learn_usage(self, permit: Permit, inquiry: Inquiry, usage: Usage) -> None:
@@ -187,6 +193,23 @@ class Queues:
             counts = waiter.slots.admission.counts
             counts.given_up += 1
             counts.unsent += unsent
+        if self._dropped:
+            self._drain()
+
+    def count_failed(self, waiter: Waiter) -> None:
+        """Counts a call whose failure is handed back."""
+        with self._lock:
+            waiter.slots.admission.counts.failed_calls += 1
+        if self._dropped:
+            self._drain()
+
+    def count_replayed(self, waiter: Waiter, unsent: bool) -> None:
+        """Counts a call that is given the answer of another one; `unsent` where no attempt of it was ever made."""
+        with self._lock:
+            counts = waiter.slots.admission.counts
+            counts.failed_calls += 1
+            counts.replayed += 1
+            counts.spared += unsent
         if self._dropped:
             self._drain()
 
@@ -263,6 +286,8 @@ class Queues:
             if not slots.idle:
                 self._slots.move_to_end(key)
             elif over or now - slots.admission.used_at > self.settings.idle_after:
+                if slots.admission.rejection is not None:
+                    self._rejections.append((key, slots.admission.rejection, None))
                 del self._slots[key]
                 over = len(self._slots) >= self.settings.max_keys
 
@@ -288,7 +313,10 @@ class Queues:
             permit.settled = True
         elif not permit.settled:
             draw = 0.0 if outcome.kind is OK else self.draw()
+            before = admission.rejection
             admission.settle(permit, outcome, now, draw, out)
+            if admission.rejection is not before:
+                self._rejections.append((permit.key, before, admission.rejection))
         woken = rejoin.slots.rejoin(rejoin, now, out) if rejoin is not None and rejoin.slots is not None else []
         return [*woken, *self._pump(admission, now, out)]
 
@@ -303,8 +331,26 @@ class Queues:
         self._wake_all(woken, out)
         if self._dropped:
             self._drain()
+        if self._rejections:
+            self._log_rejections()
         if out or self._listeners.untold:
             self._listeners.tell(out or ())
+
+    def _log_rejections(self) -> None:
+        """Write one line for each rejection that has ended; one that lasts is written at the end of the process."""
+        while self._rejections:
+            with suppress(IndexError):
+                key, ended, begun = self._rejections.popleft()
+                if ended is not None:
+                    rejected.log_end(key, ended, "a call was let in again")
+                if begun is not None:
+                    rejected.log_begin(self, key, begun)
+
+    def rejections(self) -> list[tuple[Key, KeyRejection]]:
+        """The keys that the provider rejects now."""
+        with self._lock:
+            found = [(key, slots.admission.rejection) for key, slots in self._slots.items()]
+        return [(key, rejection) for key, rejection in found if rejection is not None]
 
     def _wake_all(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         dead = [waiter for waiter in woken if not _wake(waiter)]

@@ -23,7 +23,7 @@ from tidegate.core.vocabulary import Cost, Key
 from tidegate.drive import adrive, drive
 from tidegate.errors import ConfigurationError
 from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
-from tidegate.line import Waiter
+from tidegate.line import NEVER, Waiter
 from tidegate.listening import Listener
 from tidegate.queues import Queues
 from tidegate.settings import Settings
@@ -166,10 +166,13 @@ class RateLimitRegistry(Queues):
                 woken = slots.pump(now, out, threading.get_ident(), others=1)
             ready, gate = slots.admission.ready_at(cost, now)
             stated = gate.startswith("quota") or ready <= slots.admission.unavailability.stated_until
-            head = slots.line.head()
-            if head is not None:
+            head, rejection = slots.line.head(), slots.admission.rejection
+            opens = now if rejection is None else rejection.opens_at(NEVER, now)
+            if rejection is not None and opens > now:
+                answer: Permit | NotReady = NotReady(opens, rejection.gate, rejection.waits(NEVER))
+            elif head is not None:
                 first, _ = slots.admission.ready_at(head.cost, now)
-                answer: Permit | NotReady = NotReady(max(ready, first), gate or "queue", bool(gate) and stated)
+                answer = NotReady(max(ready, first), gate or "queue", bool(gate) and stated)
             elif ready > now:
                 answer = NotReady(ready, gate, stated and ready < INFINITY)
             else:

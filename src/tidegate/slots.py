@@ -18,9 +18,11 @@ from itertools import islice
 from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
 from tidegate.core.gates import Out
+from tidegate.core.lesson import MINUTE
 from tidegate.core.permit import Permit
+from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
-from tidegate.core.vocabulary import Cost
+from tidegate.core.vocabulary import Cost, Outcome
 from tidegate.executors import PATIENCE, Executor, Executors
 from tidegate.line import NEVER, UNPRICED, Group, Line, Price, Waiter
 
@@ -55,7 +57,7 @@ class Asker(Waiter):
 class Slots:
     """One key's admission and its line."""
 
-    __slots__ = ("_given", "_watchers", "admission", "asking", "executors", "gate", "line")
+    __slots__ = ("_answered", "_given", "_soonest", "_watchers", "admission", "asking", "executors", "gate", "line")
 
     def __init__(self, admission: Admission, executors: Executors | None = None) -> None:
         self.admission = admission
@@ -66,6 +68,9 @@ class Slots:
         # Calls that were given a permit and have not taken it yet, with the instants at which it was given.
         self._given: dict[Waiter, float] = {}
         self._watchers: list[Group] = []
+        # No call that stands has an earlier deadline.
+        self._soonest = NEVER
+        self._answered: Outcome | None = None
 
     @property
     def idle(self) -> bool:
@@ -90,7 +95,7 @@ class Slots:
     def enter(self, price: Price, now: float) -> Permit | None:
         """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""
         line, admission = self.line, self.admission
-        if line.count:
+        if line.count or admission.rejection is not None:
             return None
         cost = _priced(price, admission.estimate, UNPRICED)
         ready, self.gate = admission.ready_at(cost, now)
@@ -106,7 +111,12 @@ class Slots:
         Returns whom to wake; never the caller itself.
         """
         waiter.joined_at = now
-        if not self.line.count:
+        if self.admission.rejection is not None and self._answer(waiter, now, out):
+            return []
+        if waiter.immediate:
+            self._pass_or_refuse(waiter, now, out)
+            return []
+        if not self.line.count and self.admission.rejection is None:
             self._price(waiter)
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
             if ready <= now:
@@ -142,7 +152,7 @@ class Slots:
         woken = self.pump(now, out)
         group = self.line.groups.get(waiter.executor)
         if group is not None:
-            self._expire(group, now, woken)
+            self._expire(group, now, woken, out)
             self._keep_clock(group, woken)
         return woken
 
@@ -201,21 +211,24 @@ class Slots:
         left: list[Group] = []
         if self._given:
             self.take_back(now, out, here, others)
+        rejection = admission.rejection
+        if rejection is not None and rejection.outcome is not self._answered:
+            self._answer_line(rejection, now, left, woken)
         while (group := line.head_group()) is not None:
             head, executor = group.first, group.executor
             assert head is not None, "an empty group is taken out of the line"
             if line.running + others > 1 and executor is not None and _missed(group, now, here):
                 self._stall(executor, now, out)
                 continue
-            if head.priced_by != admission.estimate.version:
-                self._price(head)
             blocks = executor.blocks if executor is not None else 0
-            ready, self.gate = admission.ready_at(head.cost, now, blocks)
+            ready, self.gate = self._ready_at(head, now, blocks)
             if ready > now:
+                if ready > self._soonest and self._dismiss(now, ready, left, woken):
+                    continue
                 earliest = group.earliest()
                 deadline = earliest.deadline if earliest is not None else NEVER
                 if deadline <= now:
-                    self._expire(group, now, woken)
+                    self._expire(group, now, woken, out)
                     left.append(group)
                     continue
                 until = ready
@@ -245,6 +258,112 @@ class Slots:
             self.asking.clear()
         return woken
 
+    def _ready_at(self, waiter: Waiter, now: float, blocks: int = 0) -> tuple[float, str]:
+        """Return when a call that stands in the line may go, and the gate that says so."""
+        if waiter.priced_by != self.admission.estimate.version:
+            self._price(waiter)
+        rejection = self.admission.rejection
+        if rejection is not None:
+            opens = rejection.opens_at(waiter.deadline, now)
+            if opens > now:
+                return opens, rejection.gate
+        return self.admission.ready_at(waiter.cost, now, blocks)
+
+    def _answer(self, waiter: Waiter, now: float, out: Out) -> bool:
+        """Deal with a call that comes while the provider rejects the whole key; False: it joins the line.
+
+        It is given the kept answer, or goes to ask. In the line stand only those that wait for the reset.
+        """
+        rejection = self.admission.rejection
+        assert rejection is not None, "the key is rejected"
+        if rejection.waits(waiter.deadline):
+            return False
+        if waiter.replayable() and rejection.replays(waiter.deadline, now):
+            self._replay(waiter)
+            return True
+        self._price(waiter)
+        ready, self.gate = self.admission.admits(waiter.cost, now)
+        if ready <= now:
+            waiter.place = waiter.place or self.line.next_place()
+            waiter.permit = self.admission.admit(waiter.cost, now, 0.0, out, beyond=True)
+            self._gave(waiter, now)
+            return True
+        if not waiter.replayable() or rejection.answer is None:
+            return False
+        self._replay(waiter)
+        return True
+
+    def _answer_line(self, rejection: KeyRejection, now: float, left: list[Group], woken: list[Waiter]) -> None:
+        """Give the newest rejecting answer to those in the line who do not wait for the reset."""
+        self._answered = rejection.outcome
+        if rejection.answer is None:
+            return
+        for waiter in list(self.line.standing()):
+            if rejection.replays(waiter.deadline, now) and waiter.replayable():
+                self._remove(waiter, left)
+                self._replay(waiter)
+                woken.append(waiter)
+
+    def _replay(self, waiter: Waiter) -> None:
+        rejection = self.admission.rejection
+        assert rejection is not None, "the key is rejected"
+        rejection.replayed += 1
+        waiter.replay = rejection.outcome
+
+    def _pass_or_refuse(self, waiter: Waiter, now: float, out: Out) -> None:
+        """Admit a call that does not wait, unless a quota, a cooldown or the breaker is closed for it.
+
+        Learned slots and rate hold it not, nor does the line where these alone hold that; but what the line waits for
+        is not taken away from it. Otherwise the call is given the newest refusal, if that is news.
+        """
+        admission, head = self.admission, self.line.head()
+        self._price(waiter)
+        ready, gate = now, ""
+        if head is not None:
+            self._price(head)
+            ready, gate = admission.admits(head.cost, now)
+        if ready <= now:
+            ready, gate = admission.admits(waiter.cost, now)
+        self.gate = gate
+        if ready <= now:
+            within = head is None and admission.ready_at(waiter.cost, now)[0] <= now
+            waiter.place = waiter.place or self.line.next_place()
+            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=not within)
+            self._gave(waiter, now)
+            return
+        waiter.opens_at = ready
+        refusal = admission.refusal
+        if refusal is not None and now - refusal[1] <= MINUTE and gate != "breaker" and waiter.replayable():
+            waiter.replay = refusal[0]
+
+    def _dismiss(self, now: float, ready: float, left: list[Group], woken: list[Waiter]) -> bool:
+        """Take out the calls whose gate opens for certain only after their deadline; return whether any was.
+
+        The head may go at `ready`, so calls with a later deadline stay.
+        """
+        if not self.admission.certain(self.gate):
+            return False
+        dismissed, soonest = False, NEVER
+        for group in list(self.line.groups.values()):
+            while (first := group.earliest()) is not None:
+                opens, gate = self._ready_at(first, now) if now < first.deadline < ready else (now, "")
+                if not first.deadline < opens < NEVER or not self.admission.certain(gate):
+                    soonest = min(soonest, first.deadline)
+                    break
+                self._remove(first, left)
+                first.opens_at = opens
+                woken.append(first)
+                dismissed = True
+        self._soonest = soonest
+        return dismissed
+
+    def _remove(self, waiter: Waiter, left: list[Group]) -> None:
+        """Take a call out of the line; the clock of its group in `left` has to be kept."""
+        group = self.line.groups[waiter.executor]
+        self.line.leave(waiter)
+        waiter.until = None
+        left.append(group)
+
     def _join(self, waiter: Waiter, now: float, out: Out) -> Group:
         """Puts a call into the line, and passes over the event loops that it blocks."""
         if waiter.executor is None:
@@ -255,6 +374,7 @@ class Slots:
             for blocked in self.executors.stall_thread(executor.blocks):
                 self._stall(blocked, now, out)
             self.admission.release_probe(executor.blocks, now)
+        self._soonest = min(self._soonest, waiter.deadline) if self.line.count else waiter.deadline
         return self.line.join(waiter)
 
     def _seen(self, waiter: Waiter, now: float) -> None:
@@ -311,12 +431,21 @@ class Slots:
             waiter.priced_by = estimate.version
             waiter.cost = _priced(waiter.price, estimate, waiter.cost)
 
-    def _expire(self, group: Group, now: float, woken: list[Waiter]) -> None:
+    def _expire(self, group: Group, now: float, woken: list[Waiter], out: Out) -> None:
         """Takes out the calls of a group whose deadline has come."""
         while (first := group.earliest()) is not None and first.deadline <= now:
+            if self._would_be_taken(first, now):
+                first.permit = self.admission.admit(first.cost, now, now - first.joined_at, out, beyond=True)
+                self._gave(first, now)
             self.line.leave(first)
             first.until = first.deadline
             woken.append(first)
+
+    def _would_be_taken(self, waiter: Waiter, now: float) -> bool:
+        """Whether only the slots of a first round hold a call, of which the provider has refused none yet."""
+        if not self.admission.untested or self._ready_at(waiter, now)[1] != "concurrency":
+            return False
+        return self.admission.admits(waiter.cost, now)[0] <= now
 
     def _hold_clock(self, group: Group, ready: float, woken: list[Waiter]) -> None:
         """Makes the first of a group the one that waits with a timeout, and wakes it if that is less than it waits."""

@@ -71,6 +71,11 @@ class Turn(Waiter):
         return exchange(self, self.policy, registry.clock(), registry.draw, Begun(permit, sent, self.began))
 
     @property
+    def immediate(self) -> bool:
+        """Whether the call goes now or not at all, whatever was learned: its caller gave it no time to wait."""
+        return self.policy.max_wait == 0.0 and self.policy.patient
+
+    @property
     def stood(self) -> bool:
         """Whether it had to stand in the line, before its first attempt or since."""
         return getattr(self, "waker", None) is not None
@@ -141,6 +146,16 @@ class Turn(Waiter):
     def gave_up(self, unsent: bool) -> None:
         """Counts a call that is given up for want of capacity."""
         self.registry.gave_up(self, unsent)
+
+    def failed(self) -> None:
+        """Counts a call whose failure is handed back."""
+        self.registry.count_failed(self)
+
+    def replayed(self, outcome: Outcome, unsent: bool) -> None:
+        """Counts a call that is given the answer of another one."""
+        if self.hand is not None:
+            self.hand.was_given(self.key, outcome)
+        self.registry.count_replayed(self, unsent)
 
     def tell(self, event: type[events.Event], *facts: object) -> None:
         """Reports an event of this call."""

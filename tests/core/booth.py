@@ -33,6 +33,8 @@ class Booth:
     key = KEY
     gate = "pause"
     recalled = False
+    replay: Outcome | None = None
+    opens_at: float | None = None
 
     def alarm(self) -> object:
         """What the driver waits on."""
@@ -96,6 +98,12 @@ class Booth:
 
     def gave_up(self, unsent: bool) -> None:
         self.counted.append("given up unsent" if unsent else "given up")
+
+    def failed(self) -> None:
+        self.counted.append("failed")
+
+    def replayed(self, outcome: Outcome, unsent: bool) -> None:
+        self.counted.append("replayed unsent" if unsent else "replayed")
 
     def tell(self, event: type[events.Event], *facts: object) -> None:
         self.told.append((event, facts))

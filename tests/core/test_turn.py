@@ -143,14 +143,10 @@ def test_a_call_that_was_refused_at_once_returns_before_those_that_came_later(
 def test_its_deadline_counts_from_when_it_came(
     registry: RateLimitRegistry, clock: VirtualClock, turn: PlainTurn, permit: Permit
 ) -> None:
+    """Refused at 59 s, it cannot wait for the 30 s that the provider names: its 60 s began when it came."""
     clock.advance(59.0)
-    sent = Sent(refusal(30.0))
-    flow = turn.flow(Bell, permit, sent)
-    effect = next(flow)
-    assert isinstance(effect, Wait)
-    assert effect.until == 60.0
-    clock.advance(1.0)
-    assert ending(flow, Resume(60.0)).ending is Ending.GIVEN_UP
+    ended = ending(turn.flow(Bell, permit, Sent(refusal(30.0))))
+    assert (ended.ending, ended.gate, ended.opens_in) == (Ending.GIVEN_UP, "pause", 30.0)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 def settings(**changes: Any) -> RunnerSettings:
     """The quick settings with some changes."""
-    return RunnerSettings(**{**QUICK.model_dump(), **changes})
+    return RunnerSettings(**{**QUICK.model_dump(exclude_unset=True), **changes})
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ where it is a list.
 from __future__ import annotations
 
 from tidegate.core import events
-from tidegate.core.answer import answered, failed, prove, read, succeeded
+from tidegate.core.answer import accepted, answered, failed, prove, read, rejected, succeeded
 from tidegate.core.breaker import CLOSED, State
 from tidegate.core.gates import Gates, Out
 from tidegate.core.permit import Permit
@@ -27,8 +27,11 @@ class Admission(Gates):
 
     __slots__ = ()
 
-    def admit(self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0) -> Permit:
-        """Takes a slot and charges the quotas; the caller has asked `ready_at` the same before."""
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False) -> Permit:
+        """Takes a slot and charges the quotas; the caller has asked `ready_at` the same before.
+
+        One that goes `beyond` what was learned (the caller has asked `admits`) opens no slot and uses up no pace.
+        """
         if not self.flying:
             self._began = now
             self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
@@ -37,13 +40,16 @@ class Admission(Gates):
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
-        permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe)
-        under_way = len(self.flying) - (self.held_by(blocked) if blocked else 0)
-        if under_way >= self.limit.slots:
-            self.limit.filled(under_way, now)
-        if self.pacer.active:
-            self.pacer.sent(now)
+        permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe, beyond)
+        if not beyond:
+            under_way = len(self.flying) - (self.held_by(blocked) if blocked else 0)
+            if under_way >= self.limit.slots:
+                self.limit.filled(under_way, now)
+            if self.pacer.active:
+                self.pacer.sent(now)
         self.used_at = now
+        if self.rejection is not None:
+            self.rejection.asked(self.order, now)
         if out is not None:
             if probe:
                 out.append(events.BreakerHalfOpened(self.key, now))
@@ -74,6 +80,8 @@ class Admission(Gates):
         self.quotas.refund(permit.charges)
         self.pause.withdrawn(permit.sent_at)
         self.breaker.abandoned(permit.probe, now)
+        if self.rejection is not None:
+            self.rejection.asked_in_vain(permit.order)
 
     def release_probe(self, thread: int, now: float) -> None:
         """The breaker's probe is under way on a thread that is blocked: another attempt may be the probe."""
@@ -94,6 +102,8 @@ class Admission(Gates):
             answered(self, permit, now, out)
         if self.unavailability.running:
             self.unavailability.answered()
+        if self.rejection is not None:
+            accepted(self, permit, outcome, now, out)
         permit.probe = False
         permit.learned = True
 
@@ -113,6 +123,8 @@ class Admission(Gates):
             read(self, permit, outcome, now, out)
         if self.quotas.unproven:
             prove(self, permit, outcome, now, out)
+        if self.rejection is not None:
+            accepted(self, permit, outcome, now, out)
         if kind is OK:
             succeeded(self, permit, saturation, now, out)
         elif kind in CAPACITY:
@@ -126,6 +138,7 @@ class Admission(Gates):
             self.counts.failed += 1
             answered(self, permit, now, out)
             self.unavailability.answered()
+            rejected(self, permit, outcome, now, out)
         if out is not None:
             held, flying = now - permit.sent_at, len(self.flying)
             out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status))

@@ -11,7 +11,8 @@ from tidegate.core.gates import Gates, Out
 from tidegate.core.lesson import Origin
 from tidegate.core.mirror import Mirror
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import OK, REFUSED, Cause, Cost, Outcome
+from tidegate.core.rejection import KeyRejection, rejects_key
+from tidegate.core.vocabulary import OK, REFUSED, Cause, Cost, Kind, Outcome
 
 
 def read(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -66,6 +67,33 @@ def answered(gates: Gates, permit: Permit, now: float, out: Out) -> None:
     gates.unavailability.closed()
     if gates.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
         out.append(events.BreakerClosed(gates.key, now))
+
+
+def rejected(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+    """Take in an answer that no repetition mends: it may hold for the whole key."""
+    if not rejects_key(outcome):
+        return
+    begins = gates.rejection is None
+    rejection = gates.rejection = gates.rejection or KeyRejection(now)
+    rejection.met(outcome, permit.order, permit.sent_at, now)
+    if begins and out is not None:
+        facts = (outcome.kind, outcome.cause, rejection.reset_at, outcome.status)
+        out.append(events.KeyRejected(gates.key, now, *facts))
+
+
+def accepted(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+    """End a rejection by the outcome of a later attempt, where that is something else."""
+    rejection = gates.rejection
+    if rejection is None or rejects_key(outcome):
+        return
+    if outcome.kind is Kind.TRANSIENT or outcome.kind is Kind.ABANDONED:
+        rejection.asked_in_vain(permit.order)
+        return
+    # What was sent before the rejected attempt may end long after it, and says nothing of the key's state since.
+    if permit.order > rejection.order:
+        gates.rejection = None
+        if out is not None:
+            out.append(events.KeyAccepted(gates.key, now, rejection.replayed))
 
 
 def failed(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:

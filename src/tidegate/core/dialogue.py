@@ -18,6 +18,7 @@ class Ending(StrEnum):
     HANDED_BACK = "handed_back"
     GIVEN_UP = "given_up"
     EXPIRED = "expired"
+    REPLAYED = "replayed"
 
 
 class Wait(NamedTuple):
@@ -61,12 +62,17 @@ class Resume:
 
 
 class Ended(NamedTuple):
-    """The result of an exchange: how it ended, the last thing the provider said (if it said any), and the waiting."""
+    """The result of an exchange: how it ended, the last thing the provider said (if it said any), and the waiting.
+
+    `gate` is what was closed at the end, and opens in `opens_in` seconds where that was known to be too late. The end
+    of a call that is `REPLAYED` is another call's answer, which its `sent` carries in the outcome.
+    """
 
     ending: Ending
     sent: Sent | None
     waited: float
     gate: str = ""
+    opens_in: float | None = None
 
 
 class Policy(NamedTuple):
@@ -115,6 +121,16 @@ class Seat(Protocol):
         """Whether the caller wants no permit any more: the call ends as at its deadline."""
         ...
 
+    @property
+    def replay(self) -> Outcome | None:
+        """The answer that the call is given in the place of an attempt."""
+        ...
+
+    @property
+    def opens_at(self) -> float | None:
+        """When its gate opens, where that is known to be beyond the deadline."""
+        ...
+
     def alarm(self) -> Any:
         """What the driver waits on."""
         ...
@@ -149,6 +165,14 @@ class Seat(Protocol):
 
     def gave_up(self, unsent: bool) -> None:
         """Counts a call that is given up for want of capacity, sent before or never."""
+        ...
+
+    def failed(self) -> None:
+        """Counts a call whose failure is handed back."""
+        ...
+
+    def replayed(self, outcome: Outcome, unsent: bool) -> None:
+        """Counts a call that is given the answer of another one; `unsent` where no attempt of it was ever made."""
         ...
 
     def tell(self, event: type[events.Event], *facts: object) -> None:

@@ -80,12 +80,12 @@ class _Call:
             while True:
                 if begun is None:
                     self.stand(now)
-                    while self.permit is None and now < self.deadline and not self.seat.recalled:
+                    while self.permit is None and now < self.deadline and not self.dismissed:
                         now = (yield self.wait()).now
                         self.permit = self.seat.look(now)
                     self.stood(now)
                     if self.permit is None:
-                        return self.expired(now)
+                        return self.expired(now) if self.seat.replay is None else self.replayed(now)
                     now = yield from self.send(now)
                 else:
                     self.permit, self.sent, begun = begun.permit, begun.sent, None
@@ -105,6 +105,12 @@ class _Call:
         """Joins the queue, or passes at once."""
         self.gate, self.stood_at = "", now
         self.permit = self.seat.look(now) if self.standing else self.seat.stand(now, self.deadline)
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether nothing is gained by standing on."""
+        seat = self.seat
+        return seat.recalled or seat.replay is not None or seat.opens_at is not None
 
     def wait(self) -> Wait:
         """Until the seat is to be looked at again."""
@@ -142,7 +148,7 @@ class _Call:
             else:
                 seat.settle(permit, outcome, now, False)
             return Again.NO
-        again = _again(self.policy, permit, outcome, now >= self.deadline, self.failures + 1)
+        again = _again(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
         self.standing = again is Again.AT_ONCE
         seat.settle(permit, outcome, now, self.standing)
         if again is not Again.NO:
@@ -172,6 +178,8 @@ class _Call:
         given_up = refused and self.policy.patient
         if given_up:
             self.seat.gave_up(False)
+        else:
+            self.seat.failed()
         self._failed(outcome, given_up, now)
         final = refused or outcome.kind in TERMINAL or (self.probing and not self.policy.patient)
         return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
@@ -188,19 +196,36 @@ class _Call:
         sent, gate = self.sent, self.seat.gate
         self.seat.gave_up(sent is None)
         self.seat.tell(events.QueueDeadline, now - self.began, gate)
-        return Ended(Ending.EXPIRED if sent is None else Ending.GIVEN_UP, sent, self.waited, gate)
+        opens = self.seat.opens_at
+        ending = Ending.EXPIRED if sent is None else Ending.GIVEN_UP
+        return Ended(ending, sent, self.waited, gate, opens - now if opens is not None else None)
+
+    def replayed(self, now: float) -> Ended:
+        """The result where the call is given the answer of another one; its own, if that said the same."""
+        outcome, sent = self.seat.replay, self.sent
+        assert outcome is not None, "there is an answer to give"
+        if sent is not None and sent.outcome.kind is outcome.kind:
+            return self.ended(now)
+        self.seat.replayed(outcome, sent is None)
+        self._failed(outcome, False, now)
+        opens = self.seat.opens_at
+        opens_in = opens - now if opens is not None else None
+        return Ended(Ending.REPLAYED, Sent(outcome), self.waited, self.seat.gate, opens_in)
 
     def _failed(self, outcome: Outcome, given_up: bool, now: float) -> None:
         why = (outcome.kind, outcome.cause, given_up, outcome.status)
         self.seat.tell(events.RequestFailed, self.attempts, now - self.began, *why)
 
 
-def _again(policy: Policy, permit: Permit, outcome: Outcome, late: bool, failures: int) -> Again:
-    if late or not policy.replayable:
+def _again(policy: Policy, permit: Permit, outcome: Outcome, left: float, failures: int) -> Again:
+    """Return whether and when another attempt is made, with `left` seconds to the deadline."""
+    if left <= 0.0 or not policy.replayable:
         return Again.NO
     at_once = Again.AT_ONCE if policy.patient else Again.NO
     if outcome.kind in CAPACITY:
         return at_once
+    if outcome.kind is Kind.DAILY_LIMIT:
+        return at_once if outcome.retry_after and outcome.retry_after <= left else Again.NO
     if outcome.kind is not Kind.TRANSIENT:
         return Again.NO
     if permit.probe and outcome.cause is Cause.OUTAGE:

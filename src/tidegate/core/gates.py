@@ -20,14 +20,15 @@ from tidegate.core.breaker import CLOSED, Breaker
 from tidegate.core.estimate import Estimate
 from tidegate.core.gauge import Run
 from tidegate.core.goodput import Goodput
-from tidegate.core.lesson import Lessons
+from tidegate.core.lesson import Lessons, Origin
 from tidegate.core.limit import ConcurrencyLimit
 from tidegate.core.pacer import Pacer
 from tidegate.core.pause import Pause
 from tidegate.core.permit import Counts, Permit
 from tidegate.core.quota import Quotas
+from tidegate.core.rejection import KeyRejection
 from tidegate.core.unavailability import Unavailability, Unavailable
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.vocabulary import Cost, Key, Outcome
 
 ANNOUNCED_WINDOW = 60.0
 """Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""
@@ -90,6 +91,8 @@ class Gates:
         "pacer",
         "pause",
         "quotas",
+        "refusal",
+        "rejection",
         "resumes",
         "unavailability",
         "untaken",
@@ -116,6 +119,8 @@ class Gates:
         self.given_at = now
         self.used_at = self._began = now
         self.resumes = False
+        self.rejection: KeyRejection | None = None
+        self.refusal: tuple[Outcome, float] | None = None
         self._attempts_before = self._refused_before = 0
 
     @property
@@ -162,6 +167,40 @@ class Gates:
                     return ready, gate
             ready, gate = quota, f"quota {name}"
         return ready, gate
+
+    def admits(self, cost: Cost, now: float) -> tuple[float, str]:
+        """As `ready_at`, without what was only inferred: slots and pace hold nobody, their upper bound does."""
+        if len(self.flying) >= self.limit.highest:
+            return INFINITY, "concurrency"
+        ready, gate = self.breaker.opens_at(now), "breaker"
+        paused = self.pause.opens_at(now)
+        if paused > ready:
+            ready, gate = paused, "pause"
+        quota, name = self.quotas.ready_at(cost, now)
+        if quota > now and self.quotas.unproven and not self.flying:
+            quota, name = self.quotas.probed_at(cost, now)
+        if quota > ready:
+            ready, gate = quota, f"quota {name}"
+        return (ready, gate) if ready > now else (now, "")
+
+    @property
+    def untested(self) -> bool:
+        """Whether nothing but the first round holds calls back: the provider never refused any for their number."""
+        return self.limit.growing_fast and not self.pacer.active and self.limit.useful == INFINITY
+
+    def certain(self, gate: str) -> bool:
+        """Whether the instant at which `gate` opens is what the provider said, and no answer under way can change it.
+
+        Slots, pace and breaker open when they may: their instants are guesses. A quota opens sooner than its copy says
+        where a call under way returns what it was charged too much.
+        """
+        if gate == "pause":
+            return self.lessons.pause.origin is Origin.RETRY_AFTER
+        if self.flying or not gate.startswith("quota "):
+            return False
+        name = gate.removeprefix("quota ")
+        lesson = self.quotas.lessons.get(name)
+        return lesson is not None and lesson.origin is Origin.HEADERS and name not in self.quotas.unproven
 
     def unavailable(self, now: float) -> Unavailable:
         """Return for how long the key has answered nobody, and why."""

@@ -7,7 +7,8 @@ before the last refusal was acted upon teaches nothing but its own headers. Each
 - too many at once, or too many a second: the concurrency limit is cut, or the pacer sets the rate;
 - nothing of ours (somebody else's capacity, a model that is not ready): the pause is closed, and one goes alone after.
 
-A time that the provider names closes the pause in any case.
+A time that the provider names closes the pause in any case. A refusal of what was sent beyond the learned slots and
+rate proves no more than they say already: it cuts nothing.
 """
 
 from __future__ import annotations
@@ -37,15 +38,17 @@ ABSURD_HINT = 86_400.0
 def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Closes the gate that a refusal speaks of. `draw` is uniform in [0, 1)."""
     gates.counts.refused += 1
+    if outcome.answer is not None:
+        gates.refusal = outcome, now
     answered(gates, permit, now, out)
     gates.pause.refused_within(now - permit.sent_at)
-    new_wave = permit.epoch >= gates.epoch
+    new_wave = permit.epoch >= gates.epoch and not permit.beyond
     if new_wave:
         gates.epoch += 1
     hint = _credible(gates, outcome.retry_after)
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
-    paced = not gate and outcome.cause in CUTTING
-    if paced:
+    paced = not gate and (outcome.cause in CUTTING or permit.beyond)
+    if paced and not permit.beyond:
         _unexplained(gates, permit, outcome, now, new_wave, out)
     if not (gate or paced) or hint:
         before_pause = gates.pause.until

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidegate.core.admission import Admission
 from tidegate.core.breaker import State
+from tidegate.core.gates import INFINITY
 from tidegate.core.lesson import Learnt
 from tidegate.core.mirror import Mirror
 from tidegate.core.outlook import Outlook, QuotaOutlook, foresee
@@ -29,12 +30,17 @@ class KeySnapshot:
     """One key. Durations are in seconds.
 
     A call is one or more `attempts`: the `absorbed` refusals were repeated, so that the caller never saw them.
-    `calls` is of those that were sent or `given_up` for want of capacity.
+    `calls` is of those that were sent, `given_up` for want of capacity, or `replayed`: given another call's answer.
+    `failed` counts attempts; `failed_calls` counts calls whose failure was handed back, each `replayed` one among them;
+    `retried` counts the attempts that followed a transient failure.
 
     `ready_in` is when the next call could go (who waits first, else one request): 0 now, infinity when an attempt under
     way must end first; `gate` says what is closed meanwhile. `eta` is when the last of those who wait now will be let
     through, if nobody goes before them: 0 where nobody waits, None where nothing known says it; `eta_gate` is the gate
     that binds until then. `learnt` says what each gate's state was learnt from, and how far to trust it.
+
+    While the provider rejects the whole key, `rejected` is the cause (`auth`, `money`, `day`), and `rejected_for` the
+    time until one call asks again, or until the reset that the provider named.
 
     `ignored` counts unusable values in responses. Latencies are of the last hundred answered attempts, None before the
     first. `chars_per_token` and `mean_output` (tokens an answer) are what costs are estimated by. `at` is when all of
@@ -68,6 +74,11 @@ class KeySnapshot:
     latency_p99: float | None
     chars_per_token: float
     mean_output: float
+    failed_calls: int = 0
+    retried: int = 0
+    replayed: int = 0
+    rejected: str = ""
+    rejected_for: float = 0.0
 
     @property
     def ready_at(self) -> float:
@@ -110,6 +121,10 @@ class RegistrySnapshot:
 def key_snapshot(admission: Admission, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
     """The state of one key at `now`, with `waiting` calls in line: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
+    rejection = admission.rejection
+    opens = now if rejection is None else rejection.opens_at(INFINITY, now)
+    if rejection is not None and opens > ready:
+        ready, gate = opens, rejection.gate
     foreseen = foresee(outlook(admission, waiting, mean, now))
     counts = admission.counts
     latencies = sorted(counts.latencies)
@@ -136,7 +151,7 @@ def key_snapshot(admission: Admission, waiting: int, head: Cost, mean: Cost, now
         failed=counts.failed,
         abandoned=counts.abandoned,
         ignored=counts.ignored,
-        calls=counts.attempts - counts.resent + counts.unsent,
+        calls=counts.attempts - counts.resent + counts.unsent + counts.spared,
         given_up=counts.given_up,
         absorbed=counts.absorbed,
         latency_mean=sum(latencies) / len(latencies) if latencies else None,
@@ -144,6 +159,11 @@ def key_snapshot(admission: Admission, waiting: int, head: Cost, mean: Cost, now
         latency_p99=_percentile(latencies, 0.99),
         chars_per_token=admission.estimate.chars_per_token,
         mean_output=admission.estimate.mean_output,
+        failed_calls=counts.failed_calls,
+        retried=counts.resent - counts.absorbed,
+        replayed=counts.replayed,
+        rejected=rejection.outcome.cause.value if rejection is not None else "",
+        rejected_for=max(0.0, opens - now),
     )
 
 

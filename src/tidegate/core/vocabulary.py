@@ -189,11 +189,23 @@ class Reading(NamedTuple):
     quantum: float = 1.0
 
 
+class Answer(NamedTuple):
+    """The error object of a refusal, as JSON in `body`, without anything that belongs to one call only.
+
+    `code` names the error where a provider does so in a header (Amazon's `x-amzn-errortype`).
+    """
+
+    status: int
+    body: bytes
+    code: str = ""
+
+
 class Outcome(NamedTuple):
     """What one attempt came to and what it taught.
 
     `retry_after` is in seconds and None where the answer named no time (or is no refusal); `row` names the table row
-    that decided; `ignored` counts the values that were unusable (negative, not a number, absurd, too long).
+    that decided; `ignored` counts the values that were unusable (negative, not a number, absurd, too long). `answer` is
+    the refusal itself, where other calls of the key may be given it too.
     """
 
     kind: Kind
@@ -204,3 +216,4 @@ class Outcome(NamedTuple):
     row: str = ""
     status: int | None = None
     ignored: int = 0
+    answer: Answer | None = None

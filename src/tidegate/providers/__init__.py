@@ -5,6 +5,7 @@ generates, sdk_family       whether a path of any host infers, and whose SDK sen
 read_inquiry, estimate      what it asks and what it is expected to be charged
 scope, family_of, credential_of   whose quota it counts against
 judge, judge_event          what the answer came to
+answer_of                   what of a refusal holds for other calls of the key
 usage_of, merged            what the answer says was used
 dimensions, window_name     readings by window, for display
 
@@ -15,6 +16,7 @@ A table of one's own is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow`
 from __future__ import annotations
 
 from tidegate.core.vocabulary import Cause, Kind
+from tidegate.providers._answer import answer_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, table_of, version
 from tidegate.providers._inquiry import (
@@ -76,6 +78,7 @@ __all__ = [
     "Kind",
     "Provider",
     "adopt",
+    "answer_of",
     "charged",
     "credential_of",
     "dimensions",

@@ -118,9 +118,7 @@ class Feeder:
         found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
         new = books.scanned(index, list(found), at_end=len(page) < limit and not page.more)
         if running.phase is Phase.LIVE:
-            items = [
-                Item(index, place, found[place].row, found[place].output, found[place].size) for place in new
-            ]
+            items = [Item(index, place, found[place].row, found[place].output, found[place].size) for place in new]
             running.came(items, running.turned_away_at[index])
             if running.workload.runs_low(index) and books.backlogs[index - 1].owing and page:
                 running.wanted.set()

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from tidegate.core.backoff import half_jitter
 from tidegate.core.permit import Permit
+from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.vocabulary import Cost, Key
 from tidegate.registries import NotReady, RateLimitRegistry
@@ -102,6 +103,9 @@ class Gates:
         answer = self._registry.try_admit(name, cost, wake=gate.wake)
         if not isinstance(answer, NotReady):
             return answer
+        if answer.gate == REJECTED:
+            # Nothing is sent for what goes now: its call gets the provider's last answer, which says what it is.
+            return True
         # Somebody who stands before us may go now, and has to run first: to ask again at once would only spin.
         wait = max(SOONEST, answer.ready_at - self._registry.clock())
         known = answer.ready_at < FOREVER and answer.stated

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error
 from tidegate.core.vocabulary import CAPACITY, Cause, Kind, Outcome
-from tidegate.errors import NotAdmitted, UnusableAnswer
+from tidegate.errors import KeyRefused, NotAdmitted, UnusableAnswer
 
 
 class Ruling(StrEnum):
@@ -67,7 +67,7 @@ def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome
     if error is None:
         # A refusal that the function swallowed must not become its answer.
         return _of_outcome(last, probe) if last is not None and last.kind in CAPACITY else ANSWERED
-    if isinstance(error, NotAdmitted):
+    if isinstance(error, NotAdmitted) and not isinstance(error, KeyRefused):
         return Verdict(Ruling.CAPACITY, "rate")
     if isinstance(error, UnusableAnswer):
         return Verdict(Ruling.UNUSABLE, type(error).__name__)

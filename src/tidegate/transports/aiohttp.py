@@ -14,6 +14,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, GovernedCall
+from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, GovernedCall
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
 from tidegate.transports.readers import Readers, arrived
@@ -131,10 +132,10 @@ class AiohttpCall(GovernedCall):
         if response.status in RETRYABLE:
             setattr(response, GAVE_UP, True)
 
-    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
-        """A 429 of the session's own class of responses."""
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+        """A refusal of the session's own class of responses."""
         self.received = None
-        response = self.stack.response(self.session, self.url, self.kwargs, headers, body)
+        response = self.stack.response(self.session, self.url, self.kwargs, headers, body, status)
         setattr(response, GAVE_UP, True)
         return response
 
@@ -166,8 +167,8 @@ class Stack:
             return wrapped(*args, **kwargs)
         return call.checked() if call.check else adrive(call)
 
-    def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any) -> Any:
-        """A 429 as `session` would have received it."""
+    def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
+        """A refusal as `session` would have received it."""
         multidict = sys.modules["multidict"]
         raw = json.dumps(body).encode()
         sent = multidict.CIMultiDictProxy(session._prepare_headers(options.get("headers")))
@@ -184,7 +185,8 @@ class Stack:
         facts = {name: value for name, value in facts.items() if name in self.constructor}
         response = session._response_class("POST", url, **facts)
         pairs = {**headers, "Content-Type": "application/json", "Content-Length": str(len(raw))}
-        response.version, response.status, response.reason = self.module.HttpVersion11, 429, "Too Many Requests"
+        response.version, response.status = self.module.HttpVersion11, status
+        response.reason = HTTPStatus(status).phrase
         response._headers = multidict.CIMultiDictProxy(multidict.CIMultiDict(pairs))
         response._raw_headers = tuple((name.encode(), value.encode()) for name, value in pairs.items())
         response.content = self.readers.whole(raw)

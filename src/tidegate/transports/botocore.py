@@ -30,7 +30,7 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import GovernedCall
+from tidegate.transports.govern import ERROR_TYPE, TOO_MANY, GovernedCall
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked
 from tidegate.transports.raw import WatchedRaw
@@ -149,16 +149,21 @@ class BotocoreCall(GovernedCall):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
+    def genuine(self, response: Any) -> bool:
+        """Whether a response came over a connection: moto and others answer with a body in memory."""
+        return not isinstance(getattr(response, "raw", None), io.BytesIO)
+
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
         """Bedrock's own refusal as botocore would have parsed it, from which it raises `ThrottlingException`."""
         self.context[GIVEN_UP] = True
-        text = body["error"]["message"]
-        headers = {**headers, "content-type": "application/json", "x-amzn-errortype": "ThrottlingException"}
+        error = body.get("error")
+        text = error["message"] if isinstance(error, dict) else str(body.get("message") or body.get("Message") or "")
+        headers = {ERROR_TYPE: "ThrottlingException", **headers, "content-type": "application/json"}
         raw = Written(json.dumps({"message": text}).encode())
-        response = sys.modules["botocore.awsrequest"].AWSResponse(self.request.url, 429, headers, raw)
+        response = sys.modules["botocore.awsrequest"].AWSResponse(self.request.url, status, headers, raw)
         parsed = {
-            "Error": {"Message": text, "Code": "ThrottlingException"},
-            "ResponseMetadata": {"RequestId": "", "HTTPStatusCode": 429, "HTTPHeaders": headers},
+            "Error": {"Message": text, "Code": headers[ERROR_TYPE]},
+            "ResponseMetadata": {"RequestId": "", "HTTPStatusCode": status, "HTTPHeaders": headers},
             "message": text,
         }
         return (response, parsed), None

@@ -6,11 +6,13 @@ A transport asks `marks` whether a request is governed; if so, it makes a `Gover
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
 from tidegate import providers
@@ -33,6 +35,15 @@ aiohttp's responses carry it; whoever stops the retries of an SDK above aiohttp 
 
 NO_RETRY = "x-should-retry"
 """The header that, being `false`, tells the openai and anthropic SDKs not to repeat (openai 3.52 `_should_retry`)."""
+
+REPLAYED = "x-tidegate-replayed"
+"""The header that, being `1`, says that no request was sent for this answer: another call of the key was given it."""
+
+ERROR_TYPE = "x-amzn-errortype"
+TOO_MANY = 429
+
+MOST_RETRY_AFTER = 31_536_000.0
+"""Seconds that a `retry-after` of ours names at most: a year."""
 
 USAGE_ALWAYS = 64
 USAGE_EVERY = 32
@@ -97,6 +108,8 @@ class GovernedCall(Turn, ABC):
         sent = ended.sent
         if sent is None:
             return self.refused(*self.refusal(ended))
+        if ended.ending is Ending.REPLAYED:
+            return self.repetition(sent.outcome, ended.opens_in)
         if sent.error is not None:
             raise sent.error
         if ended.ending is Ending.GIVEN_UP:
@@ -109,8 +122,34 @@ class GovernedCall(Turn, ABC):
             response.headers[NO_RETRY] = "false"
 
     @abstractmethod
-    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
-        """A 429 of the stack's own kind with these headers and this JSON body."""
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+        """A refusal of the stack's own kind with these headers and this JSON body."""
+
+    def repetition(self, outcome: Outcome, opens_in: float | None) -> Any:
+        """The error object that another call of the key was given, as a response of the stack's own kind."""
+        answer = outcome.answer
+        assert answer is not None, "only what was kept is repeated"
+        headers = {NO_RETRY: "false", REPLAYED: "1"}
+        if answer.code:
+            headers[ERROR_TYPE] = answer.code
+        if opens_in is not None and 0.0 < opens_in < MOST_RETRY_AFTER:
+            headers["retry-after"] = str(ceil(opens_in))
+        return self.refused(headers, json.loads(answer.body), answer.status)
+
+    def genuine(self, response: Any) -> bool:
+        """Whether a response came from a provider, and was not made up by a test."""
+        return True
+
+    def scripted(self) -> bool:
+        """Whether a test answers what is sent: it must see all of it."""
+        return False
+
+    def replayable(self) -> bool:
+        """Whether the call may be given the answer of another one."""
+        try:
+            return not self.scripted()
+        except Exception:
+            return False
 
     def price(self, estimate: Estimate) -> Cost:
         """What the call is expected to be charged, by what its key has learned so far."""
@@ -122,7 +161,7 @@ class GovernedCall(Turn, ABC):
         """What an answer comes to; `body` is None while it streams. One that cannot be judged teaches nothing."""
         try:
             if status >= 400:
-                return self.judge(status, self.pairs(response), body)
+                return self.kept(self.judge(status, self.pairs(response), body), response, body)
             # A stream's reader is told of its failures by the stream, also where the whole of it is there already.
             if body is not None and not self.stream and len(body) <= SHORT and b'"error"' in body:
                 failure = providers.judge_event(self.provider, body)
@@ -147,6 +186,11 @@ class GovernedCall(Turn, ABC):
         if b"json" in kind:
             return body.rstrip()[-1:] not in _ENDS or not body.strip()
         return b"text/html" in kind
+
+    def kept(self, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
+        """The outcome with what other calls of the key may be given of it."""
+        answer = providers.answer_of(outcome, self.pairs(response), body) if self.genuine(response) else None
+        return outcome if answer is None else outcome._replace(answer=answer)
 
     def raised(self, permit: Permit, error: Exception) -> Outcome:
         """What an attempt that raised comes to; a hook that raises for the status does not hide the answer from us."""
@@ -195,6 +239,11 @@ class GovernedCall(Turn, ABC):
             f"tidegate: no answer was received: the call waited {ended.waited:.1f} s for {self.key} "
             f"({ended.gate or 'queue'}), longer than max_wait = {self.policy.max_wait:g} s."
         )
+        if ended.opens_in is not None and ended.opens_in < MOST_RETRY_AFTER:
+            text = (
+                f"tidegate: no request was sent: {self.key} ({ended.gate or 'queue'}) opens in {ended.opens_in:.1f} s; "
+                f"the call waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."
+            )
         error = {"message": text, "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
         headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
         return headers, {"type": "error", "error": error}

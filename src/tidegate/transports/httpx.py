@@ -23,7 +23,7 @@ from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import UNREAL, GovernedCall, good
+from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import Mark, marked, provider_elsewhere, provider_of
 from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
@@ -107,9 +107,9 @@ class HttpxCall(GovernedCall):
             body = response.read() if read else body
         return body
 
-    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
-        """A 429 of the client's own module."""
-        response = self.stack.module.Response(429, headers=headers, json=body, request=self.request)
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+        """A refusal of the client's own module."""
+        response = self.stack.module.Response(status, headers=headers, json=body, request=self.request)
         response.elapsed = timedelta()
         return response
 
@@ -128,6 +128,24 @@ class HttpxCall(GovernedCall):
         """What an exception means; nothing where it does not come from below the HTTP library."""
         # What the network raises is translated for httpx, with its cause; a mock raises httpx's own at once.
         return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
+
+    def genuine(self, response: Any) -> bool:
+        """Whether a response came over a connection."""
+        return not _made_up(response)
+
+    def scripted(self) -> bool:
+        """Whether a mock answers: one that is a transport itself, or one in the place of a method of the library's."""
+        client = self.wrapped.__self__  # type: ignore[attr-defined]
+        transport = client._transport_for_url(self.request.url)
+        if not isinstance(transport, self.stack.networks):
+            return type(transport).__name__ == "MockTransport"
+        pool = transport._pool
+        for each, name in ((transport, "handle_request"), (pool, "handle_request")):
+            for method in (name, name.replace("handle", "handle_async")):
+                found = getattr(type(each), method, None)
+                if found is not None and not _is_own(found):
+                    return True
+        return False
 
     def pairs(self, response: Any) -> list[tuple[bytes, bytes]]:
         """The answer's headers."""
@@ -297,6 +315,12 @@ def _is_of(method: Any, library: str) -> bool:
 def _complete(response: Any, stream: bool) -> bool:
     # An error's body is read before it is judged; a mock's answer may be complete although a stream was asked for.
     return not stream or response.status_code >= 400 or response.is_closed
+
+
+def _is_own(method: Any) -> bool:
+    # Mocks of tests stand in for these methods (pytest-httpx 0.36, respx 0.23); what telemetry wraps keeps its module.
+    root = getattr(method, "__module__", "").partition(".")[0]
+    return root.startswith(("httpx", "httpcore", "socksio"))
 
 
 def _made_up(response: Any) -> bool:

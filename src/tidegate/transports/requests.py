@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from http import HTTPStatus
 from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -21,7 +22,7 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import UNREAL, GovernedCall, good
+from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
 from tidegate.transports.raw import WatchedRaw
@@ -69,10 +70,20 @@ class RequestsCall(GovernedCall):
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def refused(self, headers: dict[str, str], body: dict[str, Any]) -> Any:
-        """A 429 as a session would have returned it."""
+    def genuine(self, response: Any) -> bool:
+        """Whether a response came over a connection."""
+        return not _made_up(response)
+
+    def scripted(self) -> bool:
+        """Whether something else than the library's own adapter answers, as in tests."""
+        session = self.wrapped.__self__  # type: ignore[attr-defined]
+        send = type(session.get_adapter(self.request.url)).send
+        return getattr(send, "__module__", "").partition(".")[0] != "requests"
+
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+        """A refusal as a session would have returned it."""
         response = self.module.Response()
-        response.status_code, response.reason = 429, "Too Many Requests"
+        response.status_code, response.reason = status, HTTPStatus(status).phrase
         response.headers.update({**headers, "content-type": "application/json"})
         response.raw = io.BytesIO(json.dumps(body).encode())
         response.request = self.request

@@ -1,0 +1,135 @@
+"""A key that the provider rejects as a whole: its credential is wrong, its money is spent, or its day's quota is.
+
+Theory of operation. Such an answer holds for every call of the key, so another request would only fetch it again. The
+key keeps the answer and gives it to the calls that come within `HOLDS` seconds. Then one call asks the provider again,
+while the others still get the kept answer: a rejection comes back quickly, so an asking call that was not rejected
+within a few of its round trips was let in. A success of anything sent later ends the rejection.
+
+A day's quota may name its reset. A call whose deadline is later waits for that, and one goes alone then. Where that
+one is rejected again, and the next one too, the named reset is not believed any more.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.vocabulary import Answer, Cause, Kind, Outcome
+
+HOLDS = 1.0
+"""Seconds for which a rejection is repeated before one call asks again; raising it sends fewer requests in vain and
+finds out later that the key works again (DESIGN 9.5)."""
+
+ROUND_TRIPS = 3.0
+GRACE = (0.25, 2.0)
+"""Round trips of a rejection after which an asking call counts as let in, and their bounds in seconds (as
+`pause.GRACE_ROUND_TRIPS`). Raising the lower bound answers more calls by a rejection that may be over."""
+
+FRUITLESS = 2
+"""Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Gemini names
+seconds where the quota comes back at midnight (capture gemini-429-multi-violation)."""
+
+REJECTED = "rejected"
+DAY = "quota day"
+"""Names of the closed gate: a reset is not known, or is."""
+
+FORBIDDEN = 403
+"""A status that may be about one request, as of a region or a moderated text."""
+
+
+def rejects_key(outcome: Outcome) -> bool:
+    """Whether an answer holds for every call of its key."""
+    if outcome.status == FORBIDDEN:
+        return False
+    if outcome.kind is Kind.PERMANENT:
+        return outcome.cause is Cause.AUTH and outcome.answer is not None
+    if outcome.kind is Kind.QUOTA_EXHAUSTED:
+        return outcome.answer is not None
+    return outcome.kind is Kind.DAILY_LIMIT and (outcome.answer is not None or bool(outcome.retry_after))
+
+
+class KeyRejection:
+    """What a key knows of its rejection. Instants are monotonic seconds.
+
+    `outcome` is the newest rejecting answer, `order` the number of the attempt that met it. `replayed` calls were
+    given that answer without a request. `reset_at` is when the provider says that the key works again, None where it
+    did not say so.
+    """
+
+    __slots__ = (
+        "_asked_at",
+        "_asker",
+        "_fruitless",
+        "_grace",
+        "asks_at",
+        "order",
+        "outcome",
+        "replayed",
+        "reset_at",
+        "since",
+    )
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.outcome = Outcome(Kind.PERMANENT)
+        self.order = 0
+        self.replayed = 0
+        self.reset_at: float | None = None
+        self.asks_at = since
+        self._asked_at = float("-inf")
+        self._asker = 0
+        self._grace = GRACE[0]
+        self._fruitless = 0
+
+    @property
+    def answer(self) -> Answer | None:
+        """The provider's answer, as far as it may be repeated."""
+        return self.outcome.answer
+
+    @property
+    def gate(self) -> str:
+        """The name of the closed gate."""
+        return REJECTED if self.reset_at is None else DAY
+
+    def met(self, outcome: Outcome, order: int, sent_at: float, now: float) -> None:
+        """Take in a rejecting answer, to the attempt numbered `order` that was sent at `sent_at`."""
+        if self.reset_at is not None and sent_at >= self.reset_at:
+            self._fruitless += 1
+        low, high = GRACE
+        self._grace = min(high, max(low, ROUND_TRIPS * (now - sent_at)))
+        self.outcome, self.order = outcome, order
+        self.asks_at = now + HOLDS
+        self._asked_at = float("-inf")
+        named = outcome.retry_after if outcome.kind is Kind.DAILY_LIMIT else None
+        self.reset_at = now + named if named and self._fruitless < FRUITLESS else None
+
+    def waits(self, deadline: float) -> bool:
+        """Whether a call with that deadline waits for the reset."""
+        return self.reset_at is not None and self.reset_at <= deadline
+
+    def replays(self, deadline: float, now: float) -> bool:
+        """Whether a call with that deadline is given the kept answer at `now`; else it waits, or asks."""
+        if self.answer is None or self.waits(deadline):
+            return False
+        return now < self.asks_at or self._asking(now)
+
+    def opens_at(self, deadline: float, now: float) -> float:
+        """Return when a call with that deadline may be sent, which is not given the kept answer."""
+        judged_at = self._asked_at + self._grace
+        if self.waits(deadline):
+            assert self.reset_at is not None, "it waits for a reset"
+            return max(self.reset_at, judged_at if self._asked_at >= self.reset_at else now)
+        return max(self.asks_at, judged_at) if self.answer is not None else now
+
+    def asked(self, order: int, now: float) -> None:
+        """The attempt numbered `order` goes out; the first one that may asks, alone."""
+        begins = self.asks_at
+        if self.reset_at is not None and now >= self.reset_at:
+            begins = max(begins, self.reset_at)
+        if now >= begins > self._asked_at:
+            self._asked_at, self._asker = now, order
+
+    def asked_in_vain(self, order: int) -> None:
+        """The attempt numbered `order` came to nothing: where it was the asking one, the next one asks."""
+        if order == self._asker:
+            self._asked_at = float("-inf")
+
+    def _asking(self, now: float) -> bool:
+        return now < self._asked_at + self._grace

@@ -1,0 +1,113 @@
+"""The part of a refusal that another call of the same key may be given: its error object, and nothing of one request.
+
+Pure, and never raises. A refusal without an error object is given to nobody else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from tidegate.core.vocabulary import CAPACITY, Answer, Cause, Kind, Outcome
+from tidegate.providers._body import parsed, refusal_in
+
+MOST_BODY = 1 << 14
+"""Bytes of a refusal that is kept, for each key; the longest capture has 2,300."""
+
+UNAUTHENTICATED = 401
+
+AUTHENTICATION = frozenset(
+    {
+        "authenticationerror",
+        "expiredtoken",
+        "incorrectapikey",
+        "invalidapikey",
+        "invalidauthentication",
+        "invalidauthenticationerror",
+        "invalidtoken",
+        "tokenexpired",
+        "unauthenticated",
+        "unauthorized",
+    }
+)
+"""Codes, without their punctuation, by which providers say that a credential is wrong.
+
+OpenAI: `invalid_api_key`; Anthropic: `authentication_error`; Google: `UNAUTHENTICATED`; DashScope: `InvalidApiKey`;
+Moonshot: `invalid_authentication_error` (PROVIDERS.md sections 1, 4, 5 and 9).
+"""
+
+OF_ONE_REQUEST = ("can only afford", "fewer max_tokens")
+"""What OpenRouter says of a request that its credits do not cover, where a smaller one may pass (402)."""
+
+ERROR_FIELDS = frozenset(
+    {"__type", "code", "detail", "error", "error_code", "error_type", "message", "object", "param", "status", "title",
+     "type"}
+)  # fmt: skip
+"""Fields of the outermost object that say what is wrong; every other one may be of one request."""
+
+REQUEST_IDS = frozenset({"requestid", "xrequestid", "traceid", "eventid", "rayid", "userid", "sessionid", "metadata"})
+"""Fields, without their punctuation, that are of one request at any depth."""
+
+ID_HEADERS = ("request-id", "requestid", "trace", "cf-ray", "correlation")
+"""What the name of a header has in it whose value identifies one request."""
+
+TYPED_REQUEST = "google.rpc.RequestInfo"
+
+
+def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Answer | None:
+    """Return what other calls of the key may be given of a refusal; None where it concerns one call, or is unclear."""
+    status = outcome.status
+    if status is None or not body or len(body) > MOST_BODY or not _is_of_the_key(outcome.kind):
+        return None
+    document = parsed(body)
+    error = document[0] if isinstance(document, list) and document else document
+    if not isinstance(error, dict):
+        return None
+    refusal = refusal_in(error)
+    if not refusal.text or any(words in refusal.text for words in OF_ONE_REQUEST):
+        return None
+    if outcome.kind is Kind.PERMANENT:
+        named = {_plain(code) for code in refusal.codes}
+        if outcome.cause is not Cause.AUTH or status != UNAUTHENTICATED or named.isdisjoint(AUTHENTICATION):
+            return None
+    ids, code = _identifiers(headers)
+    kept = {name: _without(value, ids) for name, value in error.items() if name in ERROR_FIELDS}
+    whole = [kept] if isinstance(document, list) else kept
+    return Answer(status, json.dumps(whole).encode(), code)
+
+
+def _is_of_the_key(kind: Kind) -> bool:
+    return kind in CAPACITY or kind in (Kind.PERMANENT, Kind.QUOTA_EXHAUSTED, Kind.DAILY_LIMIT)
+
+
+def _identifiers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[str], str]:
+    """The values of headers that identify the request, and the code that one of Amazon's headers names."""
+    ids, code = [], ""
+    for raw_name, raw_value in headers:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
+        if name == "x-amzn-errortype":
+            code = value.partition(":")[0]
+        elif len(value) >= 6 and any(part in name for part in ID_HEADERS):
+            ids.append(value)
+    return ids, code
+
+
+def _without(value: object, ids: list[str]) -> object:
+    """The value without the fields that are of one request, and with none of its identifiers in any text."""
+    if isinstance(value, str):
+        for each in ids:
+            value = value.replace(each, "…")
+        return value
+    if isinstance(value, list):
+        return [_without(each, ids) for each in value if not _is_request_info(each)]
+    if isinstance(value, dict):
+        return {name: _without(each, ids) for name, each in value.items() if _plain(str(name)) not in REQUEST_IDS}
+    return value
+
+
+def _is_request_info(value: object) -> bool:
+    return isinstance(value, dict) and str(value.get("@type", "")).endswith(TYPED_REQUEST)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())

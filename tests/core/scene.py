@@ -1,0 +1,115 @@
+"""Calls at one key in virtual time: each is driven by hand, so that nothing depends on how fast a machine is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.values import KEY
+from tidegate.core.dialogue import Ended, Flow, Policy, Resume, Send, Sent, Wait
+from tidegate.core.estimate import Estimate
+from tidegate.core.permit import Permit
+from tidegate.core.vocabulary import Cost, Outcome
+from tidegate.registries import RateLimitRegistry
+from tidegate.settings import Settings
+from tidegate.testing import VirtualClock
+from tidegate.turn import Turn
+
+
+class PricedTurn(Turn):
+    """A call at a fixed price."""
+
+    __slots__ = ("expected", "mocked")
+
+    expected: Cost
+    mocked: bool
+
+    def price(self, estimate: Estimate) -> Cost:
+        return self.expected
+
+    def replayable(self) -> bool:
+        return not self.mocked
+
+
+class Caller:
+    """One call: `state` is `sent`, `waiting` or `ended`."""
+
+    def __init__(self, scene: Scene, max_wait: float, cost: Cost, mocked: bool, priority: int) -> None:
+        self.scene = scene
+        self.woken = False
+        self.ended: Ended | None = None
+        self.permit: Permit | None = None
+        self.until: float | None = None
+        turn = self.turn = PricedTurn(scene.registry, KEY, Policy(max_wait=max_wait), 60.0, priority)
+        turn.expected, turn.mocked = cost, mocked
+        permit = turn.begin()
+        if permit is not None:
+            self.flow: Flow | None = None
+            self.permit = permit
+        else:
+            self.flow = turn.flow(lambda: self, None, None)
+            self._step(None)
+
+    def wake(self) -> bool:
+        self.woken = True
+        return True
+
+    def arm(self, until: float) -> bool:
+        self.until = until
+        return True
+
+    @property
+    def state(self) -> str:
+        if self.ended is not None:
+            return "ended"
+        return "sent" if self.permit is not None else "waiting"
+
+    def look(self) -> str:
+        """Looks again, as the driver does when it is woken or its time has come."""
+        if self.state == "waiting":
+            self._step(Resume(self.scene.clock()))
+        return self.state
+
+    def reply(self, outcome: Outcome, response: Any = "own") -> str:
+        """The attempt under way came to `outcome`."""
+        assert self.permit is not None, "nothing is under way"
+        sent, permit, self.permit = Sent(outcome, response=response), self.permit, None
+        if self.flow is None:
+            if self.turn.concluded(permit, sent):
+                self.ended = Ended(Any, sent, 0.0)  # type: ignore[arg-type]
+                return self.state
+            self.flow = self.turn.flow(lambda: self, permit, sent)
+            self._step(None)
+        else:
+            self._step(Resume(self.scene.clock(), sent))
+        return self.state
+
+    def _step(self, resume: Resume | None) -> None:
+        assert self.flow is not None
+        try:
+            effect = self.flow.send(resume)  # type: ignore[arg-type]
+        except StopIteration as stop:
+            self.ended = stop.value
+            return
+        if isinstance(effect, Send):
+            self.permit = effect.permit
+        else:
+            assert isinstance(effect, Wait)
+            self.until = effect.until
+
+
+class Scene:
+    """A registry in virtual time, and the calls at its one key."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = VirtualClock()
+        self.registry = RateLimitRegistry(Settings(**settings), clock=self.clock, draw=lambda: 0.5)
+
+    def call(
+        self, max_wait: float = 3600.0, cost: Cost | None = None, mocked: bool = False, priority: int = 0
+    ) -> Caller:
+        """A call that comes now."""
+        return Caller(self, max_wait, cost or Cost(), mocked, priority)
+
+    @property
+    def seen(self) -> Any:
+        return self.registry.snapshot().keys[KEY]
