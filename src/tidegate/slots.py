@@ -331,7 +331,8 @@ class Slots:
             waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=not within)
             self._gave(waiter, now)
             return
-        waiter.opens_at = ready
+        if gate not in ("breaker", "concurrency"):
+            waiter.opens_at = ready
         refusal = admission.refusal
         if refusal is not None and now - refusal[1] <= MINUTE and gate != "breaker" and waiter.replayable():
             waiter.replay = refusal[0]
