@@ -20,7 +20,7 @@ from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.dialogue import Ended, Ending
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
+from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Kind, Outcome
 from tidegate.transports.keys import Sending, key_of
 from tidegate.transports.marks import Mark
 from tidegate.turn import Turn
@@ -120,6 +120,14 @@ class GovernedCall(Turn, ABC):
         """Tells the SDK above not to repeat a call that has been given up; `sdks.given_up` reads it."""
         if response.status_code in RETRYABLE:
             response.headers[NO_RETRY] = "false"
+
+    def repeats(self, permit: Permit, outcome: Outcome) -> bool:
+        """Return whether the call is to wait and be sent again, so that nobody reads this answer's body any further."""
+        policy = self.policy
+        if not (policy.replayable and policy.patient) or self.now() >= self.began + policy.max_wait:
+            return False
+        outage = permit.probe and outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE
+        return outcome.kind in CAPACITY or outage
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:

@@ -8,7 +8,8 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache
 from operator import itemgetter
@@ -22,6 +23,7 @@ from tidegate.core.vocabulary import Outcome
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
+from tidegate.transports.bodies import MAX_SECONDS, ErrorBody, decoded
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
@@ -70,42 +72,43 @@ class HttpxCall(GovernedCall):
             return await self._asend(permit)
 
     def _send(self, permit: Permit) -> Sent:
-        """Sends the request, and reads the answer's body where it is not to be streamed."""
+        """Send the request once; the body of an error is read as far as it is judged by."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
                 sigv4.renew(self.request)
             response = self.wrapped(*self.args, **self.kwargs)
-            mocked, body = not self.mocks and _made_up(response), None
-            if _complete(response, self.stream):
-                unread = self.stream and not response.is_closed
-                body = self._kept(response, b"".join(response.iter_raw())) if unread else response.read()
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
-        return self._received(permit, response, body, None if mocked else self.stack.sync_stream)
+        mocked, error_stream = not self.mocks and _made_up(response), None
+        if not mocked and self._is_unread_error(response):
+            error_stream = response.stream = self.stack.sync_error(response.stream)
+            error_stream.begin(self.now)
+        sent = self._received(permit, response, error_stream, None if mocked else self.stack.sync_stream)
+        if error_stream is not None and self.repeats(permit, sent.outcome):
+            error_stream.cut()
+        return sent
 
     async def _asend(self, permit: Permit) -> Sent:
-        """Sends the request, and reads the answer's body where it is not to be streamed."""
+        """Send the request once; the body of an error is read as far as it is judged by."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
                 await sigv4.arenew(self.request)
             response = await self.wrapped(*self.args, **self.kwargs)
-            mocked, body = not self.mocks and _made_up(response), None
-            if _complete(response, self.stream):
-                if self.stream and not response.is_closed:
-                    body = self._kept(response, b"".join([chunk async for chunk in response.aiter_raw()]))
-                else:
-                    body = await response.aread()
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
-        return self._received(permit, response, body, None if mocked else self.stack.async_stream)
+        mocked, error_stream = not self.mocks and _made_up(response), None
+        if not mocked and self._is_unread_error(response):
+            error_stream = response.stream = self.stack.async_error(response.stream)
+            await error_stream.begin(self.now)
+        sent = self._received(permit, response, error_stream, None if mocked else self.stack.async_stream)
+        if error_stream is not None and self.repeats(permit, sent.outcome):
+            await error_stream.cut()
+        return sent
 
-    def _kept(self, response: Any, raw: bytes) -> bytes:
-        """The body of a refusal that was to be streamed; whoever passes it on can stream it still, as it came."""
-        body = b""
-        for read in (True, False):
-            response.stream, response.is_closed, response.is_stream_consumed = self.stack.whole(raw), False, False
-            body = response.read() if read else body
-        return body
+    def _is_unread_error(self, response: Any) -> bool:
+        """Return whether the answer is an error whose body was left to the caller, and is still to be read."""
+        unread = not (response.is_closed or response.is_stream_consumed)
+        return self.stream and response.status_code >= 400 and unread
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
         """A refusal of the client's own module."""
@@ -113,16 +116,31 @@ class HttpxCall(GovernedCall):
         response.elapsed = timedelta()
         return response
 
-    def _received(self, permit: Permit, response: Any, body: bytes | None, stream: type | None) -> Sent:
+    def _received(self, permit: Permit, response: Any, error_stream: Any, stream: type | None) -> Sent:
         """What came; `stream` is what carries the permit of a body under way, None where a mock made the answer up."""
         if stream is None:
             return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
+        body = self._body(response, error_stream)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
             return Sent(outcome, response=response)
         watch = StreamWatch(self, permit, outcome)
         response.stream = stream(response.stream, watch)
         return Sent(outcome, response=response, streaming=True)
+
+    def _body(self, response: Any, error_stream: Any) -> bytes | None:
+        """Return the body to judge by, decompressed; None while a good answer streams."""
+        if error_stream is None:
+            if self.stream and response.status_code < 400 and not response.is_closed:
+                return None
+            content: bytes = getattr(response, "_content", b"")  # a hook may have closed it unread
+            return content
+        body: ErrorBody = error_stream.body
+        encoding = response.headers.get("content-encoding")
+        if encoding is None:
+            return b"".join(body.chunks)
+        beginning = self.stack.module.Response(200, headers={"content-encoding": encoding}, content=body.pieces())
+        return decoded(beginning.iter_bytes())
 
     def judge_error(self, error: Exception) -> Outcome:
         """What an exception means; nothing where it does not come from below the HTTP library."""
@@ -159,6 +177,7 @@ class Stack:
     def __init__(self, module: ModuleType) -> None:
         self.module = module
         self.sync_stream, self.async_stream = _stream_types(module)
+        self.sync_error, self.async_error = _error_types(module)
         self.whole, self.multipart = module.ByteStream, module._multipart.MultipartStream
         self.networks = (module.HTTPTransport, module.AsyncHTTPTransport)
         self.bases = (module.BaseTransport, module.AsyncBaseTransport)
@@ -312,11 +331,6 @@ def _is_of(method: Any, library: str) -> bool:
     return module.startswith(library)
 
 
-def _complete(response: Any, stream: bool) -> bool:
-    # An error's body is read before it is judged; a mock's answer may be complete although a stream was asked for.
-    return not stream or response.status_code >= 400 or response.is_closed
-
-
 def _is_own(method: Any) -> bool:
     # Mocks of tests stand in for these methods (pytest-httpx 0.36, respx 0.23); what telemetry wraps keeps its module.
     root = getattr(method, "__module__", "").partition(".")[0]
@@ -339,6 +353,104 @@ def _form_model(stream: Any) -> str:
             value = getattr(field, "value", "")
             return value if isinstance(value, str) else ""
     return ""
+
+
+def _error_types(module: ModuleType) -> tuple[Any, Any]:
+    """Return the two byte streams of one module that replay the beginning of an error's body and read on."""
+
+    class ErrorStream:
+        def __init__(self, stream: Any) -> None:
+            self._stream = stream
+            self._rest: Any = None
+            self._closed = False
+            self.body = ErrorBody()
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "_stream":
+                raise AttributeError(name)
+            return getattr(self._stream, name)
+
+    class SyncErrorStream(ErrorStream, module.SyncByteStream):  # type: ignore[name-defined, misc]
+        def begin(self, now: Callable[[], float]) -> None:
+            """Read what the answer is judged by."""
+            body = self.body
+            body.until = now() + MAX_SECONDS
+            try:
+                self._rest = iter(self._stream)
+                for chunk in self._rest:
+                    if not body.add(chunk, now()):
+                        return
+                body.ended = True
+                self.close()
+            except Exception as error:
+                body.error = error
+                self.cut()
+            except BaseException:
+                self.cut()
+                raise
+
+        def __iter__(self) -> Iterator[bytes]:
+            yield from self.body.replay()
+            if not self.body.ended:
+                yield from self._rest
+
+        def cut(self) -> None:
+            """End the body where it was read to, and release its connection."""
+            self.body.ended = True
+            with suppress(Exception):
+                self.close()
+
+        def close(self) -> None:
+            if not self._closed:
+                self._closed = True
+                self._stream.close()
+
+    class AsyncErrorStream(ErrorStream, module.AsyncByteStream):  # type: ignore[name-defined, misc]
+        async def begin(self, now: Callable[[], float]) -> None:
+            """Read what the answer is judged by."""
+            body = self.body
+            body.until = now() + MAX_SECONDS
+            try:
+                self._rest = aiter(self._stream)
+                async for chunk in self._rest:
+                    if not body.add(chunk, now()):
+                        return
+                body.ended = True
+                await self.aclose()
+            except Exception as error:
+                body.error = error
+                await self.cut()
+            except BaseException:
+                await self.cut()
+                raise
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for chunk in self.body.replay():
+                yield chunk
+            if self.body.ended:
+                return
+            rest, self._rest = self._rest, None  # from here on this generator closes it
+            try:
+                async for chunk in rest:
+                    yield chunk
+            finally:
+                if isinstance(rest, AsyncGenerator):
+                    await rest.aclose()
+
+        async def cut(self) -> None:
+            """End the body where it was read to, and release its connection."""
+            self.body.ended = True
+            with suppress(Exception):
+                await self.aclose()
+
+        async def aclose(self) -> None:
+            if not self._closed:
+                self._closed = True
+                if isinstance(self._rest, AsyncGenerator):
+                    await self._rest.aclose()
+                await self._stream.aclose()
+
+    return SyncErrorStream, AsyncErrorStream
 
 
 def _stream_types(module: ModuleType) -> tuple[type, type]:

@@ -1,0 +1,226 @@
+"""Errors that were to be streamed and break off, never end, or cannot be decompressed: as plain clients see them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+import zlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+import trio
+
+import tidegate
+from tests.transports.answering import ANSWER, BODY, Reply, Server, only
+from tidegate.transports import bodies
+from tidegate.transports import httpx as transport
+
+# httpcore leaves the generators of a body that is not read to its end to the collector; trio says so, also without us.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+NOPE = b'{"error":{"message":"nope","code":"invalid_api_key"}}'
+SPENT = b'{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}'
+SHORT = {"content-type": "application/json", "content-length": "999"}
+GARBLED = {"content-type": "application/json", "content-encoding": "gzip"}
+BROKEN = {"short": SHORT, "gzip": GARBLED}
+
+
+@pytest.fixture(params=[httpx, httpx2], ids=["httpx", "httpx2"])
+def module(request: pytest.FixtureRequest) -> ModuleType:
+    return request.param
+
+
+@pytest.fixture(params=["sync", "asyncio", "trio"])
+def colour(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No proxy stands between the tests and their servers."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+class Endless:
+    """A body that never ends by itself; `sent` counts its bytes, `open` lets it end with what follows."""
+
+    def __init__(self, piece: bytes) -> None:
+        self.piece = piece
+        self.sent = 0
+        self._closed = threading.Event()
+
+    def stop(self) -> None:
+        self._closed.set()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while not self._closed.is_set():
+            self.sent += len(self.piece)
+            yield self.piece
+
+
+def streamed(module: ModuleType, colour: str, client: Any, url: str, read: bool = True) -> tuple[Any, Any]:
+    """The status of a streamed answer, and its body or the type of what its reading raised; None where not read."""
+
+    async def over_a_loop() -> tuple[Any, Any]:
+        async with client, client.stream("POST", url, json=BODY) as response:
+            try:
+                return response.status_code, (await response.aread() if read else None)
+            except Exception as error:
+                return response.status_code, type(error)
+
+    if colour == "asyncio":
+        return asyncio.run(over_a_loop())
+    if colour == "trio":
+        return trio.run(over_a_loop)
+    with client, client.stream("POST", url, json=BODY) as response:
+        try:
+            return response.status_code, (response.read() if read else None)
+        except Exception as error:
+            return response.status_code, type(error)
+
+
+def client_of(module: ModuleType, colour: str, **options: Any) -> Any:
+    return (module.Client if colour == "sync" else module.AsyncClient)(timeout=20, **options)
+
+
+def impatient() -> tidegate.RateLimitRegistry:
+    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0))
+
+
+@pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
+def test_broken_error_body_gives_the_plain_clients_exception(
+    module: ModuleType, colour: str, status: int, headers: dict[str, str]
+) -> None:
+    def reply(number: int, path: str) -> Reply:
+        return status, headers, NOPE
+
+    with Server(reply) as server:
+        plain = streamed(module, colour, client_of(module, colour), server.chat)
+        registry = impatient()
+        wrapped = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+        assert len(server.seen) == 2
+    assert plain[0] == status
+    assert issubclass(plain[1], (module.RemoteProtocolError, module.DecodingError))
+    assert wrapped == plain
+    assert only(registry).in_flight == 0
+
+
+@pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
+def test_429_with_a_broken_body_is_waited_for(
+    module: ModuleType, colour: str, headers: dict[str, str], registry: Any
+) -> None:
+    def reply(number: int, path: str) -> Reply:
+        return (429, {**headers, "retry-after-ms": "5"}, NOPE) if number == 1 else (200, {}, ANSWER)
+
+    with Server(reply) as server:
+        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+        assert len(server.seen) == 2
+    assert answer == (200, ANSWER)
+    assert (only(registry).refused, only(registry).failed, only(registry).answered) == (1, 0, 1)
+
+
+def test_compressed_error_body_is_judged_and_handed_on_as_sent(module: ModuleType, colour: str, registry: Any) -> None:
+    def reply(number: int, path: str) -> Reply:
+        return 429, GARBLED, gzip.compress(SPENT)
+
+    with Server(reply) as server:
+        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+        assert len(server.seen) == 1, "spent money is nothing to wait for"
+    assert answer == (429, SPENT)
+
+
+def test_raw_bytes_of_a_compressed_error_are_replayed(module: ModuleType, registry: Any) -> None:
+    raw = gzip.compress(SPENT)
+    with (
+        Server(lambda number, path: (429, GARBLED, raw)) as server,
+        registry.wrap(module.Client()) as client,
+        client.stream("POST", server.chat, json=BODY) as response,
+    ):
+        assert b"".join(response.iter_raw()) == raw
+        assert response.elapsed.total_seconds() >= 0
+
+
+def test_endless_error_body_hands_the_status_on(module: ModuleType, colour: str) -> None:
+    endless = Endless(b"x" * 4096)
+    registry = impatient()
+    with Server(lambda number, path: (429, {}, endless)) as server:
+        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat, read=False)
+        endless.stop()
+    assert answer == (429, None)
+    assert only(registry).in_flight == 0
+
+
+def test_dripping_error_body_hands_the_status_on(
+    module: ModuleType, colour: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_SECONDS", 0.0)
+    endless = Endless(b"{")
+    registry = impatient()
+    with Server(lambda number, path: (503, {}, endless)) as server:
+        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat, read=False)
+        endless.stop()
+    assert answer == (503, None)
+    assert only(registry).in_flight == 0
+
+
+def test_error_body_over_the_bound_is_still_read_whole(module: ModuleType, colour: str) -> None:
+    whole = bytes(range(256)) * 8192
+    registry = impatient()
+    with Server(lambda number, path: (429, {}, whole)) as server:
+        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat)
+        assert len(server.seen) == 1
+    assert answer == (429, whole)
+
+
+def test_error_over_the_bound_that_is_waited_for_frees_its_connection(
+    module: ModuleType, colour: str, registry: Any
+) -> None:
+    endless = Endless(b"x" * 65536)
+
+    def reply(number: int, path: str) -> Reply:
+        return (429, {"retry-after-ms": "5"}, endless) if number == 1 else (200, {}, ANSWER)
+
+    limits = module.Limits(max_connections=1)
+    with Server(reply) as server:
+        client = registry.wrap(client_of(module, colour, limits=limits))
+        answer = streamed(module, colour, client, server.chat)
+        endless.stop()
+    assert answer == (200, ANSWER)
+
+
+def test_bomb_is_decompressed_no_further_than_the_bound(module: ModuleType, colour: str) -> None:
+    packed = zlib.compressobj(wbits=31)
+    bomb = b"".join([packed.compress(bytes(1 << 20)) for _ in range(64)]) + packed.flush()
+    seen: list[int] = []
+
+    original = bodies.decoded
+    registry = impatient()
+
+    def counted(pieces: Any) -> bytes:
+        body = original(pieces)
+        seen.append(len(body))
+        return body
+
+    with (
+        Server(lambda number, path: (429, GARBLED, bomb)) as server,
+        pytest.MonkeyPatch.context() as patched,
+    ):
+        patched.setattr("tidegate.transports.httpx.decoded", counted)
+        answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat, read=False)
+    assert answer == (429, None)
+    assert len(seen) == 1
+    assert seen[0] <= bodies.MAX_BYTES + (1 << 15)
+
+
+def test_answer_that_a_hook_has_closed_passes_through(module: ModuleType, registry: Any) -> None:
+    client = module.Client(event_hooks={"response": [lambda response: response.close()]})
+    with Server(lambda number, path: (400, {}, NOPE)) as server, registry.wrap(client):
+        response = client.send(client.build_request("POST", server.chat, json=BODY), stream=True)
+    assert (response.status_code, response.is_closed) == (400, True)
