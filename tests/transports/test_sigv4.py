@@ -186,7 +186,7 @@ def test_a_request_does_not_keep_its_client_alive(registry: tidegate.RateLimitRe
     del client
     gc.collect()
     assert gone() is None
-    sigv4.renew(kept[0])
+    sigv4.renew(kept[0], None)
     assert kept[0].headers["authorization"].startswith("AWS4-")
 
 

@@ -24,6 +24,7 @@ from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive
 from tidegate.nesting import Cell
+from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, GovernedCall
 from tidegate.transports.keys import Route, Sending
@@ -221,6 +222,9 @@ class Stack:
                 url.raw_query_string.encode(),
             )
             call = AiohttpCall(mark, sending)
+            if provider.credential_part is not None:
+                given = {name.decode().lower(): value.decode("latin-1") for name, value in sending.headers}
+                sigv4.signed_by(call, given, None)
             call.check = kwargs.get("raise_for_status")
             if call.check is None:
                 call.check = session.raise_for_status

@@ -51,9 +51,10 @@ _known_paths: dict[tuple[Any, ...], bool] = {}
 class HttpxCall(GovernedCall):
     """One `send` of a client."""
 
-    __slots__ = ("direct", "stack")
+    __slots__ = ("direct", "signer", "stack")
 
     direct: bool
+    signer: sigv4.BotocoreSigner | None
     stack: Stack
 
     def send(self, permit: Permit) -> Sent:
@@ -75,7 +76,7 @@ class HttpxCall(GovernedCall):
         """Send the request once; the body of an error is read as far as it is judged by."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
-                sigv4.renew(self.request)
+                sigv4.renew(self.request, self.signer)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
@@ -92,7 +93,7 @@ class HttpxCall(GovernedCall):
         """Send the request once; the body of an error is read as far as it is judged by."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
-                await sigv4.arenew(self.request)
+                await sigv4.arenew(self.request, self.signer)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
@@ -218,7 +219,9 @@ class Stack:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
             query = url.query if route.provider.query_credential else b""
             call = HttpxCall(mark, Sending(route, _headers(request.headers), body, replayable, model, query))
-            call.direct = _direct(client, self.networks)
+            call.direct, call.signer = _direct(client, self.networks), None
+            if route.provider.credential_part is not None:
+                call.signer = sigv4.signed_by(call, request.headers, body, sigv4.SIGNER in request.extensions)
         except Exception:
             unreadable()
             return None
@@ -252,6 +255,7 @@ def put(module: ModuleType) -> None:
     if module.Client not in _stacks:
         _stacks[module.Client] = Stack(module)
     _stacks[module.Client].put()
+    sigv4.watch(TRANSPORT.patches)
 
 
 TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)

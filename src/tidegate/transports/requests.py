@@ -21,6 +21,7 @@ from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
+from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
@@ -32,13 +33,16 @@ from tidegate.transports.streams import StreamWatch
 class RequestsCall(GovernedCall):
     """One `send` of a session."""
 
-    __slots__ = ("module",)
+    __slots__ = ("module", "signer")
 
     module: ModuleType
+    signer: sigv4.BotocoreSigner | None
 
     def send(self, permit: Permit) -> Sent:
         """Sends the request, and reads the answer's body where it is not to be streamed."""
         try:
+            if self.signer is not None and permit.sent_at - self.began > sigv4.STALE_AFTER:
+                self.signer.sign(self.request)
             with Cell():
                 response = self.wrapped(*self.args, **self.kwargs)
                 complete = not self.stream or response.status_code >= 400
@@ -139,6 +143,9 @@ class Stack:
                     query=url.query.encode(),
                 ),
             )
+            call.signer = None
+            if provider.credential_part is not None:
+                call.signer = sigv4.signed_by(call, request.headers, whole)
         except Exception:
             unreadable()
             return None
@@ -157,6 +164,7 @@ class Stack:
 def put(module: ModuleType) -> None:
     """Patches requests, once."""
     Stack(module).put()
+    sigv4.watch(TRANSPORT.patches)
 
 
 TRANSPORT = Clients(("requests",), ("Session",), put)

@@ -1,26 +1,49 @@
-"""Signatures that age in the queue: the Bedrock clients of anthropic and openai sign before they send.
+"""Signatures of AWS (SigV4) that age in the queue.
 
-AWS refuses a signature that is some minutes old (five, as is generally said). Each of those clients signs in a method
-of its own; a class patch on it notes in the request who signed, and a stack that sends the request long after asks that
-signer again. The requests of all other clients meet nothing of this.
+AWS refuses a signature that is more than five minutes old with a 403. Some callers sign before they send:
+
+- The Bedrock clients of anthropic and openai sign in a method of their own. A class patch on it notes in the request
+  which client signed; after a long wait that client signs again.
+- Others (LiteLLM and what stands on it) call botocore's `SigV4Auth.add_auth` and hand the headers to an HTTP client. A
+  class patch on it keeps the signer of each recent signature, with its credentials, service and region; after a long
+  wait that signer signs the request again.
+- A signature of an unknown signer cannot be renewed. Such a call waits no longer than its signature is good for; it
+  then gets the last answer or the 429 of a call that came too late, and its caller can sign again.
 
 Lines: anthropic 2.11 `lib/bedrock/_client.py`, `_mantle.py`, `lib/aws/_client.py` `_prepare_request`; openai 3.52
 `providers/bedrock.py` `_BedrockSigV4Auth._validate_request`, with which both of its ways to sign begin (its clients
-hold those two bound: patches on them would miss clients made before).
+hold those two bound: patches on them would miss clients made before); botocore 1.44.5 `auth.py`; LiteLLM 1.106.2
+`llms/bedrock/base_aws_llm.py` `get_request_headers`, `llms/bedrock/chat/converse_handler.py`, which posts
+`dict(prepped.headers)`.
 """
 
 from __future__ import annotations
 
+import re
+import sys
+import threading
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tidegate.transports.patching import Patches
+from tidegate.transports.patching import Patches, when_imported
 
 STALE_AFTER = 60.0
-"""Seconds from the coming of a call after which its request is signed anew: well within minutes."""
+"""Seconds from the coming of a call after which its request is signed anew: well within `LIFETIME`."""
+
+LIFETIME = 240.0
+"""Seconds after which a signature that cannot be renewed is not sent any more. A higher value risks a 403: AWS refuses
+after 300 s ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122), by its own clock."""
+
+MAX_NOTED = 1024
+"""Signatures whose signers are kept. A lower value loses signers where more requests are signed before one is sent."""
+
+DATE = "%Y%m%dT%H%M%SZ"
+"""Format of `x-amz-date`."""
 
 SIGNER = "tidegate.signer"
 """The extension of a request that names its signer."""
@@ -54,23 +77,118 @@ class Signer(NamedTuple):
     methods: Methods
 
 
-def renew(request: Any) -> None:
-    """Signs a request anew, where it was signed; what the signer raises goes through."""
+class BotocoreSigner(NamedTuple):
+    """A `botocore.auth.SigV4Auth` that signed a request, and the body that it signed."""
+
+    auth: Any
+    body: bytes
+
+    def sign(self, request: Any) -> None:
+        """Sign a request of httpx or requests anew, over the headers that were signed before."""
+        names = _SIGNED_HEADERS.search(request.headers["authorization"])
+        kept = set(names[1].split(";") if names is not None else ()) - {"host", *SIGNATURE}
+        headers = {name: request.headers[name] for name in kept if name in request.headers}
+        signed = sys.modules["botocore.awsrequest"].AWSRequest("POST", str(request.url), headers, self.body)
+        self.auth.add_auth(signed)
+        for name in SIGNATURE:
+            request.headers.pop(name, None)
+            if name in signed.headers:
+                request.headers[name] = signed.headers[name]
+
+
+_SIGNED_HEADERS = re.compile(r"SignedHeaders=([^,\s]+)")
+
+_noted: OrderedDict[str, Any] = OrderedDict()
+_noting = threading.Lock()
+
+
+_watching: set[int] = set()
+
+
+def watch(patches: Patches) -> None:
+    """Patch botocore's signer, now or when it is imported; `patches` are those of a stack that sends its requests."""
+    module = sys.modules.get("botocore.auth")
+    if module is not None:
+        _watch(patches, module)
+    elif id(patches) not in _watching:
+        _watching.add(id(patches))
+        when_imported("botocore.auth", partial(_watch, patches))
+
+
+def _watch(patches: Patches, module: ModuleType) -> None:
+    if patches.on:
+        patches.put(module.SigV4Auth, "add_auth", note)
+
+
+def note(wrapped: Callable[..., Any], auth: Any, args: Any, kwargs: Any) -> Any:
+    """`SigV4Auth.add_auth`, whose signer is kept by its signature."""
+    result = wrapped(*args, **kwargs)
+    request = args[0] if args else kwargs.get("request")
+    authorization = getattr(request, "headers", {}).get("Authorization")
+    if authorization is not None:
+        with _noting:
+            _noted[authorization] = auth
+            if len(_noted) > MAX_NOTED:
+                _noted.popitem(last=False)
+    return result
+
+
+def signer_of(headers: Mapping[str, str], body: bytes | None) -> BotocoreSigner | None:
+    """Return botocore's signer of a request, None where another one signed it or nobody did."""
+    auth = _noted.get(_authorization(headers)) if body is not None else None
+    return BotocoreSigner(auth, body) if auth is not None and body is not None else None
+
+
+def seconds_left(headers: Mapping[str, str], now_on: datetime) -> float | None:
+    """Return for how long a signature can still be sent; None where there is none, or none that ages."""
+    if not _authorization(headers).startswith("AWS4-"):
+        return None
+    try:
+        signed_on = datetime.strptime(str(headers.get("x-amz-date")), DATE).replace(tzinfo=UTC)
+    except ValueError:
+        return LIFETIME
+    return min(LIFETIME, max(0.0, LIFETIME - (now_on - signed_on).total_seconds()))
+
+
+def _authorization(headers: Mapping[str, Any]) -> str:
+    given = headers.get("authorization") or ""
+    return given.decode("latin-1") if isinstance(given, bytes) else str(given)
+
+
+def signed_by(call: Any, headers: Mapping[str, str], body: bytes | None, noted: bool = False) -> BotocoreSigner | None:
+    """Return botocore's signer of a call's request; bound the wait of a call whose signature cannot be renewed.
+
+    `noted` says that the request itself names its signer.
+    """
+    signer = signer_of(headers, body)
+    if signer is None and not noted:
+        left = seconds_left(headers, datetime.now(UTC))
+        if left is not None and left < call.policy.max_wait:
+            call.policy = call.policy._replace(max_wait=left)
+    return signer
+
+
+def renew(request: Any, signer: BotocoreSigner | None) -> None:
+    """Sign a request anew, where it was signed; what the signer raises goes through."""
     owner, methods = _unsigned(request)
     if owner is not None:
         getattr(owner, methods.signing)(request)
+    elif signer is not None:
+        signer.sign(request)
 
 
-async def arenew(request: Any) -> None:
-    """Signs a request of an async client anew, where it was signed; what the signer raises goes through."""
+async def arenew(request: Any, signer: BotocoreSigner | None) -> None:
+    """Sign a request of an async client anew, where it was signed; what the signer raises goes through."""
     owner, methods = _unsigned(request)
     if owner is not None:
         await getattr(owner, methods.asigning)(request)
+    elif signer is not None:
+        signer.sign(request)
 
 
 def _unsigned(request: Any) -> tuple[Any, Methods]:
     """Takes the signature off; returns who is to put on another, None where there is none or nobody to do it."""
-    signer: Signer | None = request.extensions.get(SIGNER)
+    signer: Signer | None = getattr(request, "extensions", {}).get(SIGNER)
     owner = signer.owner() if signer is not None else None
     if signer is None or owner is None or not request.headers.get("authorization", "").startswith("AWS4-"):
         return None, _PREPARING
