@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
@@ -29,6 +30,7 @@ from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, GovernedCall
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
+from tidegate.transports.principals import accounts_of
 from tidegate.transports.readers import Readers, arrived
 from tidegate.transports.streams import StreamWatch
 
@@ -210,6 +212,7 @@ class Stack:
             if provider is None:
                 return None
             body = _body(self.module, session, kwargs)
+            account = _account(session, kwargs, url)
             params = kwargs.get("params")
             url = url.update_query(params) if params else url
             port = None if url.is_default_port() else url.port
@@ -220,6 +223,7 @@ class Stack:
                 body.replayable,
                 body.model,
                 url.raw_query_string.encode(),
+                account,
             )
             call = AiohttpCall(mark, sending)
             if provider.credential_part is not None:
@@ -278,6 +282,16 @@ def _lower(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]
 def _always() -> bool:
     # A mock of aiohttp replaces the method that is patched (aioresponses), and so is never seen here.
     return True
+
+
+def _account(session: Any, options: Mapping[str, Any], url: Any) -> str:
+    """Return what distinguishes credentials that `_request` adds by itself (aiohttp 3.14 `client.py` 755-790, 888)."""
+    added: list[Any] = list(options.get("middlewares") or getattr(session, "_middlewares", ()) or ())
+    if url.raw_user or url.raw_password:
+        added.append((url.raw_user or "", url.raw_password or ""))
+    elif session.trust_env and not (options.get("auth") or session.auth):
+        added.append(f"netrc {os.environ.get('NETRC', '')}")
+    return accounts_of(added)
 
 
 def _body(module: ModuleType, session: Any, options: dict[str, Any]) -> Body:

@@ -28,6 +28,7 @@ from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import Mark, marked, provider_elsewhere, provider_of
+from tidegate.transports.principals import account_of
 from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
 
 OWN_STREAMS = frozenset(
@@ -180,6 +181,7 @@ class Stack:
         self.sync_stream, self.async_stream = _stream_types(module)
         self.sync_error, self.async_error = _error_types(module)
         self.whole, self.multipart = module.ByteStream, module._multipart.MultipartStream
+        self.client_default = module.USE_CLIENT_DEFAULT
         self.networks = (module.HTTPTransport, module.AsyncHTTPTransport)
         self.bases = (module.BaseTransport, module.AsyncBaseTransport)
 
@@ -218,7 +220,10 @@ class Stack:
             else:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
             query = url.query if route.provider.query_credential else b""
-            call = HttpxCall(mark, Sending(route, _headers(request.headers), body, replayable, model, query))
+            auth = kwargs.get("auth", self.client_default)
+            auth = client.auth if auth is self.client_default else auth
+            account = account_of(auth) if auth is not None else url.userinfo.decode("latin-1")
+            call = HttpxCall(mark, Sending(route, _headers(request.headers), body, replayable, model, query, account))
             call.direct, call.signer = _direct(client, self.networks), None
             if route.provider.credential_part is not None:
                 call.signer = sigv4.signed_by(call, request.headers, body, sigv4.SIGNER in request.extensions)

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs
 from tidegate import providers
 from tidegate.core.vocabulary import Inquiry, Key
 from tidegate.registries import RateLimitRegistry
+from tidegate.transports.principals import stable
 
 
 class Route:
@@ -33,7 +34,7 @@ class Sending(NamedTuple):
     """A request as its HTTP stack sees it, before it is queued.
 
     `headers` are its raw pairs, in any case, read once; `body` is None where it cannot be read twice. `query` is the
-    raw one.
+    raw one. `account` distinguishes credentials that the stack adds only when it sends (see `principals`).
     """
 
     route: Route
@@ -42,6 +43,7 @@ class Sending(NamedTuple):
     replayable: bool
     model: str = ""
     query: bytes = b""
+    account: str = ""
 
 
 def key_of(registry: RateLimitRegistry, sending: Sending, inquiry: Inquiry) -> Key:
@@ -53,19 +55,21 @@ def key_of(registry: RateLimitRegistry, sending: Sending, inquiry: Inquiry) -> K
     if not found:
         headers = {name.lower(): value for name, value in headers.items()}
         found = names.intersection(headers)
-    secrets = tuple([(name, headers[name]) for name in sorted(found)])
+    secrets = tuple([(name, stable(headers[name])) for name in sorted(found)])
     if sending.query and provider.query_credential:
         secrets += _asked(provider, sending.query)
     if provider.credential_part is not None:
         secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
-    facts = (route.facts, hash(secrets), inquiry.model)
+    account = sending.account if "authorization" in provider.credential else ""
+    facts = (route.facts, hash((secrets, account)), inquiry.model)
     key = registry.interned.get(facts)
     if key is None:
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
+        credential = providers.credential_of(provider, given.get)
         key = Key(
             provider.name,
             base_url(route),
-            registry.digest(providers.credential_of(provider, given.get)),
+            registry.digest(f"{credential}\naccount={account}" if account else credential),
             providers.scope(provider, inquiry, route.host, route.path),
             providers.family_of(provider, route.path),
         )

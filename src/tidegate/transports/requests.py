@@ -26,6 +26,7 @@ from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
+from tidegate.transports.principals import accounts_of
 from tidegate.transports.raw import WatchedRaw
 from tidegate.transports.streams import StreamWatch
 
@@ -132,7 +133,10 @@ class Stack:
             body = body.encode() if isinstance(body, str) else body
             whole = body if isinstance(body, bytes) else None
             replayable = body is None or whole is not None
-            headers = _pairs(request.headers)
+            headers, account = _pairs(request.headers), self._account(session, request)
+            if getattr(session, "credentials", None) is not None:
+                # A session of google-auth: its token changes by the hour, its credentials stay.
+                headers = [pair for pair in headers if pair[0].lower() != b"authorization"]
             call = RequestsCall(
                 mark,
                 Sending(
@@ -141,6 +145,7 @@ class Stack:
                     whole,
                     replayable,
                     query=url.query.encode(),
+                    account=account,
                 ),
             )
             call.signer = None
@@ -159,6 +164,16 @@ class Stack:
             return False
         # Also where it derives from the library's: an adapter that sends by itself may be one to an application.
         return _is_own(type(session.get_adapter(url)).send)
+
+    def _account(self, session: Any, request: Any) -> str:
+        """Return what distinguishes an `auth=` object that adds its credential after the first answer, as digests do.
+
+        Any other has added it by now. Sessions of google-auth are known by their credentials.
+        """
+        owners = (getattr(hook, "__self__", None) for hook in request.hooks.get("response", ()))
+        auths = [owner for owner in owners if isinstance(owner, self.module.auth.AuthBase)]
+        credentials = getattr(session, "credentials", None)
+        return accounts_of(auths if credentials is None else [*auths, credentials])
 
 
 def put(module: ModuleType) -> None:

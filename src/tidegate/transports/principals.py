@@ -1,0 +1,162 @@
+"""The account behind credentials that an HTTP client adds only when it sends.
+
+`auth=` objects put their credential on a request below the point where its key is chosen. Running one twice could spend
+a nonce or refresh a token, so it is never run here. Two objects share a key only when their types and their whole
+states are equal: they then send the same credential. Any other object is an account of its own, for as long as it
+lives, also while it refreshes its token.
+
+A token in a header may change by the hour. Of a JSON Web Token those claims identify the account that stay the same
+over a refresh; its signature is not checked, for a provider does that.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import json
+import os
+import threading
+import types
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+MAX_OBJECTS = 1024
+"""Objects held because nothing tells when they are gone. A lower value may give such an object a second key."""
+
+VOLATILE = frozenset(
+    [
+        "exp",
+        "iat",
+        "nbf",
+        "jti",
+        "uti",
+        "aio",
+        "rh",
+        "auth_time",
+        "acrs",
+        "acr",
+        "sid",
+        "nonce",
+        "at_hash",
+        "c_hash",
+        "s_hash",
+        "xms_ftd",
+        "xms_idrel",
+        "xms_st",
+        "ver",
+    ]
+)
+"""Claims that differ between two tokens of one account (RFC 7519 4.1; Microsoft's "access token claims reference"). A
+claim that is missing here gives a refreshed token a new key; one too many could let two accounts share a key."""
+
+SUBJECT = frozenset(["sub", "oid", "appid", "azp", "client_id", "email"])
+"""Claims of which a token must have at least one to be known by its claims."""
+
+PLAIN = (str, bytes, int, float, bool)
+
+_PROCESS = uuid.uuid4().hex
+_lock = threading.Lock()
+_known: OrderedDict[int, Known] = OrderedDict()
+
+
+class Known:
+    """An object that was seen: how to tell that it is the same one, its state then, and its account."""
+
+    __slots__ = ("account", "held", "state")
+
+    def __init__(self, held: Any, state: str, account: str) -> None:
+        self.held = held
+        self.state = state
+        self.account = account
+
+
+def account_of(auth: Any) -> str:
+    """Return what distinguishes the account of an `auth=` object from others; equal for equal credentials."""
+    if isinstance(auth, PLAIN):
+        return _digest(auth)
+    if isinstance(auth, (tuple, list)):
+        return "+".join(account_of(each) for each in auth)
+    if isinstance(auth, types.MethodType):
+        return f"{account_of(auth.__self__)}.{auth.__name__}"
+    state = _state(auth)
+    with _lock:
+        known = _known.get(id(auth))
+        if known is None or not _is(known.held, auth):
+            account = f"{type(auth).__module__}.{type(auth).__qualname__}:{state}" if state else _serial()
+            _known[id(auth)] = known = Known(_hold(auth), state, account)
+            _forget()
+        elif known.state and known.state != state:
+            # What sent the same credential as its equals until now goes on by itself: no other follows its changes.
+            known.state, known.account = "", _serial()
+        return known.account
+
+
+def accounts_of(objects: Iterable[Any]) -> str:
+    """Return what distinguishes several objects together; empty where there are none."""
+    return "+".join(account_of(each) for each in objects)
+
+
+def stable(value: bytes) -> bytes:
+    """Return what stays the same of a credential header while its token is refreshed."""
+    return _claims(value) if value[7:10] == b"eyJ" else value
+
+
+@functools.lru_cache(maxsize=1024)
+def _claims(value: bytes) -> bytes:
+    try:
+        payload = value.split(b".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
+        lasting = {name: claim for name, claim in claims.items() if name not in VOLATILE}
+    except (ValueError, IndexError, AttributeError, RecursionError):
+        return value
+    return json.dumps(lasting, sort_keys=True).encode() if SUBJECT & lasting.keys() else value
+
+
+def _state(auth: Any) -> str:
+    """Return a digest of an object's whole state, empty where the state is more than plain values."""
+    facts = getattr(auth, "__dict__", None)
+    if not facts or any(getattr(each, "__slots__", ()) for each in type(auth).__mro__):
+        return ""
+    if not all(isinstance(value, PLAIN) for value in facts.values()):
+        return ""
+    return _digest(sorted(facts.items()))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def _serial() -> str:
+    # Equal in no other process, for processes share what they learn of a key.
+    return f"{_PROCESS}-{os.getpid()}-{uuid.uuid4().hex}"
+
+
+def _hold(auth: Any) -> Any:
+    try:
+        return weakref.ref(auth, functools.partial(_drop, id(auth)))
+    except TypeError:
+        return auth
+
+
+def _is(held: Any, auth: Any) -> bool:
+    return (held() if isinstance(held, weakref.ref) else held) is auth
+
+
+def _drop(number: int, reference: Any) -> None:
+    # Without the lock: the collector may run while this thread holds it.
+    known = _known.get(number)
+    if known is not None and known.held is reference:
+        _known.pop(number, None)
+
+
+def _forget() -> None:
+    if len(_known) <= MAX_OBJECTS:
+        return
+    for number, known in list(_known.items()):
+        if not isinstance(known.held, weakref.ref):
+            del _known[number]
+            return
