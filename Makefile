@@ -5,16 +5,20 @@ PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
-.PHONY: demo test test-openai2 chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-runner frameworks suites clean
+.PHONY: demo test test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-runner frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
 
-test: $(ENVS)/test/ready test-openai2
+test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
+
+# aiobotocore pins a range of botocore that boto3's newest is not in.
+test-aiobotocore: $(ENVS)/aiobotocore/ready
+	$(ENVS)/aiobotocore/bin/python -m pytest -n auto tests/aws_async
 
 # Experiments through kills, outages and pauses, as long as they must be to be believed: minutes.
 chaos: $(ENVS)/test/ready
@@ -69,6 +73,10 @@ $(ENVS)/bench/ready: $(ENVS)/bench/pip constraints.txt
 
 $(ENVS)/openai2/ready: $(ENVS)/openai2/pip constraints-openai2.txt
 	$(ENVS)/openai2/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-openai2.txt --editable . --group test-openai2
+	touch $@
+
+$(ENVS)/aiobotocore/ready: $(ENVS)/aiobotocore/pip constraints-aiobotocore.txt
+	$(ENVS)/aiobotocore/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-aiobotocore.txt --editable . --group test-aiobotocore
 	touch $@
 
 $(ENVS)/lint/ready: $(ENVS)/lint/pip constraints.txt

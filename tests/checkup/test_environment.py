@@ -86,15 +86,20 @@ def test_requirements_that_go_round_end(install: Install) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("sdk", "stack"), [("xai-sdk", "grpcio"), ("google-cloud-aiplatform", "grpcio"), ("aioboto3", "aiobotocore")]
-)
+@pytest.mark.parametrize(("sdk", "stack"), [("xai-sdk", "grpcio"), ("google-cloud-aiplatform", "grpcio")])
 def test_an_sdk_without_a_governed_way_out_is_ungoverned(install: Install, sdk: str, stack: str) -> None:
     install(sdk, "2.0")
     install(stack, "1.9")
     (found,) = environment.sdks(Installed())
     assert found.verdict is Verdict.UNGOVERNED
     assert f"sends through {stack} 1.9; {stack} cannot be governed" in found.text
+
+
+def test_aioboto3_goes_out_through_a_governed_stack(install: Install) -> None:
+    install("aioboto3", "7.0")
+    install("aiobotocore", "3.10")
+    (found,) = environment.sdks(Installed())
+    assert (found.verdict, found.text) == (Verdict.GOVERNED, "sends through aiobotocore 3.10")
 
 
 def test_grpc_alone_is_no_more_than_a_note(install: Install) -> None:

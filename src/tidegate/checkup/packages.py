@@ -42,7 +42,7 @@ STACKS = (
     Stack("requests", "requests", "Session.send", "2.20", "3", "requests 2.34.2 sessions.py"),
     Stack("aiohttp", "aiohttp", "ClientSession._request", "3.8", "4", "aiohttp 3.14.5 client.py"),
     Stack("botocore", "botocore", "Endpoint, before signing", "1.29", "2", "botocore 1.44.5 endpoint.py"),
-    Stack("aiobotocore", "aiobotocore", "", "", "", "aiobotocore: an endpoint class of its own"),
+    Stack("aiobotocore", "aiobotocore", "AioEndpoint, before signing", "2.13", "4", "aiobotocore 3.10.0 endpoint.py"),
     Stack("grpcio", "grpc", "", "", "", "grpcio: a channel of its own, no HTTP client", shared=True),
 )
 
@@ -63,7 +63,7 @@ PACKAGES = (
         note="its RetryTransport repeats GETs by itself; predictions are POSTs, each of which passes the queue",
     ),
     Package("boto3", ("boto3",), "boto3 1.44.5", instead=("botocore",)),
-    Package("aioboto3", ("aioboto3",), "aioboto3 15.5.0 session.py: sessions of aiobotocore", instead=("aiobotocore",)),
+    Package("aioboto3", ("aioboto3",), "aioboto3 7.0.0 session.py: sessions of aiobotocore", instead=("aiobotocore",)),
     Package("xai-sdk", ("xai_sdk",), "xai-sdk 1.21.0 client.py: grpc.aio channels", instead=("grpcio",)),
     Package(
         "google-cloud-aiplatform",

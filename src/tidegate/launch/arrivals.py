@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from typing import Any
 
-STACKS = frozenset({"aiohttp", "botocore.endpoint", "botocore.retries.bucket", "httpx", "httpx2", "requests"})
+STACKS = frozenset(
+    {
+        "aiobotocore.endpoint",
+        "aiobotocore.retries.bucket",
+        "aiohttp",
+        "botocore.endpoint",
+        "botocore.retries.bucket",
+        "httpx",
+        "httpx2",
+        "requests",
+    }
+)
 SDKS = frozenset(
     {
         "anthropic.lib.aws._client",

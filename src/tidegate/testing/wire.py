@@ -30,6 +30,13 @@ class Request:
     body: bytes
 
 
+def _path(target: str) -> str:
+    """Return the path of a request target, without the query; a server accepts the absolute form (RFC 9112, 3.2.2)."""
+    if not target.startswith("/"):
+        target = "/" + target.partition("://")[2].partition("/")[2]
+    return target.partition("?")[0]
+
+
 class MalformedError(Exception):
     """What came in is not HTTP/1.1 that this server reads; the answer's status is in `status`."""
 
@@ -67,7 +74,7 @@ def take_request(buffer: bytearray) -> Request | None:
             return None
         body = bytes(buffer[body_start:end])
     del buffer[:end]
-    return Request(parts[0], parts[1].partition("?")[0], headers, body)
+    return Request(parts[0], _path(parts[1]), headers, body)
 
 
 def _length(headers: dict[str, str]) -> int:

@@ -1,10 +1,14 @@
-"""botocore, and so boto3, by class patches on `Endpoint`: of the services called `bedrock…`, others pass at once.
+"""botocore and aiobotocore, and so boto3 and aioboto3, by class patches on their endpoints.
+
+Of the services called `bedrock…`; others pass at once.
 
 An attempt is one `_get_response`: the request comes signed, and is made and signed anew where it had to wait or is sent
 again, for a signature ages. `_needs_retry`, which asks botocore's own retry machinery, is not asked about an answer
-that we gave up on. Sync only: aiobotocore has an endpoint of its own. The module is never imported here.
+that we gave up on. aiobotocore's `AioEndpoint` overrides the same methods with coroutines, over a session of aiohttp
+or httpx. No module is ever imported here.
 
-Lines: botocore 1.44.5 `endpoint.py` `_send_request`, `_get_response`, `_needs_retry`; `retries/adaptive.py`.
+Lines: botocore 1.44.5 `endpoint.py` `_send_request`, `_get_response`, `_needs_retry`; `retries/adaptive.py`;
+aiobotocore 3.10.0 `endpoint.py`, `response.py`, `eventstream.py`, `retries/bucket.py`.
 """
 
 from __future__ import annotations
@@ -27,13 +31,15 @@ from tidegate import providers
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
-from tidegate.drive import drive
+from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
-from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import ERROR_TYPE, TOO_MANY, GovernedCall
+from tidegate.transports import httpx
+from tidegate.transports.clients import Clients, in_memory, unreadable
+from tidegate.transports.govern import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked
 from tidegate.transports.raw import WatchedRaw
+from tidegate.transports.readers import Readers, arrived
 from tidegate.transports.streams import StreamWatch
 
 SERVICES = "bedrock"
@@ -50,6 +56,9 @@ GIVEN_UP = "tidegate_given_up"
 MADE_OF = "_tidegate_made_of"
 """The attribute of a prepared request that holds what it was made of, to make it again."""
 
+CONNECTION = frozenset({"HTTPClientError", "ConnectionError", "HTTPError", "OSError", "ClientError", "TransportError"})
+"""Names of the exceptions that tell of a lost connection: of botocore, urllib3 and Python, aiohttp, httpx."""
+
 TTL = "%Y%m%dT%H%M%SZ"
 """How `Endpoint._calculate_ttl` writes the instant at which a repeated request is of no more use."""
 
@@ -62,6 +71,14 @@ class Written(io.BytesIO):
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
         """The body."""
         yield self.read()
+
+
+class AsyncWritten(Written):
+    """A body that was never sent over a wire, as aiobotocore reads one."""
+
+    async def read(self, amt: int | None = None) -> bytes:  # type: ignore[override]
+        """Return the body, or the next `amt` bytes of it."""
+        return super().read(amt)
 
 
 class WatchedParser(wrapt.ObjectProxy[Any]):
@@ -93,43 +110,79 @@ class BotocoreCall(GovernedCall):
         return context
 
     def send(self, permit: Permit) -> Sent:
-        """Sends the request, and reads the answer's body where it is not to be streamed."""
+        """Send the request once; what is not to be streamed comes with its body."""
         try:
             with Cell():
                 if self.stood:
-                    self._make_anew(permit.sent_at)
-                answer, failure = self._sent()
+                    self._anew(permit.sent_at, self._make(permit.sent_at))
+                # The token bucket of the adaptive mode would sleep in `before-send`, inside our slot.
+                token = _sending.set(True)
+                try:
+                    answer, failure = self.wrapped(*self.args, **self.kwargs)
+                finally:
+                    _sending.reset(token)
         except Exception as error:
             return Sent(self.judge_error(error), error=error)
         if answer is None:
             return Sent(self.judge_error(failure), response=(None, failure))
+        content = answer[0].content if self._is_complete(answer[0]) else None
+        return self._received(permit, answer, content)
+
+    async def asend(self, permit: Permit) -> Sent:
+        """Send the request once; what is not to be streamed comes with its body."""
+        try:
+            with Cell():
+                if self.stood:
+                    self._anew(permit.sent_at, await self._make(permit.sent_at))
+                token = _sending.set(True)
+                try:
+                    answer, failure = await self.wrapped(*self.args, **self.kwargs)
+                finally:
+                    _sending.reset(token)
+        except Exception as error:
+            return Sent(self.judge_error(error), error=error)
+        if answer is None:
+            return Sent(self.judge_error(failure), response=(None, failure))
+        # It was read to be parsed, and is kept.
+        content = await answer[0].content if self._is_complete(answer[0]) else None
+        return self._received(permit, answer, content)
+
+    def _is_complete(self, response: Any) -> bool:
+        return not self.stream or response.status_code >= 300
+
+    def _received(self, permit: Permit, answer: Any, content: bytes | None) -> Sent:
+        """Return what an answer came to; a body under way carries the permit."""
         response, parsed = answer
-        complete = not self.stream or response.status_code >= 300
-        outcome = self.outcome(permit, response.status_code, response, response.content if complete else None)
-        streaming = None if complete else _streaming(parsed)
-        if streaming is None:
+        if not self.mocks and _made_up(response):
+            status = response.status_code
+            return Sent(UNREAL if status >= 400 else good(status), response=(answer, None))
+        streaming = None
+        if content is None:
+            streaming = _streaming(parsed)
+            content = _arrived(streaming)
+        outcome = self.outcome(permit, response.status_code, response, content)
+        if streaming is not None and content is not None:
+            # All of the stream is there, and nobody has read of its failure.
+            failure = providers.judge_event(self.provider, content[-SHORT:])
+            outcome = outcome if failure is None else failure._replace(status=response.status_code)
+        if streaming is None or content is not None:
             return Sent(outcome, response=(answer, None))
         watch = StreamWatch(self, permit, outcome)
-        streaming._raw_stream = WatchedRaw(streaming._raw_stream, watch)
+        if not _watched(streaming, watch):
+            return Sent(outcome, response=(answer, None))
         if hasattr(streaming, "_parser"):
             streaming._parser = WatchedParser(streaming._parser, watch)
         return Sent(outcome, response=(answer, None), streaming=True)
 
-    def _sent(self) -> Any:
-        # The token bucket of the adaptive mode would sleep in `before-send`, inside our slot.
-        token = _sending.set(True)
-        try:
-            return self.wrapped(*self.args, **self.kwargs)
-        finally:
-            _sending.reset(token)
-
-    def _make_anew(self, now: float) -> None:
-        """Makes and signs the request again, as `_send_request` does before it repeats one."""
+    def _make(self, now: float) -> Any:
+        """Make and sign the request again, as `_send_request` does before it repeats one; a coroutine if that is."""
         request, operation = self.args[:2]
         _prolong(self.context.get("retries", {}), now - self.signed_at)
         request.reset_stream()
-        anew = self.endpoint.create_request(getattr(request, MADE_OF), operation)
-        self.args = (anew, *self.args[1:])
+        return self.endpoint.create_request(getattr(request, MADE_OF), operation)
+
+    def _anew(self, now: float, request: Any) -> None:
+        self.args = (request, *self.args[1:])
         self.signed_at = now
 
     def stop_retries(self, response: Any) -> None:
@@ -141,17 +194,17 @@ class BotocoreCall(GovernedCall):
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
-        """What an exception means, of botocore's or, in the middle of a stream, of urllib3's."""
+        """What an exception means, of botocore's or, in the middle of a stream, of the stack's below."""
         names = {each.__name__ for each in type(error).__mro__}
-        if "ReadTimeoutError" in names:
+        if names & {"ReadTimeoutError", "ReadTimeout", "SocketTimeoutError"}:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
-        if names & {"HTTPClientError", "ConnectionError", "HTTPError", "OSError"}:
+        if names & CONNECTION:
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
     def genuine(self, response: Any) -> bool:
         """Whether a response came over a connection: moto and others answer with a body in memory."""
-        return not isinstance(getattr(response, "raw", None), io.BytesIO)
+        return not _made_up(response)
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
         """Bedrock's own refusal as botocore would have parsed it, from which it raises `ThrottlingException`."""
@@ -159,8 +212,13 @@ class BotocoreCall(GovernedCall):
         error = body.get("error")
         text = error["message"] if isinstance(error, dict) else str(body.get("message") or body.get("Message") or "")
         headers = {ERROR_TYPE: "ThrottlingException", **headers, "content-type": "application/json"}
-        raw = Written(json.dumps({"message": text}).encode())
-        response = sys.modules["botocore.awsrequest"].AWSResponse(self.request.url, status, headers, raw)
+        written = json.dumps({"message": text}).encode()
+        if isinstance(self.endpoint, _async_endpoint()):
+            made = sys.modules["aiobotocore.awsrequest"].AioAWSResponse
+            response = made(self.request.url, status, headers, AsyncWritten(written))
+        else:
+            made = sys.modules["botocore.awsrequest"].AWSResponse
+            response = made(self.request.url, status, headers, Written(written))
         parsed = {
             "Error": {"Message": text, "Code": headers[ERROR_TYPE]},
             "ResponseMetadata": {"RequestId": "", "HTTPStatusCode": status, "HTTPHeaders": headers},
@@ -171,7 +229,15 @@ class BotocoreCall(GovernedCall):
 
 def create_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
     """`Endpoint.create_request`, which notes what a request was made of."""
-    request = wrapped(*args, **kwargs)
+    return _noted(endpoint, wrapped(*args, **kwargs), args, kwargs)
+
+
+async def acreate_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
+    """`AioEndpoint.create_request`, which notes what a request was made of."""
+    return _noted(endpoint, await wrapped(*args, **kwargs), args, kwargs)
+
+
+def _noted(endpoint: Any, request: Any, args: Any, kwargs: Any) -> Any:
     if endpoint._endpoint_prefix.startswith(SERVICES):
         setattr(request, MADE_OF, args[0] if args else kwargs["params"])
     return request
@@ -179,19 +245,31 @@ def create_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs
 
 def get_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
     """`Endpoint._get_response`, governed where the client or the process is."""
-    if not endpoint._endpoint_prefix.startswith(SERVICES):
-        return wrapped(*args, **kwargs)
     call = _call(wrapped, endpoint, args, kwargs)
     return drive(call) if call is not None else wrapped(*args, **kwargs)
 
 
+def aget_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
+    """`AioEndpoint._get_response`, governed where the client or the process is; returns an awaitable."""
+    call = _call(wrapped, endpoint, args, kwargs)
+    return adrive(call) if call is not None else wrapped(*args, **kwargs)
+
+
 def needs_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
     """`Endpoint._needs_retry`, which is not asked about an answer that we gave up on."""
-    if endpoint._endpoint_prefix.startswith(SERVICES):
-        made_of = args[2] if len(args) > 2 else kwargs["request_dict"]
-        if made_of["context"].pop(GIVEN_UP, False):
-            return False
-    return wrapped(*args, **kwargs)
+    return False if _given_up(endpoint, args, kwargs) else wrapped(*args, **kwargs)
+
+
+async def aneeds_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
+    """`AioEndpoint._needs_retry`, which is not asked about an answer that we gave up on."""
+    return False if _given_up(endpoint, args, kwargs) else await wrapped(*args, **kwargs)
+
+
+def _given_up(endpoint: Any, args: Any, kwargs: Any) -> bool:
+    if not endpoint._endpoint_prefix.startswith(SERVICES):
+        return False
+    made_of = args[2] if len(args) > 2 else kwargs["request_dict"]
+    return bool(made_of["context"].pop(GIVEN_UP, False))
 
 
 def acquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) -> Any:
@@ -199,7 +277,14 @@ def acquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) ->
     return True if _sending.get() else wrapped(*args, **kwargs)
 
 
+async def aacquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) -> Any:
+    """`AsyncTokenBucket.acquire` of the adaptive mode, which holds up nothing that has passed our queue."""
+    return True if _sending.get() else await wrapped(*args, **kwargs)
+
+
 def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> BotocoreCall | None:
+    if not endpoint._endpoint_prefix.startswith(SERVICES):
+        return None
     try:
         mark = marked(endpoint)
         if mark is None:
@@ -229,16 +314,27 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
     return call
 
 
+PATCHES: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
+    "botocore.endpoint": (
+        "Endpoint",
+        {"create_request": create_request, "_get_response": get_response, "_needs_retry": needs_retry},
+    ),
+    "botocore.retries.bucket": ("TokenBucket", {"acquire": acquire}),
+    "aiobotocore.endpoint": (
+        "AioEndpoint",
+        {"create_request": acreate_request, "_get_response": aget_response, "_needs_retry": aneeds_retry},
+    ),
+    "aiobotocore.retries.bucket": ("AsyncTokenBucket", {"acquire": aacquire}),
+}
+"""Of each module: the class, and what its methods are wrapped with."""
+
+
 def put(module: ModuleType) -> None:
-    """Patches botocore, once, as far as it is loaded."""
-    patches = TRANSPORT.patches
-    endpoint, bucket = (sys.modules.get(name) for name in TRANSPORT.MODULES)
-    if endpoint is not None:
-        patches.put(endpoint.Endpoint, "create_request", create_request)
-        patches.put(endpoint.Endpoint, "_get_response", get_response)
-        patches.put(endpoint.Endpoint, "_needs_retry", needs_retry)
-    if bucket is not None:
-        patches.put(bucket.TokenBucket, "acquire", acquire)
+    """Patches botocore and aiobotocore, once, as far as they are loaded."""
+    for name, (kind, methods) in PATCHES.items():
+        found = sys.modules.get(name)
+        for method, wrapper in methods.items() if found is not None else ():
+            TRANSPORT.patches.put(getattr(found, kind), method, wrapper)
 
 
 class Endpoints(Clients):
@@ -252,7 +348,7 @@ class Endpoints(Clients):
         return prefix.startswith(SERVICES)
 
 
-TRANSPORT = Endpoints(("botocore.endpoint", "botocore.retries.bucket"), ("Endpoint",), put)
+TRANSPORT = Endpoints(tuple(PATCHES), ("Endpoint",), put)
 
 
 @lru_cache(maxsize=1024)
@@ -263,6 +359,41 @@ def _split(url: str) -> SplitResult:
 def _streaming(parsed: dict[str, Any]) -> Any:
     """The event stream or streaming body of an answer, None where there is none."""
     return next((member for member in parsed.values() if hasattr(member, "_raw_stream")), None)
+
+
+def _arrived(streaming: Any) -> bytes | None:
+    """Return the body of a streaming answer of aiohttp's that is there already; None of any other."""
+    raw: Any = getattr(streaming, "_raw_stream", None)
+    return arrived(raw.content) if _stack(raw) == "aiohttp" and raw.content.is_eof() else None
+
+
+def _watched(streaming: Any, watch: StreamWatch) -> bool:
+    """Have `watch` see a streaming body, of urllib3, aiohttp or httpx; return False where that is not possible."""
+    raw = streaming._raw_stream
+    stack = _stack(raw)
+    if stack == "aiohttp":
+        return Readers(sys.modules["aiohttp"]).follow(raw.content, watch)
+    if stack in ("httpx", "httpx2"):
+        raw.stream = httpx.stack_of(sys.modules[stack]).async_stream(raw.stream, watch)
+        return True
+    streaming._raw_stream = WatchedRaw(raw, watch)
+    return True
+
+
+def _stack(raw: object) -> str:
+    """Return the package of which a raw response is, also where it is of a class derived from its own."""
+    packages = [each.__module__.partition(".")[0] for each in type(raw).__mro__]
+    return next((package for package in packages if package in ("aiohttp", "httpx", "httpx2")), "")
+
+
+def _made_up(response: Any) -> bool:
+    """Return whether a mock made the answer up: its body was never sent over a connection."""
+    raw = getattr(response, "raw", None)
+    return in_memory(raw) or in_memory(getattr(raw, "_fp", None))
+
+
+def _async_endpoint() -> Any:
+    return getattr(sys.modules.get("aiobotocore.endpoint"), "AioEndpoint", ())
 
 
 def _prolong(retries: dict[str, Any], seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import weakref
@@ -50,6 +51,20 @@ class Clients:
         # A module that is being imported may have no such class yet.
         found = (getattr(module, name, None) for name in self._classes)
         return isinstance(candidate, tuple(each for each in found if isinstance(each, type)))
+
+
+MOCKS = frozenset({"betamax", "moto", "pook", "requests_mock", "responses", "vcr"})
+"""Packages that answer in place of a network, by recordings or by hand, with bodies of their own classes.
+
+Source: vcrpy 7 `stubs/__init__.py` `VCRHTTPResponse`, `stubs/aiohttp_stubs.py` `MockClientResponse`; the others hold
+their bodies in memory (responses 0.26.3 `_form_response`, requests-mock 1.12.1 `response.py`, moto 5
+`core/botocore_stubber.py` `MockRawResponse`).
+"""
+
+
+def in_memory(body: object) -> bool:
+    """Return whether the body of an answer was made up, or recorded: no connection sends it."""
+    return isinstance(body, io.BytesIO) or type(body).__module__.partition(".")[0] in MOCKS
 
 
 def unreadable() -> None:

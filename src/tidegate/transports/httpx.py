@@ -255,11 +255,16 @@ class Stack:
         return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MOST_WRAPPED)
 
 
-def put(module: ModuleType) -> None:
-    """Patches httpx or httpx2, once, under whatever name it goes (httpx2 can stand in for httpx)."""
+def stack_of(module: ModuleType) -> Stack:
+    """Return what is made of a module, once, under whatever name it goes."""
     if module.Client not in _stacks:
         _stacks[module.Client] = Stack(module)
-    _stacks[module.Client].put()
+    return _stacks[module.Client]
+
+
+def put(module: ModuleType) -> None:
+    """Patches httpx or httpx2, once, under whatever name it goes (httpx2 can stand in for httpx)."""
+    stack_of(module).put()
     sigv4.watch(TRANSPORT.patches)
 
 

@@ -22,7 +22,7 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
-from tidegate.transports.clients import Clients, unreadable
+from tidegate.transports.clients import Clients, in_memory, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
@@ -186,9 +186,8 @@ TRANSPORT = Clients(("requests",), ("Session",), put)
 
 
 def _made_up(response: Any) -> bool:
-    # The body of what came over a connection is read from http.client's response; mocks hold theirs in memory
-    # (responses 0.26.3 `_form_response`, requests-mock 1.12.1 `response.py`).
-    return isinstance(getattr(getattr(response, "raw", None), "_fp", None), io.BytesIO)
+    # The body of what came over a connection is read from http.client's response.
+    return in_memory(getattr(getattr(response, "raw", None), "_fp", None))
 
 
 @lru_cache(maxsize=1024)
