@@ -34,7 +34,7 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports import httpx
-from tidegate.transports.clients import Clients, in_memory, unreadable
+from tidegate.transports.clients import Clients, made_up, unreadable
 from tidegate.transports.govern import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked
@@ -153,7 +153,7 @@ class BotocoreCall(GovernedCall):
     def _received(self, permit: Permit, answer: Any, content: bytes | None) -> Sent:
         """Return what an answer came to; a body under way carries the permit."""
         response, parsed = answer
-        if not self.mocks and _made_up(response):
+        if not self.mocks and made_up(response):
             status = response.status_code
             return Sent(UNREAL if status >= 400 else good(status), response=(answer, None))
         streaming = None
@@ -204,7 +204,7 @@ class BotocoreCall(GovernedCall):
 
     def genuine(self, response: Any) -> bool:
         """Whether a response came over a connection: moto and others answer with a body in memory."""
-        return not _made_up(response)
+        return not made_up(response)
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
         """Bedrock's own refusal as botocore would have parsed it, from which it raises `ThrottlingException`."""
@@ -384,12 +384,6 @@ def _stack(raw: object) -> str:
     """Return the package of which a raw response is, also where it is of a class derived from its own."""
     packages = [each.__module__.partition(".")[0] for each in type(raw).__mro__]
     return next((package for package in packages if package in ("aiohttp", "httpx", "httpx2")), "")
-
-
-def _made_up(response: Any) -> bool:
-    """Return whether a mock made the answer up: its body was never sent over a connection."""
-    raw = getattr(response, "raw", None)
-    return in_memory(raw) or in_memory(getattr(raw, "_fp", None))
 
 
 def _async_endpoint() -> Any:

@@ -56,14 +56,19 @@ class Clients:
 MOCKS = frozenset({"betamax", "moto", "pook", "requests_mock", "responses", "vcr"})
 """Packages that answer in place of a network, by recordings or by hand, with bodies of their own classes.
 
-Source: vcrpy 7 `stubs/__init__.py` `VCRHTTPResponse`, `stubs/aiohttp_stubs.py` `MockClientResponse`; the others hold
-their bodies in memory (responses 0.26.3 `_form_response`, requests-mock 1.12.1 `response.py`, moto 5
+Source: vcrpy 9.4.2 `stubs/__init__.py` `VCRHTTPResponse`, `stubs/aiohttp_stubs.py` `MockClientResponse`; the others
+hold their bodies in memory (responses 0.26.3 `_form_response`, requests-mock 1.12.1 `response.py`, moto 5
 `core/botocore_stubber.py` `MockRawResponse`).
 """
 
 
-def in_memory(body: object) -> bool:
-    """Return whether the body of an answer was made up, or recorded: no connection sends it."""
+def made_up(response: object) -> bool:
+    """Return whether a mock or a recording made up an answer of requests or botocore: no connection sends its body."""
+    raw = getattr(response, "raw", None)
+    return _in_memory(raw) or _in_memory(getattr(raw, "_fp", None))
+
+
+def _in_memory(body: object) -> bool:
     return isinstance(body, io.BytesIO) or type(body).__module__.partition(".")[0] in MOCKS
 
 

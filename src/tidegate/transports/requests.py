@@ -22,7 +22,7 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
-from tidegate.transports.clients import Clients, in_memory, unreadable
+from tidegate.transports.clients import Clients, made_up, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
@@ -48,7 +48,7 @@ class RequestsCall(GovernedCall):
                 response = self.wrapped(*self.args, **self.kwargs)
                 complete = not self.stream or response.status_code >= 400
                 body = response.content if complete else None
-                mocked = not self.mocks and _made_up(response)
+                mocked = not self.mocks and made_up(response)
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
         if mocked:
@@ -77,7 +77,7 @@ class RequestsCall(GovernedCall):
 
     def genuine(self, response: Any) -> bool:
         """Whether a response came over a connection."""
-        return not _made_up(response)
+        return not made_up(response)
 
     def scripted(self) -> bool:
         """Whether something else than the library's own adapter answers, as in tests."""
@@ -183,11 +183,6 @@ def put(module: ModuleType) -> None:
 
 
 TRANSPORT = Clients(("requests",), ("Session",), put)
-
-
-def _made_up(response: Any) -> bool:
-    # The body of what came over a connection is read from http.client's response.
-    return in_memory(getattr(getattr(response, "raw", None), "_fp", None))
 
 
 @lru_cache(maxsize=1024)
