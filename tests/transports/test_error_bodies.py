@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
+import requests
 import trio
 
 import tidegate
@@ -224,3 +225,65 @@ def test_answer_that_a_hook_has_closed_passes_through(module: ModuleType, regist
     with Server(lambda number, path: (400, {}, NOPE)) as server, registry.wrap(client):
         response = client.send(client.build_request("POST", server.chat, json=BODY), stream=True)
     assert (response.status_code, response.is_closed) == (400, True)
+
+
+def streamed_by_requests(session: requests.Session, url: str, read: bool = True) -> tuple[int, Any]:
+    with session.post(url, json=BODY, stream=True, timeout=20) as response:
+        try:
+            return response.status_code, (response.content if read else None)
+        except Exception as error:
+            return response.status_code, type(error)
+
+
+@pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("status", [400, 429, 503])
+def test_broken_error_body_gives_the_exception_of_plain_requests(status: int, headers: dict[str, str]) -> None:
+    registry = impatient()
+    with Server(lambda number, path: (status, headers, NOPE)) as server:
+        plain = streamed_by_requests(requests.Session(), server.chat)
+        wrapped = streamed_by_requests(registry.wrap(requests.Session()), server.chat)
+        assert len(server.seen) == 2
+    assert plain[0] == status
+    assert issubclass(plain[1], requests.RequestException)
+    assert wrapped == plain
+    assert only(registry).in_flight == 0
+
+
+@pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)
+def test_429_with_a_broken_body_is_waited_for_by_requests(headers: dict[str, str], registry: Any) -> None:
+    def reply(number: int, path: str) -> Reply:
+        return (429, {**headers, "retry-after-ms": "5"}, NOPE) if number == 1 else (200, {}, ANSWER)
+
+    with Server(reply) as server:
+        assert streamed_by_requests(registry.wrap(requests.Session()), server.chat) == (200, ANSWER)
+    assert (only(registry).refused, only(registry).failed, only(registry).answered) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_error_body_is_read_whole_by_requests(packed: bool) -> None:
+    whole = bytes(range(256)) * 4096
+    registry = impatient()
+    headers, sent = (GARBLED, gzip.compress(whole, 0)) if packed else ({}, whole)
+    with Server(lambda number, path: (400, headers, sent)) as server:
+        session = registry.wrap(requests.Session())
+        assert streamed_by_requests(session, server.chat) == (400, whole)
+        with session.post(server.chat, json=BODY, stream=True) as response:
+            assert b"".join(response.iter_content(1000)) == whole
+        with session.post(server.chat, json=BODY, stream=True) as response:
+            assert response.raw.read() == sent
+
+
+def test_compressed_error_is_judged_for_requests(registry: Any) -> None:
+    with Server(lambda number, path: (429, GARBLED, gzip.compress(SPENT))) as server:
+        assert streamed_by_requests(registry.wrap(requests.Session()), server.chat) == (429, SPENT)
+        assert len(server.seen) == 1
+
+
+def test_endless_error_body_hands_the_status_on_to_requests() -> None:
+    endless = Endless(b"x" * 4096)
+    registry = impatient()
+    with Server(lambda number, path: (429, {}, endless)) as server:
+        answer = streamed_by_requests(registry.wrap(requests.Session()), server.chat, read=False)
+        endless.stop()
+    assert answer == (429, None)
+    assert only(registry).in_flight == 0

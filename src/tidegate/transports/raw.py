@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import io
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import wrapt
 
+from tidegate.transports import bodies
 from tidegate.transports.streams import StreamWatch
 
 
@@ -79,3 +83,91 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
 
     def __del__(self) -> None:
         self._self_watch.drop()
+
+
+def is_unread(response: Any) -> bool:
+    """Return whether the body of a response of requests is still to be read, from urllib3."""
+    urllib3 = sys.modules.get("urllib3")
+    untouched = response._content is False and not response._content_consumed
+    return untouched and urllib3 is not None and isinstance(response.raw, urllib3.HTTPResponse)
+
+
+class BegunRaw(io.RawIOBase):
+    """The body of an error as it was sent: the beginning that is judged, then the rest of `raw`.
+
+    `begin` returns the `raw` that takes the place of the first one, and decompresses as that would.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        self._body = bodies.ErrorBody()
+
+    def begin(self, now: Callable[[], float]) -> Any:
+        """Read what the answer is judged by."""
+        body, raw = self._body, self._raw
+        body.until = now() + bodies.MAX_SECONDS
+        try:
+            while chunk := self._next():
+                if not body.add(chunk, now()):
+                    break
+            else:
+                body.ended = True
+        except Exception as error:
+            body.error = error
+        facts = {name: getattr(raw, name, None) for name in ("status", "version", "reason")}
+        return type(raw)(
+            body=self,
+            headers=raw.headers,
+            preload_content=False,
+            decode_content=raw.decode_content,
+            original_response=raw._original_response,
+            request_method=getattr(raw, "_request_method", None) or "POST",
+            **facts,
+        )
+
+    def decoded(self) -> bytes:
+        """Return the beginning, decompressed."""
+        encoding = self._raw.headers.get("content-encoding")
+        sent = b"".join(self._body.chunks)
+        if encoding is None:
+            return sent
+        headers = {"content-encoding": encoding}
+        beginning = type(self._raw)(body=io.BytesIO(sent), headers=headers, preload_content=False)
+        return bodies.decoded(beginning.stream(1024, decode_content=True))
+
+    def cut(self) -> None:
+        """End the body where it was read to, and release its connection."""
+        self._body.ended = True
+        with suppress(Exception):
+            self._raw.close()
+            self._raw.release_conn()
+
+    def _next(self) -> bytes:
+        read = getattr(self._raw, "read1", None)
+        # urllib3 before 2.1 returns no less than it is asked for.
+        chunk: bytes = (read or self._raw.read)(65536 if read else 1024, decode_content=False)
+        return chunk
+
+    def readable(self) -> bool:
+        """Return True: it is read only."""
+        return True
+
+    def read(self, amt: int = -1) -> bytes:
+        """Return up to `amt` bytes, or all."""
+        if amt is None or amt < 0:
+            return b"".join(iter(lambda: self.read(65536), b""))
+        for chunk in self._body.replay():
+            if len(chunk) > amt:
+                self._body.chunks.appendleft(chunk[amt:])
+            return chunk[:amt]
+        if self._body.ended or amt == 0:
+            return b""
+        rest: bytes = self._raw.read(amt, decode_content=False)
+        return rest
+
+    def close(self) -> None:
+        """Close the connection, or give it back where the body has ended."""
+        if not self.closed:
+            super().close()
+            self._raw.close()
+            self._raw.release_conn()

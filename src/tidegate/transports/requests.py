@@ -27,7 +27,7 @@ from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
 from tidegate.transports.principals import accounts_of
-from tidegate.transports.raw import WatchedRaw
+from tidegate.transports.raw import BegunRaw, WatchedRaw, is_unread
 from tidegate.transports.streams import StreamWatch
 
 
@@ -40,20 +40,28 @@ class RequestsCall(GovernedCall):
     signer: sigv4.BotocoreSigner | None
 
     def send(self, permit: Permit) -> Sent:
-        """Sends the request, and reads the answer's body where it is not to be streamed."""
+        """Send the request once; the body of an error is read as far as it is judged by."""
+        unread: BegunRaw | None = None
+        body: bytes | None = None
         try:
             if self.signer is not None and permit.sent_at - self.began > sigv4.STALE_AFTER:
                 self.signer.sign(self.request)
             with Cell():
                 response = self.wrapped(*self.args, **self.kwargs)
-                complete = not self.stream or response.status_code >= 400
-                body = response.content if complete else None
-                mocked = not self.mocks and made_up(response)
-        except Exception as error:
-            return Sent(self.raised(permit, error), error=error)
+                error, mocked = response.status_code >= 400, not self.mocks and made_up(response)
+                if self.stream and error and not mocked and is_unread(response):
+                    unread = BegunRaw(response.raw)
+                    response.raw = unread.begin(self.now)
+                    body = unread.decoded()
+                elif not self.stream or (error and not mocked):
+                    body = response.content
+        except Exception as raised:
+            return Sent(self.raised(permit, raised), error=raised)
         if mocked:
             return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
         outcome = self.outcome(permit, response.status_code, response, body)
+        if unread is not None and self.repeats(permit, outcome):
+            unread.cut()
         if body is not None:
             return Sent(outcome, response=response)
         response.raw = WatchedRaw(response.raw, StreamWatch(self, permit, outcome))
