@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import aiohttp
 import httpx
 import httpx2
 import pytest
@@ -18,7 +19,8 @@ import trio
 
 import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, only
-from tidegate.transports import bodies
+from tests.transports.sessions import Gate
+from tidegate.transports import bodies, readers
 from tidegate.transports import httpx as transport
 
 # httpcore leaves the generators of a body that is not read to its end to the collector; trio says so, also without us.
@@ -287,3 +289,75 @@ def test_endless_error_body_hands_the_status_on_to_requests() -> None:
         endless.stop()
     assert answer == (429, None)
     assert only(registry).in_flight == 0
+
+
+def streamed_by_aiohttp(registry: Any, url: str, read: bool = True) -> tuple[int, Any]:
+    async def main() -> tuple[int, Any]:
+        async with aiohttp.ClientSession() as session:
+            if registry is not None:
+                registry.wrap(session)
+            async with session.post(url, json=BODY) as response:
+                try:
+                    return response.status, (await response.read() if read else None)
+                except Exception as error:
+                    return response.status, type(error)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("status", [400, 429, 503])
+def test_broken_error_body_gives_the_exception_of_plain_aiohttp(status: int) -> None:
+    registry = impatient()
+    with Server(lambda number, path: (status, SHORT, NOPE)) as server:
+        plain = streamed_by_aiohttp(None, server.chat)
+        wrapped = streamed_by_aiohttp(registry, server.chat)
+        assert len(server.seen) == 2
+    assert plain == (status, aiohttp.ClientPayloadError)
+    assert wrapped == plain
+
+
+def test_error_body_over_the_bound_is_still_read_whole_by_aiohttp() -> None:
+    whole = bytes(range(256)) * 8192
+    with Server(lambda number, path: (429, {}, whole)) as server:
+        assert streamed_by_aiohttp(impatient(), server.chat) == (429, whole)
+
+
+def test_endless_error_body_hands_the_status_on_to_aiohttp() -> None:
+    endless = Endless(b"x" * 4096)
+    registry = impatient()
+    with Server(lambda number, path: (429, {}, endless)) as server:
+        assert streamed_by_aiohttp(registry, server.chat, read=False) == (429, None)
+        endless.stop()
+    assert only(registry).in_flight == 0
+
+
+def test_stalled_error_body_hands_the_status_on_to_aiohttp(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_SECONDS", 0.02)
+    gate = Gate(b"{", b"}")
+    registry = impatient()
+
+    async def main(url: str) -> tuple[int, bytes]:
+        async with registry.wrap(aiohttp.ClientSession()) as session, session.post(url, json=BODY) as response:
+            assert only(registry).in_flight == 0
+            gate.open()
+            return response.status, await response.read()
+
+    with Server(lambda number, path: (503, {}, gate)) as server:
+        assert asyncio.run(main(server.chat)) == (503, b"{}")
+
+
+def test_error_over_the_bound_that_is_waited_for_frees_its_aiohttp_connection(registry: Any) -> None:
+    endless = Endless(b"x" * 65536)
+
+    def reply(number: int, path: str) -> Reply:
+        return (429, {"retry-after-ms": "5"}, endless) if number == 1 else (200, {}, ANSWER)
+
+    async def main(url: str) -> bytes:
+        connector = aiohttp.TCPConnector(limit=1)
+        session = registry.wrap(aiohttp.ClientSession(connector=connector))
+        async with session, session.post(url, json=BODY) as response:
+            return await response.read()
+
+    with Server(reply) as server:
+        assert asyncio.run(main(server.chat)) == ANSWER
+        endless.stop()

@@ -26,12 +26,13 @@ from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.drive import adrive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
+from tidegate.transports.bodies import ErrorBody
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, GovernedCall
 from tidegate.transports.keys import Route, Sending
 from tidegate.transports.marks import marked, provider_elsewhere, provider_of
 from tidegate.transports.principals import accounts_of
-from tidegate.transports.readers import Readers, arrived
+from tidegate.transports.readers import Readers, arrived, begun, put_back
 from tidegate.transports.streams import StreamWatch
 
 PLAIN = (str, bytes, int, float)
@@ -41,24 +42,28 @@ PLAIN = (str, bytes, int, float)
 class AiohttpCall(GovernedCall):
     """One `_request` of a session; `check` is what is to be made of a refusing status: True, a function, or nothing."""
 
-    __slots__ = ("check", "received", "session", "stack", "url")
+    __slots__ = ("check", "received", "session", "stack", "unread", "url")
 
     check: Any
     received: tuple[Any, bytes | None] | None
     session: Any
     stack: Stack
+    unread: tuple[Any, bytes] | None
     url: Any
 
     async def asend(self, permit: Permit) -> Sent:
         """Sends the request; the body goes on streaming, unless it is an error's or there already."""
-        self.received = None
+        self.received = self.unread = None
         try:
             with Cell():
                 response = await self.wrapped(*self.args, **self.kwargs)
                 _, body = self.received or await self.receive(response)
         except Exception as error:
-            return Sent(self._judge_raised(permit, error), error=error)
+            outcome = self._judge_raised(permit, error)
+            self._cut(permit, outcome)
+            return Sent(outcome, error=error)
         outcome = self.outcome(permit, response.status, response, body)
+        self._cut(permit, outcome)
         if body is not None or outcome.kind is not Kind.OK:
             return Sent(outcome, response=response)
         if not self.stack.readers.follow(response.content, StreamWatch(self, permit, outcome)):
@@ -74,7 +79,7 @@ class AiohttpCall(GovernedCall):
         fed = self.stack.readers.holds(content)
         if response.status >= 400:
             try:
-                body = await (content if fed else response).read()
+                body = await (self._begun(response) if fed else response.read())
             except Exception:
                 # The status is known; who reads the body is told of the failure then.
                 response.close()
@@ -82,12 +87,32 @@ class AiohttpCall(GovernedCall):
             except BaseException:
                 response.close()
                 raise
-            if body and fed:
-                response.content = self.stack.readers.whole(body)
         elif fed and content.is_eof():
             body = arrived(content)
         self.received = response, body
         return self.received
+
+    async def _begun(self, response: Any) -> bytes:
+        """Return what an error is judged by; the caller reads it again, and what follows it."""
+        read = ErrorBody()
+        await begun(response.content, read)
+        body = b"".join(read.chunks)
+        if read.error is not None:
+            response.close()
+        elif not read.ended:
+            put_back(response.content, body)
+            self.unread = response, body
+        elif body:
+            response.content = self.stack.readers.whole(body)
+        return body
+
+    def _cut(self, permit: Permit, outcome: Outcome) -> None:
+        """End a body where it was read to, and close its connection, before its call is sent again."""
+        if self.unread is not None and self.repeats(permit, outcome):
+            response, body = self.unread
+            response.close()
+            response.content = self.stack.readers.whole(body)
+        self.unread = None
 
     async def examine(self, response: Any) -> None:
         """Stands in for the caller's check of the status: what it raises must not hide the response from us."""

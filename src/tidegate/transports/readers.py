@@ -6,6 +6,7 @@ import asyncio
 from types import ModuleType
 from typing import Any
 
+from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
 from tidegate.transports.streams import StreamWatch
 
 LEAST = 1 << 16
@@ -43,6 +44,35 @@ class Readers:
         reader.feed_data(body, len(body))
         reader.feed_eof()
         return reader
+
+
+async def begun(content: Any, body: ErrorBody) -> None:
+    """Read the beginning of an error's body; what cannot be read any more is told to the caller's own reading."""
+    loop = asyncio.get_running_loop()
+    body.until = loop.time() + MAX_SECONDS
+    try:
+        async with asyncio.timeout_at(body.until) as bound:
+            while chunk := await content.readany():
+                if not body.add(chunk, loop.time()):
+                    return
+            body.ended = True
+    except TimeoutError as error:
+        if not bound.expired():
+            body.error = error
+    except Exception as error:
+        body.error = error
+
+
+def put_back(content: Any, data: bytes) -> None:
+    """Have a reader give `data` again before what arrives (aiohttp 3.14 `streams.py` `unread_data`, deprecated)."""
+    if not data:
+        return
+    if content._buffer_offset:
+        content._buffer[0] = content._buffer[0][content._buffer_offset :]
+        content._buffer_offset = 0
+    content._size += len(data)
+    content._cursor -= len(data)
+    content._buffer.appendleft(data)
 
 
 class Unconnected:
