@@ -271,9 +271,14 @@ def _on_running_loop() -> bool:
     return lowlevel is not None and bool(lowlevel.in_trio_run())
 
 
+def in_trio() -> bool:
+    """Return whether a trio task runs here, also on top of an asyncio loop."""
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    return lowlevel is not None and bool(lowlevel.in_trio_task())
+
+
 def async_waker() -> AsyncioWaker | TrioWaker:
     """The waker of the running task: trio's where a trio task runs (also on top of an asyncio loop), else asyncio's."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
-        return TrioWaker(trio)
+    if in_trio():
+        return TrioWaker(sys.modules["trio"])
     return AsyncioWaker(asyncio.get_running_loop())

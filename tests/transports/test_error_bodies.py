@@ -361,3 +361,60 @@ def test_error_over_the_bound_that_is_waited_for_frees_its_aiohttp_connection(re
     with Server(reply) as server:
         assert asyncio.run(main(server.chat)) == ANSWER
         endless.stop()
+
+
+def test_stalled_error_body_hands_the_status_on(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_SECONDS", 0.02)
+    gate = Gate(b"{", b"}")
+    registry = impatient()
+
+    async def main(url: str) -> tuple[int, bytes]:
+        client = registry.wrap(module.AsyncClient(timeout=None))
+        async with client, client.stream("POST", url, json=BODY) as response:
+            assert only(registry).in_flight == 0
+            gate.open()
+            return response.status_code, await response.aread()
+
+    with Server(lambda number, path: (503, {}, gate)) as server:
+        assert asyncio.run(main(server.chat)) == (503, b"{}")
+
+
+def test_stalled_error_body_that_nobody_reads_is_closed(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_SECONDS", 0.02)
+    gate = Gate(b"{", b"}")
+    registry = impatient()
+
+    async def main(url: str) -> int:
+        async with registry.wrap(module.AsyncClient(timeout=None)) as client:
+            async with client.stream("POST", url, json=BODY) as response:
+                status: int = response.status_code
+            assert len(asyncio.all_tasks()) == 1
+            return status
+
+    with Server(lambda number, path: (503, {}, gate)) as server:
+        assert asyncio.run(main(server.chat)) == 503
+        gate.open()
+
+
+def test_call_that_is_cancelled_in_a_stalled_error_body_leaves_nothing(module: ModuleType) -> None:
+    arrived = threading.Event()
+    gate = Gate(b"{", b"}")
+    registry = impatient()
+
+    def reply(number: int, path: str) -> Reply:
+        arrived.set()
+        return 503, {}, gate
+
+    async def main(url: str) -> None:
+        async with registry.wrap(module.AsyncClient(timeout=None)) as client:
+            call = asyncio.create_task(client.send(client.build_request("POST", url, json=BODY), stream=True))
+            await asyncio.to_thread(arrived.wait, 20)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert len(asyncio.all_tasks()) == 1
+
+    with Server(reply) as server:
+        asyncio.run(main(server.chat))
+        gate.open()
+    assert only(registry).in_flight == 0

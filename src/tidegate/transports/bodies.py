@@ -3,6 +3,10 @@
 An error is judged by its status, its headers and its body. The body is read before the answer is judged, up to
 `MAX_BYTES` and `MAX_SECONDS`. The bytes that were read are replayed to the caller, who can read on from there.
 An exception of the reading belongs to the caller's own reading: it is raised there, after the bytes before it.
+
+A body that drips is left at the next chunk after `MAX_SECONDS`. One that stalls is left then by asyncio's clients;
+a thread's client, or one on trio, waits for it until the client's own read timeout: a read that is cut short there
+would lose the connection, and the rest of the body with it.
 """
 
 from __future__ import annotations

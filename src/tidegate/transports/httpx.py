@@ -7,6 +7,7 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
@@ -20,7 +21,7 @@ from tidegate import providers
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
-from tidegate.drive import adrive, drive
+from tidegate.drive import adrive, drive, in_trio
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody, decoded
@@ -101,7 +102,7 @@ class HttpxCall(GovernedCall):
         mocked, error_stream = not self.mocks and _made_up(response), None
         if not mocked and self._is_unread_error(response):
             error_stream = response.stream = self.stack.async_error(response.stream)
-            await error_stream.begin(self.now)
+            await error_stream.begin(self.now, "network_stream" in response.extensions)
         sent = self._received(permit, response, error_stream, None if mocked else self.stack.async_stream)
         if error_stream is not None and self.repeats(permit, sent.outcome):
             await error_stream.cut()
@@ -376,6 +377,7 @@ def _error_types(module: ModuleType) -> tuple[Any, Any]:
         def __init__(self, stream: Any) -> None:
             self._stream = stream
             self._rest: Any = None
+            self._reading: Any = None
             self._closed = False
             self.body = ErrorBody()
 
@@ -420,8 +422,25 @@ def _error_types(module: ModuleType) -> tuple[Any, Any]:
                 self._stream.close()
 
     class AsyncErrorStream(ErrorStream, module.AsyncByteStream):  # type: ignore[name-defined, misc]
-        async def begin(self, now: Callable[[], float]) -> None:
-            """Read what the answer is judged by."""
+        async def begin(self, now: Callable[[], float], connected: bool) -> None:
+            """Read what the answer is judged by; a body that stalls on a connection of asyncio's holds nobody up."""
+            if not connected or in_trio():
+                await self._read(now)
+                return
+            reading = self._reading = asyncio.ensure_future(self._read(now))
+            try:
+                await asyncio.wait((reading,), timeout=MAX_SECONDS)
+            except BaseException:
+                await self.cut()
+                raise
+            if reading.done():
+                self._reading = None
+                reading.result()
+            else:
+                # A cancelled read would lose the connection. This one goes on to the next chunk, for the caller.
+                self.body.until = 0.0
+
+        async def _read(self, now: Callable[[], float]) -> None:
             body = self.body
             body.until = now() + MAX_SECONDS
             try:
@@ -430,15 +449,20 @@ def _error_types(module: ModuleType) -> tuple[Any, Any]:
                     if not body.add(chunk, now()):
                         return
                 body.ended = True
-                await self.aclose()
+                await self._close()
             except Exception as error:
                 body.error = error
-                await self.cut()
+                with suppress(Exception):
+                    await self._close()
             except BaseException:
-                await self.cut()
+                with suppress(Exception):
+                    await self._close()
                 raise
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
+            if self._reading is not None:
+                await self._reading
+                self._reading = None
             for chunk in self.body.replay():
                 yield chunk
             if self.body.ended:
@@ -458,6 +482,13 @@ def _error_types(module: ModuleType) -> tuple[Any, Any]:
                 await self.aclose()
 
         async def aclose(self) -> None:
+            reading, self._reading = self._reading, None
+            if reading is not None and not reading.done():
+                reading.cancel()
+                await asyncio.wait((reading,))
+            await self._close()
+
+        async def _close(self) -> None:
             if not self._closed:
                 self._closed = True
                 if isinstance(self._rest, AsyncGenerator):
