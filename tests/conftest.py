@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 import tidegate
+from tidegate import redaction
 from tidegate.clocks import winding
 from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
@@ -33,6 +34,13 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody listens of himself: that some test has loaded an OpenTelemetry SDK is nothing to the others."""
     monkeypatch.setattr(activation, "SDK", ())
     monkeypatch.setattr(activation, "_watching", True)
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """The credentials of one test are taken out of no text of another."""
+    yield
+    redaction.STORE.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from tidegate import providers
 from tidegate.arguments import checked_cost, checked_key, checked_max_wait, checked_priority
 from tidegate.classification import classify_error
 from tidegate.core.dialogue import Ended, Ending, Policy, Sent
+from tidegate.core.display import printable
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome
@@ -44,6 +45,8 @@ class Call(Turn):
         max_wait: float | None,
         priority: int,
     ) -> None:
+        if isinstance(key, str) and key.strip():
+            key = Key(provider="custom", base_url=registry.address(key))
         key = checked_key(key)
         self.function = function
         self.expected = checked_cost(cost)
@@ -90,7 +93,7 @@ class Call(Turn):
                 key=self.key,
                 waited=ended.waited,
                 max_wait=self.policy.max_wait,
-                gate=ended.gate,
+                gate=printable(ended.gate),
                 opens_in=ended.opens_in,
             )
         if sent.error is not None:

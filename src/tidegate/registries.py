@@ -12,7 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
+from tidegate import redaction
 from tidegate.arguments import checked_cost
+from tidegate.core.credentials import masked
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.gates import INFINITY
 from tidegate.core.learned import export
@@ -79,6 +81,7 @@ class RateLimitRegistry(Queues):
         super().__init__(settings, clock, draw, Seeds(settings.initial_state, self._digests, calendar()))
         self.disabled = self.settings.disabled
         self.interned: dict[tuple[object, ...], Key] = {}
+        self._addresses: dict[str, str] = {}
         self.routes: dict[tuple[object, ...], Any] = {}
         if self.settings.telemetry:
             from tidegate.telemetry.activation import attend
@@ -137,6 +140,18 @@ class RateLimitRegistry(Queues):
         if len(self.routes) >= self.settings.max_keys:
             self.routes.clear()
         self.routes[facts] = route
+
+    def address(self, name: str) -> str:
+        """Return the plain name of a key; an address without its user and query, its credentials as digests."""
+        if "://" not in name:
+            return name
+        found = self._addresses.get(name)
+        if found is None:
+            if len(self._addresses) >= self.settings.max_keys:
+                self._addresses.clear()
+            found = self._addresses[name] = masked(name, self.digest, redaction.is_known)
+            redaction.remember(redaction.in_address(name))
+        return found
 
     def digest(self, credential: str) -> str:
         """A keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from tidegate import redaction
 from tidegate.arguments import checked_max_wait, checked_priority
 from tidegate.default import registry as default_registry
 from tidegate.registries import RateLimitRegistry
@@ -39,6 +40,7 @@ def wrap(
         _put(sender)
         # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.
         object.__setattr__(sender, MARK, mark)
+    redaction.remember(redaction.in_client(client))
     if sdk is not None:
         sdk.hooks.put()
     return client

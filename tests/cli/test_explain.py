@@ -165,7 +165,7 @@ def test_half_a_surrogate_pair_and_a_locale_of_ascii_end_nothing() -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     said = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True, timeout=60, env=environ).stdout
     keys = [json.loads(line)["key"] for line in said.decode().splitlines()]
-    assert keys == ["openai · api.openai.com · \ud800", "openai · api.openai.com · \u2603"]
+    assert keys == [r"openai · api.openai.com · \ud800", "openai · api.openai.com · \u2603"]
 
 
 def on_a_terminal(*lines: Any) -> str:

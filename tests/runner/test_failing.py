@@ -244,7 +244,7 @@ class TestFailures:
 
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", rows(9), answer))
-        assert "sk…" in (summary.last_error or "")
+        assert "sk-…" in (summary.last_error or "")
         kept = b"".join([path.read_bytes() for path in tmp_path.glob("runs.db*")])  # noqa: ASYNC240
         assert b"Incorrect API key" in kept
         assert b"abcdefghijkl" not in kept

@@ -10,7 +10,8 @@ import pytest
 from tidegate.classification import UNREACHED, UNREADABLE
 from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
-from tidegate.runner.redaction import LONGEST, clean, redacted
+from tidegate.redaction import clean
+from tidegate.runner.redaction import LONGEST, redacted
 from tidegate.runner.verdict import ANSWERED, Ruling, Verdict, judge
 
 OK = Outcome(Kind.OK)

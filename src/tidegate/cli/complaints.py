@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from tidegate.errors import ConfigurationError
+from tidegate.redaction import clean
 
 UNUSABLE = 2
 """The exit code of a value that cannot be used, as of an unknown option (click: UsageError.exit_code)."""
@@ -29,5 +30,5 @@ def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
 
 def stop(complaint: str, code: int = 1) -> typer.Exit:
     """Says the complaint on standard error; returns what to raise."""
-    typer.echo(f"tidegate: {complaint}", err=True)
+    typer.echo(f"tidegate: {clean(complaint)}", err=True)
     return typer.Exit(code)

@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate import providers
+from tidegate.core.credentials import masked
+from tidegate.core.display import json_line, printable
 from tidegate.core.refusal import ABSURD_HINT
 from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome
 from tidegate.settings import Settings
@@ -49,7 +51,7 @@ def explain() -> None:
     console = Console() if sys.stdout.isatty() else None
     for found in explained(sys.stdin.buffer, settings.max_pause):
         if console is None:
-            print(json.dumps(found, ensure_ascii=False), flush=True)  # noqa: T201
+            print(json_line(found), flush=True)  # noqa: T201
         else:
             console.print(_table(found))
 
@@ -151,7 +153,7 @@ def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
     inquiry = Inquiry(place[1] if place is not None and place[1] else model)
     route = Route(provider, url.scheme or "https", host, port, url.path)
     scope = providers.scope(provider, inquiry, host, url.path)
-    return provider, Key(provider.name, base_url(route), "", scope, providers.family_of(provider, url.path))
+    return provider, Key(provider.name, masked(base_url(route)), "", scope, providers.family_of(provider, url.path))
 
 
 def _headers(answer: dict[str, Any]) -> list[tuple[bytes, bytes]]:
@@ -193,5 +195,5 @@ def _table(found: dict[str, Any]) -> Table:
         if isinstance(value, dict):
             value = ", ".join(f"{what} {number:g}" for what, number in value.items())
         # Not as markup: a model or an address may have brackets.
-        table.add_row(name, Text("" if value is None else str(value)))
+        table.add_row(name, Text("" if value is None else printable(str(value))))
     return table

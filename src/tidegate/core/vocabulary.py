@@ -10,6 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
+from tidegate.core.credentials import shown_address
+from tidegate.core.display import printable
+
 MOST_AMOUNT = 1e15
 """Units that one call may be charged at most. Above, a sum of charges would lose single units (a float has 53 bits)."""
 
@@ -80,14 +83,14 @@ class Key(NamedTuple):
     family: str = ""
 
     def __str__(self) -> str:
-        parts = [self.provider, self.base_url.removeprefix("https://").removeprefix("http://")]
+        parts = [self.provider, shown_address(self.base_url).removeprefix("https://").removeprefix("http://")]
         if self.scope:
             parts.append(self.scope)
         if self.family:
             parts.append(self.family)
         if self.credential:
             parts.append(f"key {self.credential[:6]}")
-        return " · ".join(parts)
+        return printable(" · ".join(parts))
 
 
 class Cost(NamedTuple):

@@ -14,12 +14,12 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from tidegate import providers
+from tidegate import providers, redaction
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
@@ -154,6 +154,13 @@ class AiohttpCall(GovernedCall):
         if "ClientConnectionError" in names or "ClientPayloadError" in names or isinstance(error, OSError):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
+
+    def credentials(self) -> Iterator[str]:
+        """Yield the credentials that the session sends: in its headers and cookies, and in the address."""
+        pairs = _pairs(self.session, self.kwargs)
+        yield from redaction.in_headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
+        yield from (cookie.value for cookie in self.session.cookie_jar.filter_cookies(self.url).values())
+        yield from redaction.in_address(str(self.url))
 
     def stop_retries(self, response: Any) -> None:
         """Marks the response: its headers cannot be changed."""

@@ -58,6 +58,8 @@ MADE_OF = "_tidegate_made_of"
 
 CONNECTION = frozenset({"HTTPClientError", "ConnectionError", "HTTPError", "OSError", "ClientError", "TransportError"})
 """Names of the exceptions that tell of a lost connection: of botocore, urllib3 and Python, aiohttp, httpx."""
+CREDENTIALS = frozenset({b"authorization", b"x-amz-security-token"})
+"""The headers of a signed request that hold credentials."""
 
 TTL = "%Y%m%dT%H%M%SZ"
 """How `Endpoint._calculate_ttl` writes the instant at which a repeated request is of no more use."""
@@ -206,6 +208,16 @@ class BotocoreCall(GovernedCall):
         """Whether a response came over a connection: moto and others answer with a body in memory."""
         return not made_up(response)
 
+    def credentials(self) -> Iterator[str]:
+        """Yield what the request carries, and the secret key and session token that it was signed with."""
+        yield from super().credentials()
+        emitter = getattr(self.endpoint._event_emitter, "_emitter", self.endpoint._event_emitter)
+        for handlers in list(emitter._lookup_cache.values()):
+            for handler in handlers or ():
+                # The signer listens to `request-created`; what it holds is not asked: that may fetch new ones.
+                held = getattr(getattr(handler, "__self__", None), "_credentials", None)
+                yield from (each for each in getattr(held, "__dict__", {}).values() if isinstance(each, str))
+
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
         """Bedrock's own refusal as botocore would have parsed it, from which it raises `ThrottlingException`."""
         self.context[GIVEN_UP] = True
@@ -302,7 +314,7 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         body = request.body
         whole = bytes(body) if isinstance(body, bytes | bytearray) else None
         replayable = body is None or whole is not None or _seekable(body)
-        headers = [pair for pair in _pairs(request.headers) if pair[0].lower() == b"authorization"]
+        headers = [pair for pair in _pairs(request.headers) if pair[0].lower() in CREDENTIALS]
         route = Route(provider, url.scheme, host, url.port, url.path)
         call = BotocoreCall(mark, Sending(route, headers, whole, replayable))
     except Exception:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
 from typing import Any
 
-from tidegate import providers
+from tidegate import providers, redaction
 from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.dialogue import Ended, Ending
+from tidegate.core.display import printable
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Kind, Outcome
+from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Kind, Outcome
 from tidegate.transports.keys import Sending, key_of
 from tidegate.transports.marks import Mark
 from tidegate.turn import Turn
@@ -106,6 +107,8 @@ class GovernedCall(Turn, ABC):
     def finish(self, ended: Ended) -> Any:
         """The response or the exception that was received last; a 429 of our own where there is none."""
         sent = ended.sent
+        if sent is None or sent.outcome.kind is not OK:
+            self._remember_credentials()
         if sent is None:
             return self.refused(*self.refusal(ended))
         if ended.ending is Ending.REPLAYED:
@@ -115,6 +118,19 @@ class GovernedCall(Turn, ABC):
         if ended.ending is Ending.GIVEN_UP:
             self.stop_retries(sent.response)
         return sent.response
+
+    def credentials(self) -> Iterator[str]:
+        """Yield the credentials that the request carries now: in its headers, and in its address."""
+        headers = self.request.headers
+        yield from redaction.in_headers((_text(name), _text(value)) for name, value in headers.items())
+        yield from redaction.in_address(str(self.request.url))
+
+    def _remember_credentials(self) -> None:
+        # What failed is about to be told in a text: whatever it was sent with must be known by then.
+        try:
+            redaction.remember(self.credentials())
+        except Exception:
+            logger.exception("the credentials of a failed call could not be read; only their forms are redacted")
 
     def stop_retries(self, response: Any) -> None:
         """Tells the SDK above not to repeat a call that has been given up; `sdks.given_up` reads it."""
@@ -252,6 +268,10 @@ class GovernedCall(Turn, ABC):
                 f"tidegate: no request was sent: {self.key} ({ended.gate or 'queue'}) opens in {ended.opens_in:.1f} s; "
                 f"the call waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."
             )
-        error = {"message": text, "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
+        error = {"message": printable(text), "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
         headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
         return headers, {"type": "error", "error": error}
+
+
+def _text(given: object) -> str:
+    return given.decode("latin-1") if isinstance(given, bytes) else str(given)

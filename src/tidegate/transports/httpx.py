@@ -17,7 +17,7 @@ from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
-from tidegate import providers
+from tidegate import providers, redaction
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
@@ -112,6 +112,13 @@ class HttpxCall(GovernedCall):
         """Return whether the answer is an error whose body was left to the caller, and is still to be read."""
         unread = not (response.is_closed or response.is_stream_consumed)
         return self.stream and response.status_code >= 400 and unread
+
+    def credentials(self) -> Iterator[str]:
+        """Yield what the request carries, and what its signer holds where it was signed."""
+        yield from super().credentials()
+        signer = self.request.extensions.get(sigv4.SIGNER)
+        if signer is not None:
+            yield from redaction.in_client(signer.owner())
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
         """A refusal of the client's own module."""

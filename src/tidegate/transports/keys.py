@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qs
 
-from tidegate import providers
+from tidegate import providers, redaction
+from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.vocabulary import Inquiry, Key
 from tidegate.registries import RateLimitRegistry
 from tidegate.transports.principals import stable
@@ -66,15 +67,27 @@ def key_of(registry: RateLimitRegistry, sending: Sending, inquiry: Inquiry) -> K
     if key is None:
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
         credential = providers.credential_of(provider, given.get)
+        address = base_url(route)
+        # Only where the key is new: a request that is like one before costs nothing.
+        redaction.remember(_credentials(headers, sending.query, address))
         key = Key(
             provider.name,
-            base_url(route),
+            masked(address, registry.digest, redaction.is_known),
             registry.digest(f"{credential}\naccount={account}" if account else credential),
             providers.scope(provider, inquiry, route.host, route.path),
             providers.family_of(provider, route.path),
         )
         registry.intern(facts, key)
     return key
+
+
+def _credentials(headers: dict[bytes, bytes], query: bytes, address: str) -> Iterator[str]:
+    """Yield the credentials that a request shows, whether or not its provider's table names where they stand."""
+    yield from redaction.in_headers(
+        (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()
+    )
+    yield from redaction.in_query(query.decode("latin-1"))
+    yield from filter(is_secret_segment, address.split("/")[3:])
 
 
 @lru_cache(maxsize=256)
@@ -97,7 +110,10 @@ def _payer(provider: providers.Provider, value: bytes) -> bytes:
 
 
 def base_url(route: Route) -> str:
-    """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint."""
+    """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint.
+
+    A credential may stand in that path: `masked` takes it out.
+    """
     port = f":{route.port}" if route.port is not None else ""
     host = f"[{route.host}]" if ":" in route.host else route.host
     origin = f"{route.scheme}://{host}{port}"

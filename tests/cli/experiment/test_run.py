@@ -67,13 +67,13 @@ def test_a_failure_is_no_score_and_the_exit_code_says_that_there_were_some(place
         ["task", "error", "ValueError", "1"],
         ["judge", "error", "KeyError", "1"],
     ]
-    assert failed[0].rstrip().endswith("ValueError: three, with the key sk… (my_eval.py:7)")
+    assert failed[0].rstrip().endswith("ValueError: three, with the key sk-… (my_eval.py:7)")
     assert failed[1].rstrip().endswith("KeyError: 'four' (my_eval.py:13)")
     assert "sk-0123456789abcdef" not in place.run("show", "failing").out
     told = place.shown("failing")
     assert told["runs"] == {"ok": 5, "error": 1, "parked": 0, "invalid": 0}
     assert told["evaluations"] == {"judge": {"ok": 4, "error": 1, "parked": 0, "invalid": 0}}
-    example = "ValueError: three, with the key sk… (my_eval.py:7)"
+    example = "ValueError: three, with the key sk-… (my_eval.py:7)"
     first = {"stage": "task", "status": "error", "kind": "ValueError", "count": 1, "example": example}
     assert told["failures"][0] == first
 

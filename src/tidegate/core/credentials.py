@@ -1,0 +1,405 @@
+"""What credentials look like in a text, and the same text without them.
+
+This is the second line of defence: `tidegate.redaction` knows the credentials that this process uses by value, and the
+patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
+bounded, or nothing that can fail follows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+HIDDEN = "…"
+"""Stands in a text for what was taken out."""
+
+DIGEST = "~"
+"""Begins a path segment that stands for a credential; the digest follows, where there is one."""
+
+TEST_CHARACTERS = 256
+"""Characters of a value by which it is judged; what is taken out goes on to the end of the value."""
+
+URL_CHARACTERS = 2048
+"""Characters of an address that are read as one; what follows is looked at as any other text."""
+
+_JOINT = r"(?:[-_. ]|%5[fF]|%2[dD]|%20)?"
+_KEYS = "access|account|api|app|auth|client|deploy|encryption|function|license|master|private|secret|service|shared"
+_KEY = rf"(?:{_KEYS}|signing|storage|subscription|virtual|webhook){_JOINT}key"
+_NAMES = (
+    rf"(?P<strong>passw(?:or)?d|passphrase|passcode|(?<![a-z])(?:pwd|pass)(?![a-z]))"
+    rf"|{_KEY}|token(?!i[sz]|s?[-_ ]?(?:count|limit|usage|used|per|budget))|secret|credential"
+    rf"|connection{_JOINT}string|signature|(?<![a-z])(?:auth|sig|cred|creds|dsn|jwt)(?![a-z])"
+)
+_SEPARATOR = r"""(?:\\{0,2}["'\]]){0,3}\s{0,3}(?::|=>|=|%3[aAdD]|(?<=["'])\s?,)\s{0,3}(?:[(\[]|\\{0,2}b?["'`]){0,3}"""
+
+NAMED = re.compile(rf"(?i)(?:{_NAMES})[\w\-]{{0,24}}?{_SEPARATOR}")
+"""A name that stands for a credential, up to its value: `api_key=`, `"clientSecret": "`, `(b'x-api-key', b'`."""
+
+AUTHORIZATION = re.compile(rf"(?i)authorization{_SEPARATOR}(?:[a-z][\w\-]{{0,20}}\s{{1,3}})?")
+"""The header, up to its value; the scheme is left to be read."""
+
+_CONNECTIVES = (
+    "provided|given|supplied|used|specified|passed|received|sent|is|was|value|with|the|this|your|invalid|incorrect"
+    "|expired|revoked|bad|unknown|wrong|rejected|for|of|are|set to|equals"
+)
+PROSE = re.compile(
+    rf"(?i)(?:{_KEY}|token|secret|credentials?|password|passphrase|key (?=provided|supplied|given|invalid))"
+    rf"(?P<told>(?:\s{{0,2}}(?:{_CONNECTIVES})\b){{0,3}}\s{{0,2}}[:=]?)\s{{0,2}}[\"'`(\[]{{0,2}}"
+)
+"""A sentence that names a credential, up to its value: `Incorrect API key provided: `, `the token is `."""
+
+SCHEME = re.compile(r"(?i)\b(?:bearer|basic|api-?key|token|digest|negotiate|sso-key)\s{1,3}[\"']?")
+"""A scheme of HTTP authentication, up to its value."""
+
+COOKIE = re.compile(r"(?i)cookie2?(?:\\{0,2}[\"'])?\s{0,3}[:=,]\s{0,3}(?:\\{0,2}b?[\"'])?(?=[\w.\-]{1,64}=)")
+"""The headers that carry cookies, up to their values."""
+
+PREFIXED = re.compile(
+    r"(?<![A-Za-z0-9_])(?P<begins>"
+    r"(?:sk|pk|rk|sess|gsk|xai|hf|api_org|r8|gh[pousr]|github_pat|nvapi|fw|csk|pplx|esecret|tvly|jina|pcsk|lsv2_\w{2}|ph[cx]"
+    r"|npm|rubygems|pul|pnu|ico|glc|glsa|sntry[su]|rdme|duffel|shippo|whsec|lin_api|lin_oauth|ntn|secret|sgp"
+    r"|dop_v1|doo_v1|dor_v1|shp(?:at|ca|pa|ss)|pscale_(?:tkn|oauth|pw)|sm_[aps]at|tk-us|fo1|fm1[ar]|fm2"
+    r"|gl(?:pat|dt|ft|rt|cbt|ffct|imt|agent|oas|ptt|soat)|xox[a-z](?:\.xox[a-z])?|xapp|xkeysib|pypi|PMAK|PMAT|CLOJARS"
+    r"|sq0[a-z]{3}|p8e|fio-u|FLW(?:SECK|PUBK)(?:_TEST)?|figd|ops|AGE-SECRET-KEY|tskey|key|bedrock-api-key|A3|API)[-_]"
+    r"|SG\.|ya29\.|dp\.pt\.|dt0c01\.|hv[sb]\.|sha256~|v1\.0-|[ps]at\.|dapi|AIza|A3T|AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|AROA"
+    r"|ABSK|LTAI|GR1348941|EAAA|EAA[MC]|EZ[AT]K|HRKU-|AKCp|cmVmd|4b1d|SK(?=[0-9a-fA-F]{32})|GOCSPX-|1//0|LCP-"
+    r")(?P<value>[\w\-.~+/=%|]{10,})"
+)
+"""Credentials that their first characters give away, as the vendors document them (gitleaks, `gitleaks.toml`, 2026)."""
+
+VAGUE = frozenset({"key", "secret", "ops", "API", "sess"})
+"""Beginnings of ordinary names: what follows must have a part of 16 characters."""
+
+AMBIGUOUS = frozenset(
+    {"sk", "pk", "rk", "hf", "fw", "r8", "xai", "npm", "pul", "pnu", "ico", "ntn", "A3", "csk", "jina"}
+)
+"""Beginnings that names have too: what follows must have a part of letters and digits, or one of 16 characters."""
+
+JWT = re.compile(r"(?<![A-Za-z0-9])(?:eyJ|ZXlK)[\w\-+/=.]{5,}")
+"""Signed tokens (RFC 7519), and what else is JSON in base64."""
+
+PEM = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,60}(?:KEY|BLOCK)[A-Z ]{0,20}-----"
+    r"(?:(?!-----END)[\s\S])*(?:-----END[A-Z0-9 ]{0,80}-{0,5})?"
+)
+"""A key in PEM, to its end or to that of the text."""
+
+ADDRESS = re.compile(
+    r"(?i)(?<![a-z0-9])[a-z][a-z0-9+.\-]{0,20}(?::\\?/\\?/|%3a%2f%2f)(?P<rest>[^\s\"'<>`]"
+    rf"{{1,{URL_CHARACTERS}}})"
+)
+"""An address, as far as `masked` reads it."""
+
+ENCODED_USER = re.compile(r"(?i)(%3a%2f%2f[^\s\"'<>%]{0,100}(?:%3a)?)[^\s\"'<>]{1,256}?(?=%40)")
+"""The user and password of an address that is percent-encoded, as within the query of another one."""
+
+PARAMETER = re.compile(
+    r"(?i)(?P<start>[?&;]|%3f|%26)(?P<name>[\w.\-%\[\]]{1,60}?)(?:=|%3d)(?P<value>[^&\s\"'#;<>]{1,})"
+)
+"""A parameter of a query."""
+
+RUN = re.compile(r"(?<![\w+/=\-])[A-Za-z0-9+/_\-]{32,}={0,2}")
+"""A run of characters that may be random."""
+
+SECRET_NAME = re.compile(
+    r"(?i)key|token|secret|passw|pwd|passphrase|credential|\bcred|auth|signature|\bsig\b|cookie|session|jwt|\bsas\b"
+)
+"""Names of headers and parameters whose values are credentials."""
+
+_VALUE = re.compile(rf"[^\s\"'`,;&<>{{}}()\[\]|\\]{{1,{TEST_CHARACTERS}}}")
+_STRONG_VALUE = re.compile(rf"[^\s\"'`]{{1,{TEST_CHARACTERS}}}")
+_QUOTED = {quote: re.compile(rf"(?:[^{quote}\\\r\n]|\\.){{1,{TEST_CHARACTERS}}}") for quote in "\"'`"}
+_ESCAPED = {quote: re.compile(rf"[^{quote}\\\r\n]{{1,{TEST_CHARACTERS}}}") for quote in "\"'`"}
+_REST = re.compile(r"[^\s\"'`,;&<>{}()\[\]|\\]*")
+_STRONG_REST = re.compile(r"[^\s\"'`]*")
+_QUOTED_REST = {quote: re.compile(rf"(?:[^{quote}\\\r\n]|\\.)*") for quote in "\"'`"}
+_ESCAPED_REST = {quote: re.compile(rf"[^{quote}\\\r\n]*") for quote in "\"'`"}
+_COOKIES = re.compile(r"[^\r\n\"'\\]*")
+
+_WORD = re.compile(r"[A-Za-z][a-z]*(?:[-_.'/ ][A-Za-z]?[a-z]*)*|[A-Z]+(?:[-_ ][A-Z]+)*")
+_NUMBER = re.compile(r"[-+]?[\d.,:%$]{1,20}(?:[a-zA-Z]{1,3}|\+\d\d:\d\d)?")
+_PLACEHOLDER = re.compile(r"[\*x.…\-_]{3,}|\$?\{.*|<.*|%\(?\w*\)?s|\$[A-Z_]+")
+_SEGMENT = re.compile(r"[A-Za-z0-9]{1,}")
+_UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_HEX = re.compile(r"[0-9a-fA-F]+")
+_IDENTIFIER = re.compile(
+    r"(?:req|request|resp|msg|rs|fc|call|run|step|thread|asst|batch|file|vs|org|proj|user|chatcmpl|cmpl|gen|toolu|trace|span"
+    r"|evt|ftjob|ft|conv|item|img|video)[-_:]"
+)
+"""Beginnings of the identifiers that providers hand out, and ask for in support."""
+
+GIT_DIGITS = 40
+"""Hexadecimal digits of git's object names, which stay in a text; shorter ones (MD5, trace ids) are no long runs."""
+
+_FIVE_DIGITS = re.compile(r"[0-9]{5}")
+
+UNMASKED = frozenset(
+    """
+    required missing invalid incorrect wrong expired revoked empty none null nil true false not is was are
+    must cannot can should has have for and or the a an to of in on at by be no reset field fields header
+    headers param parameter string value failed failure error denied rejected mismatch unset set hidden
+    redacted given provided here too with that which unknown bearer basic token tokens auth optional undefined
+    authentication authorization scheme schemes credential credentials realm format challenge support request
+    security
+    """.split()  # noqa: SIM905 (words are read more easily so)
+)
+"""What stands after a name and its colon in sentences; it is no password."""
+
+
+def without_credentials(text: str) -> str:
+    """Return the text with `…` for everything that looks like a credential; linear in its length."""
+    if "-----BEGIN" in text:
+        text = PEM.sub(HIDDEN, text)
+    text = ADDRESS.sub(_address, text)
+    text = ENCODED_USER.sub(rf"\1{HIDDEN}", text)
+    text = PARAMETER.sub(_parameter, text)
+    text = JWT.sub(HIDDEN, text)
+    text = PREFIXED.sub(_prefixed, text)
+    text = _valued(text, COOKIE, lambda match, value: True, _cookies)
+    text = _valued(text, AUTHORIZATION, _authorizes, _run_of)
+    text = _valued(text, NAMED, _names, _run_of)
+    text = _valued(text, SCHEME, _schemes, _run_of)
+    text = _valued(text, PROSE, _tells, _run_of)
+    return RUN.sub(_random, text)
+
+
+def masked(address: str, digest: Callable[[str], str] | None = None, known: Callable[[str], bool] | None = None) -> str:
+    """Return a base URL that shows no credential: no user, no query, and `~` for path segments that are credentials.
+
+    `digest` makes what follows the `~`, so that two credentials stay two addresses. `known` recognises a credential
+    that this process uses.
+    """
+    scheme, found, rest = address.partition("://")
+    if not found:
+        return address
+    rest = re.split("[?#]", rest, maxsplit=1)[0]
+    authority, slash, path = rest.partition("/")
+    segments = [_segment(each, digest, known) for each in path.split("/")]
+    return f"{scheme}://{authority.rpartition('@')[2]}{slash}{'/'.join(segments)}"
+
+
+@lru_cache(maxsize=1024)
+def shown_address(address: str) -> str:
+    """Return a base URL for people: masked, without digests of what a caller's own key has in it."""
+    return masked(address)
+
+
+def without_digests(address: str) -> str:
+    """Return a masked address without the digests in it: what different processes can compare."""
+    return _DIGESTED.sub(rf"/{DIGEST}\1", address)
+
+
+_DIGESTED = re.compile(rf"/{DIGEST}[0-9a-f]{{16}}(/|\Z)")
+
+
+def looks_secret(value: str) -> bool:
+    """Return whether a value, where a credential is expected, has the form of one: not a word, a number or a name."""
+    if PREFIXED.match(value) or JWT.match(value) or _UUID.fullmatch(value):
+        return True
+    parts = _SEGMENT.findall(value[:TEST_CHARACTERS])
+    return any(_is_mixed(part, 8) or len(part) >= 20 for part in parts) or _is_random(value)
+
+
+def is_secret_segment(segment: str) -> bool:
+    """Return whether a segment of a base URL's path may be a credential; an identifier of the same form counts too."""
+    if PREFIXED.match(segment) or JWT.match(segment) or _UUID.fullmatch(segment):
+        return True
+    parts = _SEGMENT.findall(segment)
+    return any(_is_mixed(part, 12) or len(part) >= 24 for part in parts) or _is_random(segment)
+
+
+def is_prefixed(text: str) -> bool:
+    """Return whether a credential stands in the text whose form no ordinary text has: a vendor's prefix, a PEM key."""
+    if PEM.search(text):
+        return True
+    return any(_prefixed(match) != match[0] for match in PREFIXED.finditer(text))
+
+
+def _segment(segment: str, digest: Callable[[str], str] | None, known: Callable[[str], bool] | None) -> str:
+    if segment.startswith(DIGEST) and _DIGESTED.fullmatch(f"/{segment}"):
+        return segment
+    if not (is_secret_segment(segment) or (known is not None and known(segment))):
+        return segment
+    return DIGEST + (digest(segment) if digest is not None else "")
+
+
+def _address(match: re.Match[str]) -> str:
+    """An address in a text: without its password, and without path segments that look like credentials."""
+    rest = match["rest"]
+    begins = match[0][: len(match[0]) - len(rest)]
+    authority, slash, path = rest.partition("/")
+    user, at, host = authority.rpartition("@")
+    if at and not _PLACEHOLDER.fullmatch(user.partition(":")[2]):
+        name, colon, _ = user.partition(":")
+        plain = _WORD.fullmatch(name) is not None and len(name) < 16
+        authority = f"{name if colon and plain else (name if plain else HIDDEN)}{':' + HIDDEN if colon else ''}@{host}"
+    path, mark, query = path.partition("?")
+    segments = [HIDDEN if is_secret_in_text(each) else each for each in path.split("/")]
+    return f"{begins}{authority}{slash}{'/'.join(segments)}{mark}{query}"
+
+
+def is_secret_in_text(segment: str) -> bool:
+    """Return whether a segment of any address looks like a credential, and not like an identifier or a digest."""
+    segment = segment.rstrip(".,:;!?)")
+    if _IDENTIFIER.match(segment) or _UUID.fullmatch(segment) or (len(segment) == 40 and _HEX.fullmatch(segment)):
+        return False
+    return not segment.startswith(DIGEST) and is_secret_segment(segment)
+
+
+def _parameter(match: re.Match[str]) -> str:
+    name, value = match["name"], match["value"]
+    if not SECRET_NAME.search(name) or not _is_value(value, 1):
+        return match[0]
+    return match[0][: match.start("value") - match.start()] + HIDDEN
+
+
+def _prefixed(match: re.Match[str]) -> str:
+    begins, value = match["begins"], match["value"]
+    if begins[:-1] in VAGUE or begins[:-1] in AMBIGUOUS:
+        least = 16 if begins[:-1] in VAGUE else 6
+        parts = _SEGMENT.findall(value[:TEST_CHARACTERS])
+        if not any(_is_mixed(part, least) or len(part) >= 16 for part in parts):
+            return match[0]
+    return begins + HIDDEN
+
+
+def _random(match: re.Match[str]) -> str:
+    run = match[0]
+    if _IDENTIFIER.match(run) or _UUID.fullmatch(run):
+        return run
+    if _HEX.fullmatch(run) is None and _is_random(run):
+        return HIDDEN
+    before = match.string[max(0, match.start() - 8) : match.start()].lower()
+    digests = "sha" in before or before.endswith("digest:")
+    return _SEGMENT.sub(lambda part: part[0] if digests else _long_segment(part), run)
+
+
+def _long_segment(part: re.Match[str]) -> str:
+    """A part of a run without separators, which may be a credential or a digest where it is long."""
+    text = part[0]
+    if len(text) < 40 or (_HEX.fullmatch(text) and len(text) == GIT_DIGITS):
+        return text
+    kinds = {_kind(sign) for sign in text}
+    is_secret = _HEX.fullmatch(text) or _is_random(text) or (len(kinds) == 3 and _FIVE_DIGITS.search(text))
+    return HIDDEN if is_secret else text
+
+
+def _is_random(run: str) -> bool:
+    """Return whether characters alternate as at random: no words, no path, no CamelCase."""
+    for part in (run, *run.split("/")):
+        kinds = [_kind(sign) for sign in part[:TEST_CHARACTERS] if sign.isalnum()]
+        # In lower case, a path or a name of several words alternates as much as a credential does.
+        least = 32 if len(set(kinds)) == 3 else 40 if part.isalnum() else len(part) + 1
+        if len(kinds) < least or "digit" not in kinds:
+            continue
+        changes = sum(one != other for one, other in pairwise(kinds))
+        if changes >= 0.3 * len(kinds) and _HEX.fullmatch(part) is None:
+            return True
+    return False
+
+
+def _kind(sign: str) -> Literal["digit", "upper", "lower"]:
+    return "digit" if sign.isdigit() else "upper" if sign.isupper() else "lower"
+
+
+def _is_mixed(part: str, least: int) -> bool:
+    return len(part) >= least and any(map(str.isdigit, part)) and any(map(str.isalpha, part))
+
+
+def _is_value(value: str, least: int) -> bool:
+    """Return whether a value behind a name is more than a word, a number or a placeholder."""
+    value = value.rstrip(".,:;!?)]}")
+    if len(value) < least or _is_hidden(value):
+        return False
+    if _NUMBER.fullmatch(value) or _PLACEHOLDER.fullmatch(value):
+        return False
+    return len(value) >= 20 or _WORD.fullmatch(value) is None
+
+
+def _authorizes(match: re.Match[str], value: str) -> bool:
+    value = value.rstrip(".,:;!?)]}")
+    return len(value) >= 4 and value.lower() not in UNMASKED and not _is_hidden(value)
+
+
+def _names(match: re.Match[str], value: str) -> bool:
+    if match["strong"]:
+        value = value.rstrip(".,:;!?)]}")
+        first = value.partition(" ")[0].lower()
+        return len(value) >= 4 and first not in UNMASKED and not value.startswith(HIDDEN) and _is_no_template(value)
+    return _is_value(value, 6)
+
+
+def _is_no_template(value: str) -> bool:
+    return _PLACEHOLDER.fullmatch(value) is None
+
+
+def _schemes(match: re.Match[str], value: str) -> bool:
+    if match[0][:6].lower() == "bearer":
+        return len(value) >= 6 and value.rstrip(".,:;!?)]}").lower() not in UNMASKED and not _is_hidden(value)
+    return looks_secret(value) or (match[0][:5].lower() == "basic" and value.endswith("="))
+
+
+def _tells(match: re.Match[str], value: str) -> bool:
+    told = match["told"].lower()
+    if "provided" in told and told.endswith(":"):
+        value = value.rstrip(".,:;!?)]}")
+        return len(value) >= 4 and not _is_hidden(value) and value.lower() not in UNMASKED
+    return looks_secret(value) and not _IDENTIFIER.match(value) and not _is_hidden(value)
+
+
+def _is_hidden(value: str) -> bool:
+    """Return whether a value was taken out before, but for what tells its kind: `sk-…`."""
+    return value.startswith(HIDDEN) or value.endswith(HIDDEN)
+
+
+def _run_of(text: str, start: int, match: re.Match[str]) -> tuple[str, int]:
+    """Return a value that begins at `start`, as far as it is judged, and where the whole of it ends."""
+    before = text[start - 1]
+    if before in _QUOTED:
+        # A quote that is escaped itself is closed by an escaped one: JSON inside of a text.
+        escaped = text[start - 2 : start - 1] == "\\"
+        judged, rest = (_ESCAPED if escaped else _QUOTED)[before], (_ESCAPED_REST if escaped else _QUOTED_REST)[before]
+    elif match.groupdict().get("strong"):
+        judged, rest = _STRONG_VALUE, _STRONG_REST
+    else:
+        judged, rest = _VALUE, _REST
+    found = judged.match(text, start)
+    if found is None:
+        return "", start
+    end = rest.match(text, found.end())
+    return found[0], end.end() if end is not None and len(found[0]) == TEST_CHARACTERS else found.end()
+
+
+def _cookies(text: str, start: int, match: re.Match[str]) -> tuple[str, int]:
+    found = _COOKIES.match(text, start)
+    return (HIDDEN, found.end()) if found is not None else ("", start)
+
+
+def _valued(
+    text: str,
+    names: re.Pattern[str],
+    is_secret: Callable[[re.Match[str], str], bool],
+    run_of: Callable[[str, int, re.Match[str]], tuple[str, int]],
+) -> str:
+    """Return the text without the values that stand behind `names` and are secrets.
+
+    What is no secret is read again from its first character: it may be a name itself. So the run of a value is only
+    followed to its end where it is taken out, which keeps the whole linear.
+    """
+    parts: list[str] = []
+    at = 0
+    while match := names.search(text, at):
+        start = match.end()
+        value, end = ("", start) if start >= len(text) else run_of(text, start, match)
+        if value and is_secret(match, value):
+            kept = text[start:end].rstrip(".,:;!?)]}") if names is not COOKIE else text[start:end]
+            parts += [text[at:start], HIDDEN]
+            at = start + max(1, len(kept))
+        else:
+            parts.append(text[at:start])
+            at = start
+    parts.append(text[at:])
+    return "".join(parts)

@@ -1,0 +1,378 @@
+"""The credentials that this process uses, known by value, and every text that leaves the process without them.
+
+Each governed call tells its credential when its key is made, and again when it fails: the text of a failure is where
+providers and gateways repeat it. The environment is read at each redaction. Values are kept in memory alone, the
+`MOST` last ones. What is not known by value is found by its form (`tidegate.core.credentials`).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import json
+import logging
+import os
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
+
+from tidegate.core.credentials import (
+    HIDDEN,
+    SECRET_NAME,
+    is_prefixed,
+    is_secret_in_text,
+    looks_secret,
+    without_credentials,
+)
+from tidegate.core.display import printable
+
+MOST = 512
+"""Credentials that are kept by value; more make the redaction of a text slower, which happens at failures only."""
+
+LONGEST_VALUE = 8192
+"""Characters of a credential; longer ones are known by their beginning, which is enough to take them out."""
+
+LONGEST_TEXT = 65_536
+"""Characters of a text that are redacted; the rest is cut off. Error bodies of providers are a few kilobytes."""
+
+SHORTEST = 8
+"""Characters from which a credential is taken out wherever it stands; a shorter one only as a word of its own."""
+
+SHORTEST_WORD = 4
+"""Characters from which a credential of letters and digits is taken out as a word of its own."""
+
+PREFIX = 12
+"""Characters from which the beginning of a longer credential is taken out too: messages cut what they repeat."""
+
+SECRETIVE = re.compile(
+    r"(?i)key(?!board)|token(?!i[sz])|secret|passw|passphrase|(?:_|\b)pass(?:_|\b)|_pwd\b|credential|auth(?!or)|cookie"
+    r"|signature|private|(?:_|\b)dsn\b|jwt"
+)
+"""Names of environment variables whose values are credentials."""
+
+HARMLESS = re.compile(
+    r"(?i)(?:_|\b)(?:mode|type|method|url|uri|endpoint|file|path|dir|home|sock|socket|version|name|region|enabled|count"
+    r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port)\b|max_tokens"
+)
+"""Endings by which a variable says that it holds something about a credential, and not the credential."""
+
+PLAIN_HEADERS = frozenset(
+    """
+    accept accept-charset accept-encoding accept-language age anthropic-beta anthropic-version
+    amz-sdk-invocation-id amz-sdk-request baggage cache-control connection content-disposition
+    content-encoding content-length content-md5 content-type date expect helicone-user-id host http-referer
+    idempotency-key if-match if-none-match keep-alive openai-beta openai-organization openai-project origin
+    pragma priority range referer retry-after sentry-trace server te traceparent tracestate transfer-encoding
+    user-agent vary via x-amz-content-sha256 x-amz-date x-amzn-trace-id x-b3-traceid x-client-request-id
+    x-correlation-id x-datadog-trace-id x-goog-api-client x-goog-request-params x-goog-user-project
+    x-ms-client-request-id x-request-id x-should-retry x-tidegate x-title
+    """.split()  # noqa: SIM905 (words are read more easily so)
+)
+"""Headers of requests that hold no credential, whatever their values look like."""
+
+PLACEHOLDERS = frozenset(
+    """
+    anonymous changeme dummy dummy-key empty fake-key lm-studio no-api-key no-key no-key-required none
+    not-needed not-used notneeded null ollama placeholder required sk-no-key-required string undefined unused
+    your-api-key
+    """.split()  # noqa: SIM905 (words are read more easily so)
+)
+"""What is written in place of a key where a server wants none: words that texts may hold."""
+
+
+class CredentialStore:
+    """Credentials by value, the last `MOST` that were used; thread-safe, and never shown."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        # Replaced as a whole, never changed: a reader needs no lock.
+        self._forms: dict[str, tuple[str, ...]] = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forked)
+
+    def __repr__(self) -> str:
+        return f"CredentialStore({len(self)} credentials)"
+
+    def __len__(self) -> int:
+        return len(self._forms)
+
+    def remember(self, values: Iterable[str]) -> None:
+        """Remember credentials as used just now; the longest unused ones are forgotten beyond the bound."""
+        found = dict.fromkeys(each[:LONGEST_VALUE] for each in values if is_worth_hiding(each))
+        if not found:
+            return
+        with self._lock:
+            forms = {value: known for value, known in self._forms.items() if value not in found}
+            for value in found:
+                forms[value] = self._forms.get(value) or forms_of(value)
+            for value in list(forms)[: max(0, len(forms) - self._most)]:
+                del forms[value]
+            self._forms = forms
+
+    def values(self) -> list[str]:
+        """Return the credentials, the longest unused one first."""
+        return list(self._forms)
+
+    def forget(self) -> None:
+        """Forget every credential."""
+        self._forms = {}
+
+    def knows(self, value: str) -> bool:
+        """Return whether a value is, or holds, one of the credentials in one of their forms."""
+        return any(form in value for forms in self._forms.values() for form in forms)
+
+    def redact(self, text: str) -> str:
+        """Return the text with `…` in place of every credential, in each form that it may take."""
+        for value, forms in self._forms.items():
+            text = hide(text, value, forms)
+        return text
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+
+
+STORE = CredentialStore()
+"""The credentials of this process."""
+
+
+def remember(values: Iterable[str]) -> None:
+    """Remember credentials that are in use, so that no text that leaves this process holds them."""
+    STORE.remember(values)
+
+
+def clean(text: str, longest: int = LONGEST_TEXT, *, lines: bool = False) -> str:
+    """Return a text without credentials and control characters, at most `longest` characters.
+
+    Line breaks and tabs stay where `lines` says so. Of a long text only the beginning is read, without its last
+    characters: a credential may be cut there. Redaction shortens a text, so more is read than is kept.
+    """
+    bound = min(LONGEST_TEXT, 8 * longest + 2 * LONGEST_VALUE)
+    if len(text) > bound:
+        text = text[: bound - LONGEST_VALUE] + HIDDEN
+    # The order matters: a credential may hold control characters, and reads differently without them.
+    text = without_credentials(without_known(text))
+    text = printable(text, lines=lines)
+    return text if len(text) <= longest else text[: longest - 1] + HIDDEN
+
+
+def without_known(text: str) -> str:
+    """Return the text without the credentials of this process and of its environment."""
+    text = STORE.redact(text)
+    for value in sorted(environment_credentials(os.environ), key=len, reverse=True):
+        text = hide(text, value, forms_of(value))
+    return text
+
+
+def is_known(value: str) -> bool:
+    """Return whether a value is, or holds, a credential of this process or of its environment."""
+    return STORE.knows(value) or any(
+        form in value for held in environment_credentials(os.environ) for form in forms_of(held)
+    )
+
+
+def holds_credential(text: str) -> bool:
+    """Return whether a text that is about to be stored holds a credential, beyond doubt.
+
+    It does where a known credential stands in it that is no ordinary word, or one with a vendor's own prefix.
+    """
+    known = {*STORE.values(), *environment_credentials(os.environ)}
+    strong = [value for value in known if len(value) >= 16 or looks_secret(value)]
+    return is_prefixed(text) or any(form in text for value in strong for form in forms_of(value))
+
+
+def hide(text: str, value: str, forms: tuple[str, ...]) -> str:
+    """Return the text without a credential that has these forms, and without a beginning of it."""
+    if len(value) < SHORTEST or (value.isalpha() and len(value) < PREFIX):
+        # It may be a part of an ordinary word: the password `postgres`.
+        return re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", HIDDEN, text)
+    for form in forms:
+        text = text.replace(form, HIDDEN)
+    # What is left of it is a beginning, of whichever form has most of it there.
+    for begins in dict.fromkeys(form[:PREFIX] for form in forms if len(form) >= PREFIX + 4):
+        at = text.find(begins)
+        if at < 0:
+            continue
+        parts, done = [], 0
+        while at >= 0:
+            parts += [text[done:at], HIDDEN]
+            done = max(_common(text, at, form) for form in forms if form.startswith(begins))
+            at = text.find(begins, done)
+        text = "".join([*parts, text[done:]])
+    return text
+
+
+def _common(text: str, at: int, form: str) -> int:
+    """Return where a text, from `at` on, is no longer as the form is."""
+    length = min(len(form), len(text) - at)
+    return at + next((place for place in range(length) if text[at + place] != form[place]), length)
+
+
+def is_worth_hiding(value: str) -> bool:
+    """Return whether a credential can be told from the words of a text: long enough, or letters and digits."""
+    if len(value) < SHORTEST_WORD or value.isspace() or HIDDEN in value or value.lower() in PLACEHOLDERS:
+        return False
+    if len(value) >= SHORTEST:
+        return True
+    return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+
+
+@lru_cache(maxsize=MOST)
+def forms_of(value: str) -> tuple[str, ...]:
+    """Return the forms that a credential takes in texts: as it is, quoted, escaped, and in base64 at any offset."""
+    raw = value.encode("utf-8", "surrogateescape")
+    plain = json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1], repr(raw)[2:-1]
+    quoted = quote(raw, safe=""), quote(raw, safe="/"), quote(raw, safe="/:@+="), quote_plus(raw), html.escape(value)
+    found = [value, *plain, *quoted, *(re.sub("%[0-9A-F]{2}", _lower, each) for each in quoted)]
+    found += [json.dumps(each)[1:-1] for each in plain]
+    if len(raw) >= SHORTEST:
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            for offset in range(3):
+                # The characters at both ends also depend on what stands beside the credential.
+                encoded = encode(bytes(offset) + raw).decode("ascii").rstrip("=")
+                inner = encoded[(0, 2, 3)[offset] : len(encoded) - ((offset + len(raw)) % 3 != 0)]
+                if len(inner) >= SHORTEST:
+                    found.append(inner)
+    return tuple(sorted(dict.fromkeys(each for each in found if len(each) >= SHORTEST_WORD), key=len, reverse=True))
+
+
+def _lower(match: re.Match[str]) -> str:
+    return match[0].lower()
+
+
+def environment_credentials(environ: Mapping[str, str]) -> set[str]:
+    """Return the credentials in an environment: the values of variables named so, and the passwords in addresses."""
+    found: set[str] = set()
+    for name, value in list(environ.items()):
+        if _is_secretive(name) and not _is_plain(value):
+            found.update(part for part in (value, *value.split(",")) if len(part) >= SHORTEST)
+        if "://" in value and len(value) <= LONGEST_VALUE:
+            found.update(each for each in in_address(value) if len(each) >= SHORTEST)
+    return {each for each in found if is_worth_hiding(each)}
+
+
+@lru_cache(maxsize=4096)
+def _is_secretive(name: str) -> bool:
+    return SECRETIVE.search(name) is not None and HARMLESS.search(name.replace("_", " ")) is None
+
+
+@lru_cache(maxsize=1024)
+def _is_plain(value: str) -> bool:
+    """Return whether a value is a number, an address, or a path below a folder of this machine."""
+    if "://" in value or value.replace(".", "").replace(",", "").isdigit():
+        return len(value) < 20 or "://" in value
+    parts = Path(value).parts
+    return value.startswith(("/", "~")) and len(parts) > 1 and Path(*parts[:2]).is_dir()
+
+
+def in_address(address: str) -> Iterator[str]:
+    """Yield the credentials in an address: its password, or its user where that is one, and those of path and query."""
+    try:
+        parts = urlsplit(address)
+        user, password = parts.username, parts.password
+    except ValueError:
+        return
+    if password:
+        yield from {password, unquote(password)}
+        yield f"{user or ''}:{password}"
+    elif user and looks_secret(user):
+        yield from {user, unquote(user)}
+    yield from in_query(parts.query)
+    yield from (unquote(each) for each in parts.path.split("/") if is_secret_in_text(unquote(each)))
+
+
+def in_query(query: str) -> Iterator[str]:
+    """Yield the credentials in a query: the values of parameters named so."""
+    for pair in query.split("&"):
+        name, _, value = pair.partition("=")
+        if value and (SECRET_NAME.search(name) or (looks_secret(value) and len(value) >= 16)):
+            yield from {value, unquote_plus(value)}
+
+
+def in_headers(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the credentials in the headers of a request; those of any name whose values look like one count too."""
+    for given, value in pairs:
+        name = given.lower()
+        if name in PLAIN_HEADERS or name.startswith("x-stainless-"):
+            continue
+        if "cookie" in name:
+            yield from (each.partition("=")[2].strip() for each in value.split(";"))
+        elif SECRET_NAME.search(name) or looks_secret(value):
+            yield from _in_header(value)
+
+
+def _in_header(value: str) -> Iterator[str]:
+    scheme, _, given = value.strip().partition(" ")
+    given = given.strip()
+    if not given:
+        yield scheme
+        return
+    if scheme.upper().startswith("AWS4-"):
+        fields = [each.partition("=") for each in given.split(",") if "SignedHeaders" not in each]
+        yield from (value.partition("/")[0].strip() for _, _, value in fields)
+        return
+    yield given
+    if not scheme.isalnum():
+        # No scheme, but the beginning of a credential with spaces in it.
+        yield value.strip()
+    if scheme.lower() == "basic":
+        try:
+            user, _, password = base64.b64decode(given, validate=True).decode("utf-8").partition(":")
+        except (ValueError, binascii.Error):
+            return
+        yield password or user
+
+
+CLIENT_ATTRIBUTES = (
+    "api_key",
+    "auth_token",
+    "token",
+    "access_token",
+    "aws_secret_key",
+    "aws_session_token",
+    "webhook_secret",
+    "admin_api_key",
+    "_api_key",
+    "_token",
+    "_azure_ad_token",
+)
+"""Where the clients of the SDKs keep what they send (openai 3.52, anthropic 2.11, google-genai 3.4)."""
+
+
+def in_client(client: object) -> Iterator[str]:
+    """Yield the credentials that a client of an SDK keeps as plain texts."""
+    for each in (client, getattr(client, "_api_client", None), getattr(client, "_client", None)):
+        facts = getattr(each, "__dict__", None)
+        if isinstance(facts, Mapping):
+            yield from (value for name in CLIENT_ATTRIBUTES if isinstance(value := facts.get(name), str))
+
+
+class LogRedaction(logging.Filter):
+    """Redacts what this project logs, on its own logger: the message and the traceback, before any handler sees it."""
+
+    _formatter = logging.Formatter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Redact a record in place; it is always logged."""
+        try:
+            told = record.getMessage()
+            kept = clean(told)
+            if kept != told:
+                record.msg, record.args = kept, None
+            if record.exc_info and record.exc_info[0] is not None:
+                trace = self._formatter.formatException(record.exc_info)
+                record.exc_text = clean(trace, lines=True)
+                if record.exc_text != trace:
+                    # A handler of another make would read the exception itself.
+                    record.exc_info = None
+        except Exception as error:
+            record.msg = f"a log line could not be redacted: {type(error).__name__}"
+            record.args = record.exc_info = None
+        return True
+
+
+logging.getLogger("tidegate").addFilter(LogRedaction())
