@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -20,6 +19,7 @@ from tidegate.checkup.environment import Installed
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.script import script as read_script
 from tidegate.checkup.source import Unreadable
+from tidegate.core.display import json_line
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
 
@@ -47,7 +47,7 @@ def doctor(
         raise ConfigurationError("script", str(script), str(error)) from None
     if as_json:
         for each in found:
-            print(json.dumps(each.fields(), ensure_ascii=False))  # noqa: T201
+            print(json_line(each.fields()))  # noqa: T201
     elif sys.stdout.isatty():
         Console().print(_table(found))
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import typer
 
 from tidegate.cli.complaints import stop
 from tidegate.cli.run_lines import amount, clock, sized
+from tidegate.core.display import json_line, printable
 from tidegate.core.outlook import foresee
 from tidegate.launch.totals import KeyTotal
 
@@ -28,10 +28,10 @@ def status(
     found = list(under_way())
     for run in found:
         if not as_json:
-            typer.echo(f"{run.command} (pid {run.pid})")
+            typer.echo(printable(f"{run.command} (pid {run.pid})"))
         for key in sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key)):
             if as_json:
-                typer.echo(json.dumps({"pid": run.pid, "command": run.command, **facts(key, now)}, ensure_ascii=False))
+                typer.echo(json_line({"pid": run.pid, "command": run.command, **facts(key, now)}))
             else:
                 for line in lines(key, now):
                     typer.echo(line)

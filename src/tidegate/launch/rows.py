@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidegate.core.display import printable
+
 COUNTS = (
     "attempts",
     "answered",
@@ -105,13 +107,14 @@ def name_quota(row: memoryview, number: int, name: str) -> None:
 
 def read(row: memoryview) -> KeyRow | None:
     """What a row says; None of one that nobody has."""
-    key = _text(row, KEY_AT, KEY_BYTES)
+    # Whoever wrote it, it goes to a terminal.
+    key = printable(_text(row, KEY_AT, KEY_BYTES))
     if not key:
         return None
     numbers, seconds = integers(row), doubles(row)
     quotas = []
     for number in range(QUOTAS):
-        name = _text(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES)
+        name = printable(_text(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES))
         if name:
             at = QUOTA_CELLS * (number + 1)
             quotas.append(QuotaRow(name, *seconds[at : at + QUOTA_CELLS]))

@@ -47,6 +47,11 @@ def shown(url: URL) -> str:
     return plain.render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
 
 
+def has_secret(url: URL) -> bool:
+    """Return whether the URL holds a password, also as a parameter."""
+    return url.password is not None or any(name in url.query for name in SECRETS)
+
+
 def _file(path: str) -> URL:
     if not path or path == ":memory:":
         raise ConfigurationError("db", path, "an SQLite database is a file: what is only in memory is not kept")

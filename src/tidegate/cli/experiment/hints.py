@@ -6,7 +6,7 @@ import os
 import shlex
 
 from tidegate.cli.experiment.options import DATABASE, VARIABLE
-from tidegate.storage.urls import parsed
+from tidegate.storage.urls import has_secret, parsed
 
 
 def command(verb: str, name: str, url: str, *more: str) -> str:
@@ -16,5 +16,5 @@ def command(verb: str, name: str, url: str, *more: str) -> str:
     """
     words = ["tidegate", "experiment", verb, name, *more]
     if url not in (DATABASE, os.environ.get(VARIABLE)):
-        words += ["--db", "…" if parsed(url).password else url]
+        words += ["--db", "…" if has_secret(parsed(url)) else url]
     return f"`{' '.join(word if word == '…' else shlex.quote(word) for word in words)}`"

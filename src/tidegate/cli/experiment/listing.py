@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import typer
@@ -11,6 +10,7 @@ from rich.text import Text
 
 from tidegate.cli.experiment.database import existing
 from tidegate.cli.experiment.tables import printer, table
+from tidegate.core.display import json_line
 from tidegate.runner.replica import gone
 from tidegate.storage import ExperimentRow, ExperimentSummary, ResultStatus, Status
 
@@ -21,7 +21,7 @@ async def listed(url: str, as_json: bool) -> None:
         summaries = await store.list()
     if as_json:
         for each in summaries:
-            typer.echo(json.dumps(facts(each), ensure_ascii=False))
+            typer.echo(json_line(facts(each)))
     elif summaries:
         printer().print(_table(summaries))
     else:

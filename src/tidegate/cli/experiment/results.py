@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.experiment.tables import bad, table
+from tidegate.core.display import printable
 from tidegate.runner.summary import Summary
 from tidegate.storage import Failure, ResultStatus, Score
 
@@ -92,5 +93,5 @@ def _failures(failures: Sequence[Failure]) -> Table:
 
 def _labels(score: Score) -> str:
     most = sorted(score.labels.items(), key=lambda each: (-each[1], each[0]))
-    shown = [f"{label} {count}" for label, count in most[:MOST_LABELS]]
+    shown = [f"{printable(label)} {count}" for label, count in most[:MOST_LABELS]]
     return ", ".join(shown + (["…"] if len(most) > MOST_LABELS else []))

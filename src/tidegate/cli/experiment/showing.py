@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from tidegate.cli.experiment.publishing import told_by
 from tidegate.cli.experiment.tables import printer
 from tidegate.cli.run_lines import clock
 from tidegate.cli.status import facts as key_facts
+from tidegate.core.display import json_line
 from tidegate.core.outlook import foresee
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.replica import gone, owner, stopper
@@ -40,7 +40,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
         waits = [key_facts(key, now) for key in keys]
         whose = {"run_by": by or None, "stopped_by": stopped or None}
         told = {**results.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
-        typer.echo(json.dumps(told, ensure_ascii=False))
+        typer.echo(json_line(told))
         return
     _print(summary, failures, keys, log, url, by, stopped)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+
+from tidegate.core.display import printable
 
 UNBOUNDED = 10_000
 """Columns where nobody looks: nothing is folded or cut in a file or a pipe."""
@@ -17,6 +21,16 @@ UNBOUNDED = 10_000
 
 class Printer(Console):
     """Where people look; whoever looked and is gone, as `head`, changes nothing of how a command ends."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts as lines of their own, whatever line breaks and control characters they hold."""
+        super().print(*(printable(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render tables and pictures, with the control characters of their cells escaped."""
+        for each in super().render(renderable, options):
+            plain = each.control is not None or each.text == printable(each.text, lines=True)
+            yield each if plain else Segment(printable(each.text, lines=True), each.style)
 
     def on_broken_pipe(self) -> None:
         """What is said from now on goes nowhere."""
