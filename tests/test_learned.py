@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 import tidegate
 from tests.core.values import answer, bucket
 from tidegate.core.vocabulary import Key
-from tidegate.learned import LearnedKey, LearnedState
+from tidegate.errors import ConfigurationError
+from tidegate.learned import MOST_BYTES, LearnedKey, LearnedState
 from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
 
@@ -207,3 +209,102 @@ def test_a_state_that_cannot_be_put_in_costs_no_call(
     second = registry(initial_state=state)
     assert level(second, key_of(second)) is None
     assert "is ignored" in caplog.text
+
+
+PATH_KEYS = ("HARBOURPATHKEY77", "HARBOURPATHKEY78")
+
+
+def in_path(one: RateLimitRegistry, credential: str) -> Key:
+    """The key of calls that have their credential in the path, as a transport makes it."""
+    return Key("compatible", one.address(f"https://gateway.test/{credential}/v1"))
+
+
+def test_state_without_digest_key_holds_no_digest_of_a_path() -> None:
+    first = registry()
+    key = in_path(first, PATH_KEYS[0])
+    state = teach(first, key)
+    assert state.keys[0].base_url == "https://gateway.test/~/v1"
+    second = registry(initial_state=state)
+    assert level(second, in_path(second, PATH_KEYS[0])) == pytest.approx(9.0)
+
+
+def test_two_credentials_in_paths_are_told_apart_by_their_digests() -> None:
+    first = registry(digest_key="k1")
+    teach(first, in_path(first, PATH_KEYS[0]), left=10.0)
+    state = teach(first, in_path(first, PATH_KEYS[1]), left=40.0)
+    assert not any(each in state.to_json() for each in PATH_KEYS)
+    second = registry(digest_key="k1", initial_state=state)
+    assert level(second, in_path(second, PATH_KEYS[1])) == pytest.approx(39.0)
+    assert level(second, in_path(second, PATH_KEYS[0])) == pytest.approx(9.0)
+
+
+def test_state_of_an_earlier_version_loses_the_credentials_of_its_paths() -> None:
+    first = registry()
+    entry = teach(first, in_path(first, PATH_KEYS[0])).keys[0]
+    earlier = LearnedState(keys=(entry.model_copy(update={"base_url": f"https://gateway.test/{PATH_KEYS[0]}/v1"}),))
+    later = teach(first, key_of(first))
+    assert PATH_KEYS[0] not in LearnedState(keys=later.keys[-1:]).over(earlier).to_json()
+    second = registry(initial_state=earlier)
+    assert level(second, in_path(second, PATH_KEYS[0])) == pytest.approx(9.0)
+
+
+def test_file_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    path.write_text("before")
+    path.chmod(0o644)
+    LearnedState().write(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_write_opens_no_file_that_was_there_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim, opened = tmp_path / "victim", []
+    victim.write_text("kept")
+    # The name that versions before this one used.
+    (tmp_path / f".limits.json.{os.getpid()}").symlink_to(victim)
+    real = os.open
+
+    def noted(path: object, flags: int, *rest: object, **named: object) -> int:
+        opened.append(flags)
+        return real(path, flags, *rest, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", noted)
+    LearnedState().write(tmp_path / "limits.json")
+    assert victim.read_text() == "kept"
+    assert all(flags & os.O_EXCL and flags & os.O_NOFOLLOW for flags in opened)
+    assert opened
+
+
+def test_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "limits.json"
+    path.write_text("before")
+
+    def failing(descriptor: int) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="no room"):
+        LearnedState().write(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["limits.json"]
+    assert path.read_text() == "before"
+
+
+def test_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match=r"^is no regular file$"):
+        LearnedState.read(tmp_path / "pipe")
+
+
+def test_device_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^is no regular file$"):
+        LearnedState.read("/dev/zero")
+    with pytest.raises(ConfigurationError) as raised:
+        Settings(initial_state="/dev/zero")
+    assert str(raised.value) == "initial_state: '/dev/zero' is not usable: is no regular file"
+
+
+def test_file_above_the_bound_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(ValueError, match=f"^is larger than {MOST_BYTES} bytes$"):
+        LearnedState.read(path)

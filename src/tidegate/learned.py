@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import stat
+import tempfile
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Annotated, Any
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from tidegate.core import learned as core
+from tidegate.core.credentials import masked, without_digests
 from tidegate.core.vocabulary import Key, Refill
 
 VERSION = 1
@@ -29,6 +32,8 @@ KEPT_FOR = timedelta(days=7)
 LONGEST = 31 * 86_400.0
 MOST = 1e15
 MOST_KEYS = 10_000
+MOST_BYTES = 64 * 1024 * 1024
+"""Bytes of a state that are read: `MOST_KEYS` keys take some 10 MB. Parsing takes about five times as much memory."""
 
 logger = logging.getLogger("tidegate")
 Name = Annotated[str, Field(max_length=2048)]
@@ -71,6 +76,10 @@ class LearnedKey(_Frozen):
         """The key."""
         return Key(self.provider, self.base_url, self.credential, self.scope, self.family)
 
+    def named(self, key: Key) -> LearnedKey:
+        """Return the same of another key."""
+        return self if key == self.key else self.model_copy(update=key._asdict())
+
     @property
     def learned(self) -> core.Learned:
         """What its admission begins with."""
@@ -79,7 +88,7 @@ class LearnedKey(_Frozen):
     @classmethod
     def of(cls, key: Key, learned: core.Learned, taken_on: datetime, with_digest: bool) -> LearnedKey:
         """What is carried of a key."""
-        named = key if with_digest else key._replace(credential="")
+        named = _masked(key) if with_digest else _at(key)
         quotas = tuple(LearnedQuota(**quota._asdict()) for quota in learned.quotas)
         gates = {name: dict(plain) for name, plain in learned.gates.items()}
         return cls(**named._asdict(), taken_on=taken_on, quotas=quotas, gates=gates)
@@ -129,32 +138,51 @@ class LearnedState(_Frozen):
     def read(cls, path: str | Path) -> LearnedState:
         """The state in a file; raises `ValueError` in one line where there is none."""
         try:
-            return cls.from_json(Path(path).read_bytes())
+            return cls.from_json(_content(Path(path)))
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}") from None
 
     def write(self, path: str | Path) -> None:
-        """Puts the state into a file, whole or not at all; raises `OSError`."""
+        """Put the state into a file that only its owner can read, whole or not at all; raises `OSError`."""
         path = Path(path)
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        # A name that nobody can know, made by us alone (O_EXCL, O_NOFOLLOW), mode 0600: see `tempfile.mkstemp`.
+        descriptor, name = tempfile.mkstemp(prefix=".tidegate-", dir=path.parent)
         try:
-            beside.write_text(self.to_json(), "utf-8")
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self.to_json().encode())
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
 
     def over(self, earlier: LearnedState) -> LearnedState:
         """This state, and of `earlier` what it says nothing of."""
         if earlier.version != self.version or not self.keys:
             return earlier if earlier.version == self.version else self
         same = {each.key for each in self.keys}
-        rest = list(earlier.keys)
+        # An earlier version may have kept a credential in the path of an address.
+        rest = [each.named(_masked(each.key)) for each in earlier.keys]
         if earlier.digests != self.digests:
             # Whose they are cannot be told any more: what goes to the same model is taken for the same.
             same = {_at(key) for key in same}
-            rest = [each.model_copy(update={"credential": ""}) for each in rest]
+            rest = [each.named(_at(each.key)) for each in rest]
         rest = [each for each in rest if each.key not in same]
         return LearnedState(digests=self.digests, keys=(*rest, *self.keys)[-MOST_KEYS:])
+
+
+def _content(path: Path) -> bytes:
+    """Return what a regular file holds. Raises `ValueError` for any other, and for one of more than `MOST_BYTES`."""
+    # A pipe that nobody writes to would be waited for: it is opened without blocking, and not read.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("is no regular file")
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"is larger than {MOST_BYTES} bytes")
+    return content
 
 
 class Seeds:
@@ -178,7 +206,7 @@ class Seeds:
         count = doubles = 0
         for each in fresh:
             count += 1
-            place = each.key if self._comparable else _at(each.key)
+            place = self._place(each.key)
             doubles += place in self._left
             # Two credentials, and nothing to tell by which is which: neither is taken for the other.
             self._left[place] = None if place in self._left else each
@@ -192,13 +220,22 @@ class Seeds:
     def __bool__(self) -> bool:
         return bool(self._left)
 
+    def _place(self, key: Key) -> Key:
+        return _masked(key) if self._comparable else _at(key)
+
     def take(self, key: Key) -> tuple[core.Learned, float] | None:
         """What was learned of `key`, and how many seconds before the beginning of this run."""
-        found = self._left.pop(key if self._comparable else _at(key), None)
+        found = self._left.pop(self._place(key), None)
         if found is None:
             return None
         return found.learned, max(0.0, (self._today - found.taken_on).total_seconds())
 
 
+def _masked(key: Key) -> Key:
+    """Return the key without a credential in the path of its address."""
+    return key._replace(base_url=masked(key.base_url))
+
+
 def _at(key: Key) -> Key:
-    return key._replace(credential="")
+    """Return the key without anything that was made from a credential, be it in a header or in the path."""
+    return key._replace(credential="", base_url=without_digests(masked(key.base_url)))
