@@ -117,3 +117,9 @@ class TestLoading:
     def test_code_that_has_no_name_cannot_be_found_again(self) -> None:
         with pytest.raises(CannotLoad, match="no name to find it by"):
             restored({"source": None, "task": "answer"})
+
+
+def test_credential_in_place_of_its_variable_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        Experiment("e", [1], task, credentials=["sk-proj-harbour"])
+    assert str(raised.value).startswith("credentials: '…' is not usable: names of environment variables")

@@ -18,6 +18,9 @@ Dataset: TypeAlias = (
 )
 """A JSONL or CSV file, rows, or a function that gives them anew each time it is called."""
 
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Names of environment variables."""
+
 LONGEST_NAME = 200
 """Characters of a name: what fits an index of both databases whatever the script."""
 
@@ -76,6 +79,9 @@ class Experiment:
         require(_is_dataset(dataset), "dataset", dataset, "a file's path, an iterable, or a function that returns one")
         for field, value in (("evaluators", evaluators), ("credentials", credentials)):
             require(isinstance(value, Iterable) and not isinstance(value, str), field, value, "a list")
+        credentials = tuple(credentials)
+        named = all(isinstance(each, str) and VARIABLE.fullmatch(each) for each in credentials)
+        require(named, "credentials", "…", "names of environment variables: the credentials themselves are not stored")
         require(_whole(repetitions), "repetitions", repetitions, "1 or more")
         least = max_concurrency is None or _whole(max_concurrency)
         require(least, "max_concurrency", max_concurrency, "1 or more")
@@ -88,7 +94,7 @@ class Experiment:
         self.repetitions = repetitions
         self.max_concurrency = max_concurrency
         self.task_timeout = _seconds("task_timeout", task_timeout)
-        self.credentials = tuple(credentials)
+        self.credentials = credentials
         self.source = source
         self.declared = declared
 

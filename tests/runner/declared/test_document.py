@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.credentials import made
 from tidegate.errors import ConfigurationError
 from tidegate.runner.declared.declaration import declared
 from tidegate.runner.declared.document import Document
@@ -157,3 +158,54 @@ def test_a_deep_document_is_refused_and_breaks_nothing() -> None:
 def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nothing\.yaml' is not usable: a readable file"):
         Document.of(tmp_path / "nothing.yaml")
+
+
+PREFIXED = made("openai-legacy-key")
+
+
+@pytest.mark.parametrize(
+    ("old", "field"),
+    [
+        ("capital of", "line 6, task.prompt"),
+        ("capitals", "line 1, name"),
+        ("Is {output}", "line 11, evaluators.0.prompt"),
+        ("gpt-5-mini", "line 5, task.model"),
+        ("[right, ", "line 13, evaluators.0.labels.0"),
+    ],
+)
+@pytest.mark.parametrize("credential", [PREFIXED, "harbour-wall-of-stone"])
+def test_credential_anywhere_in_a_declaration_is_refused(
+    monkeypatch: pytest.MonkeyPatch, old: str, field: str, credential: str
+) -> None:
+    monkeypatch.setenv("HARBOUR_KEY", "harbour-wall-of-stone")
+    new = f"[{credential}, " if old == "[right, " else f"{old} {credential}"
+    text = refusal(WHOLE.replace(old, new, 1))
+    assert text.startswith(f"experiment.yaml, {field}: '…' is not usable: it holds a credential")
+    assert credential not in text
+
+
+def test_prompt_about_credentials_is_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASSWORD", "postgres")
+    prompt = "Does {country} hold a secret, a token or a password for postgres, as sk-… or api_key=abc?"
+    assert declared(Document("experiment.yaml", WHOLE.replace("What is the capital of {country}?", f'"{prompt}"')))
+
+
+def test_credential_in_the_path_of_a_base_url_is_refused() -> None:
+    address = "provider: openai\n  base_url: https://gateway.test/HARBOURPATHKEY77/v1"
+    text = refusal(WHOLE.replace("provider: openai", address))
+    assert text.startswith("experiment.yaml, line 5, task.base_url: '…' is not usable: its path may hold a credential")
+    assert "HARBOUR" not in text
+
+
+def test_variable_in_a_base_url_is_filled_in_when_it_is_asked() -> None:
+    text = WHOLE.replace("provider: openai", "provider: openai\n  base_url: https://gateway.test/${GATEWAY_KEY}/v1")
+    read = declared(Document("experiment.yaml", text))
+    assert "GATEWAY_KEY" in read.credentials
+    assert read.task.address({"GATEWAY_KEY": "HARBOURPATHKEY77"}) == "https://gateway.test/HARBOURPATHKEY77/v1"
+    assert read.task.base_url == "https://gateway.test/${GATEWAY_KEY}/v1"
+
+
+@pytest.mark.parametrize("segment", ["0123456789abcdef0123456789abcdef", "123e4567-e89b-12d3-a456-426614174000", "api"])
+def test_account_in_the_path_of_a_base_url_is_no_credential(segment: str) -> None:
+    text = WHOLE.replace("provider: openai", f"provider: openai\n  base_url: https://gateway.test/{segment}/v1")
+    assert declared(Document("experiment.yaml", text)).task.base_url == f"https://gateway.test/{segment}/v1"

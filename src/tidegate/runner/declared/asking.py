@@ -86,7 +86,7 @@ class Asked:
         if self._client is None or self._loop is not loop:
             question = self._question
             key = os.environ.get(question.credential) if question.credential is not None else None
-            self._client, self._loop = self._make(key, question.base_url), loop
+            self._client, self._loop = self._make(key, question.address(os.environ)), loop
         return self._client
 
 

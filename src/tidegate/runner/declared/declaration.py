@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from tidegate import redaction
+from tidegate.core.credentials import is_secret_segment
 from tidegate.errors import ConfigurationError
 from tidegate.runner.declared.document import Document, Place
 from tidegate.runner.declared.template import Template
@@ -22,6 +24,15 @@ SECRETIVE = frozenset({"api_key", "extra_headers", "default_headers", "headers",
 """Parameters by which a credential could come into the file, and so into the database."""
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
+
+REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]{0,99})\}")
+"""Stands in a `base_url` for the value of an environment variable."""
+
+IDENTIFIER = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+"""What names an account or a project in the addresses of gateways."""
+
+HOLDS = "it holds a credential, which would be stored: `api_key_env` names a variable, and rows may hold any text"
+HOLDS_PATH = "its path may hold a credential, which would be stored: ${NAME} stands for the environment variable NAME"
 
 LONGEST_SHOWN = 60
 """Characters of a value that a complaint shows."""
@@ -126,6 +137,12 @@ class Question(_Part):
         texts = [self.system or "", *(each.content for each in self.conversation)]
         return frozenset(field for text in texts for field in Template(text).fields)
 
+    def address(self, environ: Mapping[str, str]) -> str | None:
+        """The base URL with the values of the variables that it names; None where the SDK's own holds."""
+        if self.base_url is None:
+            return None
+        return REFERENCE.sub(lambda match: environ.get(match[1], ""), self.base_url)
+
     @property
     def credential(self) -> str | None:
         """The environment variable that has the key; None where none is needed."""
@@ -176,15 +193,38 @@ class Declaration(_Part):
     def credentials(self) -> tuple[str, ...]:
         """The environment variables that it needs, each once."""
         parts: list[Question] = [self.task, *self.evaluators]
-        return tuple(dict.fromkeys(part.credential for part in parts if part.credential))
+        named = [name for part in parts for name in (part.credential, *REFERENCE.findall(part.base_url or "")) if name]
+        return tuple(dict.fromkeys(named))
 
 
 def declared(document: Document) -> Declaration:
     """The declaration in a document. Raises `ConfigurationError`, which names the line and the field."""
+    for place, text in _texts(document.values, ()):
+        if redaction.holds_credential(text):
+            raise ConfigurationError(document.field(place), "…", HOLDS)
+        if place[-1:] == ("base_url",) and any(map(_is_path_credential, text.split("/")[3:])):
+            raise ConfigurationError(document.field(place), "…", HOLDS_PATH)
     try:
         return Declaration.model_validate(document.values)
     except ValidationError as error:
         raise _complaint(error, document) from None
+
+
+def _texts(value: object, place: Place) -> Iterator[tuple[Place, str]]:
+    """Yield every text in a document, with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _texts(inner, (*place, str(name)))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*place, index))
+
+
+def _is_path_credential(segment: str) -> bool:
+    """Return whether a segment of a path may be a credential; the identifiers of accounts are none."""
+    return not REFERENCE.search(segment) and not IDENTIFIER.fullmatch(segment) and is_secret_segment(segment)
 
 
 def stored(values: Mapping[str, Any]) -> Declaration:
@@ -228,4 +268,4 @@ def _shown(value: object, place: Place) -> object:
     secret = place and str(place[-1]).lower() in {*SECRETIVE, "api_key_env", "base_url"}
     if secret or not isinstance(value, str | int | float | bool | None):
         return "…"
-    return value if not isinstance(value, str) or len(value) <= LONGEST_SHOWN else value[: LONGEST_SHOWN - 1] + "…"
+    return redaction.clean(value, LONGEST_SHOWN) if isinstance(value, str) else value
