@@ -58,6 +58,11 @@ class Gauge:
         self._seen = -1
         self._first: Run | None = None
 
+    @property
+    def let_in(self) -> int:
+        """Calls that were let in, or are not known to have been refused."""
+        return self.sent - self._refused
+
     def note(self, run: Run) -> None:
         """The first refusal of all came after `run`; repeating it does nothing."""
         if self._first is None:
@@ -86,7 +91,7 @@ class Gauge:
 
     def pace(self, now: float) -> float:
         """Calls a second that were let in since the zero, or are not known to have been refused."""
-        count, seconds = self.since_zero(self.sent - self._refused, now)
+        count, seconds = self.since_zero(self.let_in, now)
         return count / seconds if seconds > 0.0 else 0.0
 
     def nothing_new(self, let_in: int) -> bool:

@@ -13,6 +13,9 @@ Theory of operation. The pacer is idle until a refusal that no mirror explains. 
 - *climbing* (`climb`): the provider refuses fast growth (slope); the pace grows steadily, slower after each refusal.
 
 A key that leaves the pace unused proves nothing: its phase begins anew.
+
+Refusals may have nothing to do with the rate. So a pace slower than that of one lone caller is used only where that
+pace was tried first (`floor`), and a rate whose hold is refused twice in a row is raised again without patience.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ from enum import IntEnum
 
 from tidegate.core.aftermath import Aftermath
 from tidegate.core.climb import Climb
+from tidegate.core.floor import Floor
 from tidegate.core.gauge import Gauge, Run
 from tidegate.core.holding import (
     ANNOUNCED_PATIENCE,
     MARGIN,
     PATIENCE_SECONDS,
+    SAME,
     hold_for,
     shallow,
 )
-from tidegate.core.rise import STEP, STEP_CALLS, STEP_SECONDS, Rise
+from tidegate.core.rise import STEP, STEP_CALLS, STEP_MOST, STEP_SECONDS, Rise
 from tidegate.core.seek import SEEK_CALLS, Seek
 from tidegate.core.spacing import INFINITY, Spacing
 from tidegate.core.vocabulary import Cause
@@ -55,6 +60,10 @@ DOUBTS = 2
 """Calls let in between two refusals from which their rate is taken, and so many from a deep bucket. While holding, less
 than `TRUE_SHARE` of the pace was no drop but a measurement too high; a few calls are doubted so many times."""
 
+KEPT_CALLS = 2 * SURE
+"""A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too high.
+Raising it lets more random refusals pass for a rate."""
+
 SURPLUS = (0.97, 1.015)
 """Where a rise finds no more than what was held, nothing was kept of what came back unused. Then, as with a bucket that
 is `shallow`, the pace that it began with is held, on trial."""
@@ -75,9 +84,12 @@ class Pacer:
     __slots__ = (
         "_aftermath",
         "_base",
+        "_broken",
         "_climb",
+        "_floor",
         "_former",
         "_held",
+        "_instead",
         "_kept",
         "_most",
         "_next",
@@ -96,12 +108,15 @@ class Pacer:
     def __init__(self) -> None:
         self.active = self._seeded = self._kept = False
         self.phase = Phase.SEEKING
+        self._instead = (self.phase, 0.0, 0.0, 0)
         self.gauge = Gauge()
         self.spacing = Spacing()
         self._most = INFINITY
         self._search, self._rise, self._climb, self._aftermath = Seek(), Rise(), Climb(), Aftermath()
+        self._floor = Floor()
         self._base = self._held = self._promoted_from = 0.0
         self._next, self._next_count = 0.0, 0
+        self._broken = 0
         self._patience = PATIENCE_SECONDS
         # The pace before trouble began: 0 where there was none, negative where it is not to come back.
         self._former = 0.0
@@ -128,17 +143,22 @@ class Pacer:
             self._rest(now)
         if not alone and now >= self._next and gauge.sent >= self._next_count:
             self._step(now)
+        self._try_floor(now)
 
     def withdrawn(self, sent_at: float, now: float) -> None:
         """What was counted as sent at `sent_at` never was."""
         self.gauge.withdrawn()
         self.spacing.withdrawn(sent_at, now)
 
-    def begin(self, run: Run, sent_at: float, now: float, cause: Cause, grace: float) -> None:
+    def begin(
+        self, run: Run, sent_at: float, now: float, cause: Cause, grace: float, latency: float = INFINITY
+    ) -> None:
         """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were let in.
 
-        Of what goes alone nothing is heard for `grace` seconds where it was let in.
+        Of what goes alone nothing is heard for `grace` seconds where it was let in. Answers take `latency` seconds.
         """
+        self._floor.know(latency)
+        self._floor.trying = False
         self.active, self._seeded = True, False
         self._most = run.most
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
@@ -158,9 +178,20 @@ class Pacer:
         self.spacing.wait_alone(wait)
         self.spacing.waits = 0
 
-    def refused(self, mark: int, sent_at: float, now: float, new_wave: bool, cause: Cause, grace: float) -> None:
+    def refused(
+        self,
+        mark: int,
+        sent_at: float,
+        now: float,
+        new_wave: bool,
+        cause: Cause,
+        grace: float,
+        latency: float = INFINITY,
+    ) -> None:
         """A refusal of the attempt that was sent with `mark`; asked only while active."""
         self.spacing.grace = grace
+        self._floor.know(latency)
+        alone = self.spacing.alone(now)
         self.spacing.emptied(now)
         if mark < 0:
             # It was sent before the first was known. What one wave costs is what the next one may.
@@ -173,6 +204,10 @@ class Pacer:
         if cause is Cause.SLOPE:
             self._too_steep(count, now)
         else:
+            if self._floor.judge(let_in, alone, sent_at):
+                self.phase, self.spacing.rate, self._next, self._next_count = self._instead
+                if sent_at > self._floor.since:
+                    return
             self._learn(let_in, count, seconds, cause, now)
         if not 0 < count < SURE:
             # Where nothing came back it is still empty.
@@ -207,6 +242,8 @@ class Pacer:
     def _learn(self, let_in: int, count: int, seconds: float, cause: Cause, now: float) -> None:
         """What `count` calls in `seconds` since the zero say, of `let_in` altogether."""
         holding, rate = self.phase is Phase.HOLDING, self.rate
+        if holding and count >= KEPT_CALLS:
+            self._broken += 1
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
         if holding and self._promoted_from:
             # It did not hold: what comes back unused is kept, and was spent.
@@ -216,9 +253,11 @@ class Pacer:
             self._wait(cause, now)
         elif count < SURE:
             self._seek(self._search.back(rate, count, seconds), now)
-        elif holding and count / seconds > TRUE_SHARE * rate:
+        elif holding and count / seconds > TRUE_SHARE * rate and self._broken < DOUBTS:
             self._former = rate
             self._patience = PATIENCE_SECONDS
+            if rate < self._floor.pace:
+                self._floor.doubt()
             self._seek(rate * DROP, now)
         elif holding and count < MANY and deep:
             before, took = self.gauge.last
@@ -232,7 +271,11 @@ class Pacer:
         """Nothing, or next to nothing, was let in since the last refusal: the next one goes alone, and later."""
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
-        self.spacing.wait_alone(next_wait(self.spacing, cause))
+        seconds = next_wait(self.spacing, cause)
+        if self.rate < self._floor.pace and self.phase is not Phase.CLIMBING:
+            self._floor.doubt()
+            self._seek(self.rate, now)
+        self.spacing.wait_alone(seconds)
         self._after(self._patience if self.phase is Phase.HOLDING else 0.0, SEEK_CALLS, now)
 
     def _recover(self, now: float) -> None:
@@ -244,12 +287,24 @@ class Pacer:
         else:
             self.active = False
 
+    def _try_floor(self, now: float) -> None:
+        """Go on at the floor where it is due; what is done now is done again if that fails."""
+        gauge, floor = self.gauge, self._floor
+        if self.phase is Phase.CLIMBING or not floor.due(self.rate, gauge.let_in):
+            return
+        self._instead = (self.phase, self.rate, self._next, self._next_count)
+        self.phase = Phase.SEEKING
+        self.spacing.rate = floor.begin(self.rate, gauge.let_in, now)
+        self._search.begin(now)
+        self._after(self.spacing.grace, 1, now)
+
     def _seek(self, rate: float, now: float) -> None:
         self.phase = Phase.SEEKING
         self.spacing.rate = max(SLOWEST, rate)
         self._base = 0.0
         self._search.begin(now)
         self._after(0.0, SEEK_CALLS, now)
+        self._try_floor(now)
 
     def _measure(self, count: int, seconds: float, now: float) -> None:
         gauge, held = self.gauge, self._held
@@ -257,7 +312,9 @@ class Pacer:
         before, price = gauge.rate, gauge.price
         gauge.measured(count, seconds)
         rate = gauge.rate
-        self._patience = hold_for(gauge, before, count, price, self._most)
+        if rose and abs(rate - before) <= SAME * before:
+            self._broken = 0
+        self._patience = hold_for(gauge, before, count, price, self._most) if self._broken < DOUBTS else 0.0
         # Half a call for what may have been left at either instant.
         sure = min(ANNOUNCED_SHARE * self._most, MARGIN * (count - 0.5) / seconds)
         lost = shallow(gauge) or SURPLUS[0] * held < rate < SURPLUS[1] * held
@@ -271,13 +328,14 @@ class Pacer:
         self._aftermath.drained(now)
 
     def _hold(self, rate: float, now: float) -> None:
-        self.phase = Phase.HOLDING
         rate = max(SLOWEST, rate)
+        self.phase = Phase.HOLDING
         self.spacing.rate = self._base = self._held = rate
         self.gauge.best = max(self.gauge.best, rate)
         self._promoted_from = 0.0
-        self._rise.prepare(rate, self.gauge.best)
+        self._rise.prepare(rate, self.gauge.best if self._broken < DOUBTS else INFINITY)
         self._after(self._patience, 0, now)
+        self._try_floor(now)
 
     def _step(self, now: float) -> None:
         """What was sent at this pace was let in."""
@@ -286,17 +344,25 @@ class Pacer:
             self._after(self._climb.seconds, 0, now)
         elif self.phase is Phase.SEEKING:
             self._after(STEP_SECONDS, SEEK_CALLS, now)
-            self.spacing.rate = self._search.step(self.rate, self.gauge.pace(now), now)
+            if self._floor.trying:
+                # Nothing was refused at the floor, so the rate that refusals suggested was none: nothing is known.
+                self.spacing.rate *= STEP_MOST
+                self._after(self.spacing.grace, 1, now)
+            else:
+                self.spacing.rate = self._search.step(self.rate, self.gauge.pace(now), now)
             if self.rate >= ANNOUNCED_SHARE * self._most:
                 self._patience = ANNOUNCED_PATIENCE
                 self._hold(ANNOUNCED_SHARE * self._most, now)
         else:
+            if self.phase is Phase.HOLDING and self._broken < DOUBTS:
+                self._broken = 0
             self._base, self.phase = self.rate, Phase.RISING
             self.spacing.rate, seconds = self._rise.step(self.rate)
             self._after(seconds, STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:
         self.phase = Phase.CLIMBING
+        self._floor.trying = False
         if count:
             self._climb.refused()
         else:

@@ -99,3 +99,8 @@ class Counts:
         self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
         self.failed_calls = self.replayed = self.spared = 0
         self.latencies: deque[float] = deque(maxlen=100)
+
+    @property
+    def latency(self) -> float:
+        """The mean latency of the last answered attempts, in seconds; infinity where none was answered."""
+        return sum(self.latencies) / len(self.latencies) if self.latencies else float("inf")

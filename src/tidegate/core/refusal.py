@@ -151,11 +151,12 @@ def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new
             out.append(events.ConcurrencyDecreased(gates.key, now, gates.limit.slots, *told))
         return
     gates.lessons.pace.taken(Origin.REFUSALS, now)
+    latency = gates.counts.latency
     if pacer.active:
-        pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace)
+        pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace, latency)
     else:
         gates.limit.lift()
-        pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace)
+        pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace, latency)
 
 
 def _capped(gates: Gates, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:

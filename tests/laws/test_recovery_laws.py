@@ -1,0 +1,120 @@
+"""A provider that refused calls for reasons of its own, and admits them again, is soon in full use."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.world import VirtualCall
+from tests.laws.world import KEY, VirtualTurn, World
+from tidegate.core.dialogue import Policy, Sent
+from tidegate.core.permit import Permit
+from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.testing import Scenario
+
+SPAN = 10.0
+"""Seconds over which the use of a provider is measured."""
+
+BARE = (
+    Outcome(Kind.RATE_LIMIT, Cause.RATE, status=429),
+    Outcome(Kind.OVERLOADED, Cause.OVERLOAD, status=503),
+    Outcome(Kind.OVERLOADED, Cause.OVERLOAD, status=529),
+)
+
+
+class Moody(World):
+    """A provider without limits that refuses a share of all calls at random between two instants.
+
+    A number of callers make one call after another until `until`.
+    """
+
+    def __init__(self, facts: dict[str, float], share: float, begins: float, ends: float, until: float) -> None:
+        slowest = facts["slowest"]
+        super().__init__(
+            Scenario(),
+            seed=int(facts["seed"]),
+            network=facts["network"],
+            latency=lambda draw: slowest,
+        )
+        self.share, self.begins, self.ends, self.until = share, begins, ends, until
+        self.moods = random.Random(int(facts["seed"]) + 1)
+        self.kinds = BARE if facts["mixed"] else BARE[:1]
+        self.admitted_at: list[float] = []
+        self.refused = self.made = 0
+        for _ in range(int(facts["callers"])):
+            self._next()
+
+    def _next(self) -> None:
+        if self.now < self.until:
+            self.made += 1
+            turn = VirtualTurn(self.registry, KEY, Policy(max_wait=1e6), 60.0, 0)
+            turn.tokens = 0
+            self.join(VirtualCall(self, self.made, turn), self.now)
+
+    def concluded(self, call: VirtualCall) -> None:
+        self._next()
+
+    def _arrive(self, call: VirtualCall, permit: Permit, sent_at: float, reply: Callable[[Sent], None]) -> None:
+        if self.begins <= self.now < self.ends and self.moods.random() < self.share:
+            self.refused += 1
+            outcome = self.moods.choice(self.kinds)
+            self.after(self.network, lambda: reply(Sent(outcome)))
+            return
+        self.admitted_at.append(self.now)
+        super()._arrive(call, permit, sent_at, reply)
+
+    def admitted(self, begins: float, seconds: float) -> int:
+        """Return how many calls were admitted in these seconds."""
+        return sum(begins <= at < begins + seconds for at in self.admitted_at)
+
+
+def providers(callers: st.SearchStrategy[int]) -> st.SearchStrategy[dict[str, float]]:
+    """Draw a provider and the number of its callers."""
+    return st.fixed_dictionaries(
+        {
+            "seed": st.integers(0, 2**16),
+            "network": st.sampled_from([0.001, 0.005, 0.05]),
+            "slowest": st.sampled_from([0.1, 0.5, 1.0]),
+            "callers": callers,
+            "mixed": st.booleans(),
+        }
+    )
+
+
+shares = st.sampled_from([0.1, 0.3, 0.5, 0.9, 1.0])
+lengths = st.floats(1.0, 30.0)
+
+
+def used(facts: dict[str, float], share: float, lasts: float, delays: tuple[float, ...]) -> list[float]:
+    """Return the use of the provider over spans that begin so long after it admits the first call again."""
+    ends = 2.0 + lasts
+    until = ends + 60.0 + delays[-1] + SPAN
+    fresh = Moody(facts, 0.0, 0.0, 0.0, 2.0 * SPAN)
+    fresh.run()
+    played = Moody(facts, share, 2.0, ends, until)
+    played.run()
+    again = min(at for at in played.admitted_at if at >= ends)
+    return [played.admitted(again + delay, SPAN) / fresh.admitted(0.5 * SPAN, SPAN) for delay in delays]
+
+
+@given(providers(st.just(1)), shares, lengths)
+def test_one_caller_is_in_full_use_from_the_first_call_admitted(
+    facts: dict[str, float], share: float, lasts: float
+) -> None:
+    assert min(used(facts, share, lasts, (0.0, 1.0, 2.0, 5.0, 20.0))) >= 0.9
+
+
+@given(providers(st.sampled_from([2, 8])), shares, lengths)
+def test_several_callers_are_in_full_use_after_three_spans(facts: dict[str, float], share: float, lasts: float) -> None:
+    """A few random refusals can look like a rate of several calls a second, which is held until the next rise."""
+    assert min(used(facts, share, lasts, (3.0 * SPAN,))) >= 0.9
+
+
+@given(providers(st.sampled_from([1, 8])))
+def test_a_provider_that_refuses_everything_is_probed_seldom(facts: dict[str, float]) -> None:
+    played = Moody({**facts, "mixed": False}, 1.0, 2.0, 602.0, 604.0)
+    played.run()
+    assert played.refused <= 40
