@@ -38,6 +38,9 @@ SLOW = Family(name="slow", ratio=1.05, refused=0.10)
 
 OUTAGE = Family(name="outage", ratio=1.10, refused=0.02, hits=20)
 KNEE = Family(name="knee", ratio=1.05, refused=0.0, stretched=1.5)
+STRAY = Family(name="stray", ratio=5.0, refused=0.0)
+"""Random refusals that end. Each one holds the key back for a while, which an oracle that knows better spares."""
+
 UNLIMITED = Family(name="unlimited", ratio=1.05, refused=0.0)
 
-FAMILIES = (HEADERS, WINDOWS, SHIFTING, SILENT, CHANGING, OUTAGE, KNEE, UNLIMITED, SLOPE, SLOW)
+FAMILIES = (HEADERS, WINDOWS, SHIFTING, SILENT, CHANGING, OUTAGE, KNEE, UNLIMITED, STRAY, SLOPE, SLOW)

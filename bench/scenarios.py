@@ -10,8 +10,21 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from bench.families import CHANGING, HEADERS, KNEE, OUTAGE, SHIFTING, SILENT, SLOPE, SLOW, UNLIMITED, WINDOWS, Family
-from tidegate.testing import Call, Distribution, Limit, OutageSpan, Scenario, Schedule, ideal_schedule
+from bench.families import (
+    CHANGING,
+    HEADERS,
+    KNEE,
+    OUTAGE,
+    SHIFTING,
+    SILENT,
+    SLOPE,
+    SLOW,
+    STRAY,
+    UNLIMITED,
+    WINDOWS,
+    Family,
+)
+from tidegate.testing import Call, Distribution, Fault, Limit, OutageSpan, Scenario, Schedule, ideal_schedule
 
 MINUTE = 6.0
 """Seconds that stand for a provider's minute."""
@@ -74,6 +87,9 @@ class Row:
 
 
 LATENCY = Distribution.lognormal(0.5, 0.2)
+STRAYS = tuple(nth for nth in range(20, 200) if random.Random(nth).random() < 0.3)
+"""Which calls are answered by a 429 that names no time, though nothing is limited: 30 % of 180, then none."""
+
 AMPLE_TOKENS = Limit(limit=1e7, window=MINUTE, unit="tokens")
 
 
@@ -263,6 +279,24 @@ ROWS = (
         family=KNEE,
         scenario=_provider(dialect="none", knee=24),
         count=500,
+    ),
+    Row(
+        name="stray-refusals",
+        family=STRAY,
+        scenario=_provider(dialect="none", faults=(Fault(kind="status", nth=STRAYS, status=429),)),
+        count=440,
+        callers=8,
+    ),
+    Row(
+        name="stray-refusals-alone",
+        family=STRAY,
+        scenario=_provider(
+            dialect="none",
+            faults=(Fault(kind="status", nth=STRAYS, status=429),),
+            latency=Distribution.lognormal(0.08, 0.2),
+        ),
+        count=300,
+        callers=1,
     ),
     Row(
         name="unlimited",
