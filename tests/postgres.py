@@ -31,7 +31,7 @@ SETTINGS = {
     "unix_socket_directories": "",
     "timezone": "Pacific/Auckland",
 }
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 
 def binaries() -> Path:

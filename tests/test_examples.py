@@ -48,7 +48,7 @@ def run(example: Path, provider: SimulatorProcess, **environment: str) -> subpro
         env={**own, **pointed, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -89,7 +89,7 @@ def experiment(*words: str, folder: Path, env: dict[str, str]) -> subprocess.Com
         env={**own, "PYTHONPATH": str(SOURCE), "TIDEGATE_DB": str(folder / "runs.db"), **env},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

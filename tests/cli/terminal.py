@@ -16,7 +16,7 @@ import pyte
 from tests.cli.running import PYTHON
 
 COLUMNS, ROWS = 150, 12
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a screen that does not come fails the test."""
 
 

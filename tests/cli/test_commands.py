@@ -54,7 +54,7 @@ def test_the_version_is_the_packages() -> None:
 @pytest.mark.parametrize("command", ["doctor", "explain"])
 def test_a_closed_output_is_no_error(command: str) -> None:
     closing = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-c", MAIN, command]
-    done = subprocess.run(closing, input="{}\n", stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    done = subprocess.run(closing, input="{}\n", stderr=subprocess.PIPE, text=True, timeout=300, check=False)
     # Of the doctor it says whether something here cannot be governed.
     assert (done.returncode in (0, 1), done.stderr) == (True, "")
 

@@ -102,7 +102,7 @@ def test_on_a_terminal_it_is_a_table(script: Path) -> None:
     try:
         call = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "doctor", str(script)]
         subprocess.run(
-            call, stdout=theirs, check=True, timeout=60, env={**os.environ, "TERM": "dumb", "COLUMNS": "100"}
+            call, stdout=theirs, check=True, timeout=300, env={**os.environ, "TERM": "dumb", "COLUMNS": "100"}
         )
         shown = os.read(ours, 65536).decode()
     finally:

@@ -163,7 +163,7 @@ def test_half_a_surrogate_pair_and_a_locale_of_ascii_end_nothing() -> None:
     command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
     lines = "\n".join(json.dumps({**OPENAI, "model": model}) for model in ("\ud800", "\u2603")).encode()
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    said = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True, timeout=60, env=environ).stdout
+    said = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True, timeout=300, env=environ).stdout
     keys = [json.loads(line)["key"] for line in said.decode().splitlines()]
     assert keys == [r"openai · api.openai.com · \ud800", "openai · api.openai.com · \u2603"]
 
@@ -173,7 +173,7 @@ def on_a_terminal(*lines: Any) -> str:
     try:
         command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
         text = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        subprocess.run(command, input=text, stdout=theirs, check=True, timeout=60, env={**os.environ, "TERM": "dumb"})
+        subprocess.run(command, input=text, stdout=theirs, check=True, timeout=300, env={**os.environ, "TERM": "dumb"})
         return os.read(ours, 65536).decode()
     finally:
         os.close(ours)

@@ -49,7 +49,7 @@ def test_it_serves_until_a_signal_and_then_prints_what_happened(number: signal.S
     with simulating("--dialect", "openai", "--rpm", "2") as (process, url):
         assert [ask(url) for _ in range(3)] == [200, 200, 429]
         process.send_signal(number)
-        said, complaints = process.communicate(timeout=30)
+        said, complaints = process.communicate(timeout=300)
     assert (process.returncode, complaints) == (0, "")
     assert "Ground truth" in said
     last = next(line for line in said.splitlines() if line.split()[:1] == ["all"])
@@ -60,7 +60,7 @@ def test_brackets_in_the_name_of_a_model_are_printed_as_they_are() -> None:
     with simulating("--rpm", "5") as (process, url):
         assert ask(url, "[red]m[/x]") == 200
         process.send_signal(signal.SIGTERM)
-        said, complaints = process.communicate(timeout=30)
+        said, complaints = process.communicate(timeout=300)
     assert (process.returncode, complaints) == (0, "")
     assert "[red]m[/x]" in said
 
@@ -83,7 +83,7 @@ def test_a_scenario_file_takes_the_place_of_the_flags(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run([*COMMAND, f"--port={port}"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([*COMMAND, f"--port={port}"], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith(f"tidegate: port: {port} is not usable")
     assert done.stderr.count("\n") == 1

@@ -26,7 +26,7 @@ from tidegate.settings import Settings
 from tidegate.slots import Slots
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a run that does not show fails the test."""
 
 PROGRAM = """

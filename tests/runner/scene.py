@@ -15,7 +15,7 @@ import tidegate
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.storage import ResultStatus, Store, StoredRun
 
-TOO_LONG = 30.0
+TOO_LONG = 300.0
 """Seconds after which a test that waits for what never comes is ended: no test is near it."""
 
 QUICK = RunnerSettings(batch_seconds=0.001, backoff_base=0.001, cancel_grace=0.05, grace=5.0)

@@ -124,7 +124,7 @@ class TestThreads:
 
         def hang(row: Any) -> Any:
             hung.append(row["n"])
-            release.wait(30)
+            release.wait(300)
 
         async with runner_at(tmp_path, max_concurrency=1, attempts=1, task_timeout=0.01) as runner:
             summary = await runner.run(Experiment("e", rows(100), hang))
@@ -141,7 +141,7 @@ class TestThreads:
 
         def answer(row: Any) -> Any:
             try:
-                late.wait(30)
+                late.wait(300)
                 emit("too late")
                 told.append(registry.execute(KEY, lambda: "asked"))
             except BaseException as error:
@@ -163,7 +163,7 @@ class TestThreads:
 
         run()
         late.set()
-        assert gone.wait(30)
+        assert gone.wait(300)
         assert told == ["asked"]
 
     def test_a_function_that_hangs_does_not_hold_up_the_end_of_the_process(self, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ class TestThreads:
             "        print(summary.status, summary.counts.runs)\n"
             "asyncio.run(main())\n"
         )
-        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300, check=False)
         assert (ended.returncode, ended.stdout.split()[0]) == (0, "COMPLETED"), ended.stderr
 
 

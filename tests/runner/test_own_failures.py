@@ -90,12 +90,18 @@ class TestWriter:
     async def test_too_many_in_a_row_end_every_run_and_another_runner_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        experiment = judged()
+        experiment, task, other = judged(), Watch(held=True), Watch(held=True)
         with monkeypatch.context() as patch:
             async with runner_at(tmp_path) as runner:
+                # Both are running before anything breaks: a broken runner starts nothing.
+                first = await runner.start(Experiment("e", rows(40), task, [Evaluator(Watch(), name="judge")]))
+                second = await runner.start(Experiment("other", rows(3), other))
+                await task.until(lambda: task.inside > 0)
+                await other.until(lambda: other.inside > 0)
                 patch.setattr(Writer, "_filled", failing(float("inf"))(Writer._filled))
-                other = Experiment("other", rows(3), Watch())
-                ended = await asyncio.gather(ends(runner, experiment), ends(runner, other))
+                task.go.set()
+                other.go.set()
+                ended = await asyncio.gather(runner.wait(first), runner.wait(second))
                 assert [why(each) for each in ended] == [INSIDE] * 2
                 with pytest.raises(RuntimeError, match="broken"):
                     await runner.start(experiment)

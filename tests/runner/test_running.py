@@ -219,7 +219,7 @@ class TestRows:
 
         def blocking() -> Any:
             yield {"n": 0}
-            assert answered.wait(20)
+            assert answered.wait(300)
             yield {"n": 1}
 
         async with runner_at(tmp_path) as runner:

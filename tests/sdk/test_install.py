@@ -77,7 +77,7 @@ def run(code: str, url: str = "") -> str:
         text=True,
         check=False,
         env={"URL": url, "PATH": ""},
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -32,7 +32,7 @@ def in_threads(*works: Any) -> list[BaseException]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert not any(thread.is_alive() for thread in threads), "somebody waits for ever"
     return raised
 
@@ -93,7 +93,7 @@ def test_the_queue_is_first_come_first_served_over_loops_and_threads() -> None:
         wait_until(lambda row=row: registry.snapshot().waiting == row + 1)
     release.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert order == list(range(9))
     assert at_rest(registry)
 
@@ -115,7 +115,7 @@ def test_a_higher_priority_goes_first() -> None:
         wait_until(lambda count=count: registry.snapshot().waiting == count + 1)
     release.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(300)
     assert order == ["high", "low", "lowest"]
 
 
@@ -250,8 +250,8 @@ def test_a_loop_that_is_closed_with_waiters_does_not_hold_up_the_others() -> Non
     behind.start()
     wait_until(lambda: registry.snapshot().waiting == 2)
     release.set()
-    blocker.join(30)
-    behind.join(30)
+    blocker.join(300)
+    behind.join(300)
     assert answered == [1]
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     task.get_coro().close()  # type: ignore[union-attr]

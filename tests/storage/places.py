@@ -18,7 +18,7 @@ import psycopg
 from tests.postgres import Server
 
 NUMBERS = itertools.count(1)
-PATIENCE = 20.0
+PATIENCE = 300.0
 CONFIGS = "tidegate_execution_configs"
 
 

@@ -65,12 +65,12 @@ def test_the_command_prints_its_url_and_ends_at_a_signal(number):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
         assert json.loads(process.stdout.readline())["url"].startswith("http://127.0.0.1:")
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
 
 
 def test_the_command_complains_of_flags_that_cannot_be():
     command = [sys.executable, "-m", "tidegate.testing", "--rpm", "-5"]
-    ended = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=30, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300, check=False)
     assert ended.returncode == 2
     assert "limit: -5.0 is not usable: above 0" in ended.stderr
 
@@ -110,6 +110,6 @@ def test_importing_the_simulator_imports_no_sdk_and_no_http_library():
         " if name in sys.modules])"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=30, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT, timeout=300, check=True
     )
     assert ended.stdout.strip() == "[]"

@@ -21,7 +21,7 @@ CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
 def post(provider, path="/v1/chat/completions", body=CHAT, **headers):
-    connection = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=300)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json", **headers})
         response = connection.getresponse()
@@ -31,7 +31,7 @@ def post(provider, path="/v1/chat/completions", body=CHAT, **headers):
 
 
 def get(provider, path):
-    connection = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=300)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -239,7 +239,7 @@ def test_what_is_no_http_is_refused_and_the_connection_closed(given, status):
 def test_a_client_that_leaves_abandons_its_call_and_frees_the_slot():
     scenario = Scenario(limiters=(Limit(kind="slots", limit=1),), latency=Distribution.constant(3600))
     with Simulator(scenario) as provider:
-        leaver = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=30)
+        leaver = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=300)
         leaver.request("POST", "/v1/chat/completions", json.dumps(CHAT))
         until(lambda: provider.truth().total.in_flight == 1)
         assert post(provider)[0] == 503
@@ -260,7 +260,7 @@ def test_an_abandoned_stream_is_charged_what_it_had_produced():
     )
     with Simulator(scenario) as provider:
         provider.configure(token_pace=36.0)
-        leaver = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=30)
+        leaver = http.client.HTTPConnection(provider.url.removeprefix("http://"), timeout=300)
         leaver.request("POST", "/v1/chat/completions", json.dumps({**CHAT, "stream": True}))
         stream = leaver.getresponse()
         assert b'"role":"assistant"' in stream.readline()

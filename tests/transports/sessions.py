@@ -47,7 +47,7 @@ class Gate:
 
     def __iter__(self) -> Iterator[bytes]:
         yield self.pieces[0]
-        self._open.wait(20)
+        self._open.wait(300)
         yield self.pieces[1]
 
     def reply(self, number: int, path: str) -> Reply:

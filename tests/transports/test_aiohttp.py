@@ -156,7 +156,7 @@ def test_a_timeout_is_the_callers_own_and_waiting_in_the_queue_is_no_part_of_it(
     def slow(number: int, path: str) -> Reply:
         if number == 1:
             asked.set()
-            hold.wait(20)
+            hold.wait(300)
         return fine(number, path)
 
     causes: list[Cause] = []

@@ -108,7 +108,7 @@ def test_a_call_that_is_cancelled_before_it_is_answered_gives_its_slot_back(
 
     def slow(number: int, path: str) -> Reply:
         asked.set()
-        answer.wait(20)
+        answer.wait(300)
         return fine(number, path)
 
     with Server(slow) as server:

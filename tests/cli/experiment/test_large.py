@@ -11,11 +11,14 @@ from sqlalchemy import Engine, event
 
 from tests.cli.experiment.commands import Place
 
-ROWS, BODY = 10_000, 4_000
-"""Forty megabytes of rows, and as many of answers."""
+ROWS, BODY = 2_000, 8_000
+"""Sixteen megabytes of rows, and as many of answers."""
 
-HELD = 24e6
-"""Bytes that an export may hold: a page of 500 runs is four megabytes, there are two at once, and their texts."""
+PAGE = 50
+"""Runs an export reads at once: eight hundred kilobytes."""
+
+HELD = 6e6
+"""Bytes that an export may hold: two pages and their texts, which is a fifth of what there is."""
 
 EXPERIMENTS = 1_000
 
@@ -53,7 +56,8 @@ def many(one: Place) -> Place:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_an_export_holds_some_pages_and_no_more(many: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.cli.experiment.formats.ROWS", 500)
+    monkeypatch.setattr("tidegate.cli.experiment.formats.ROWS", PAGE)
+    monkeypatch.setattr("tidegate.cli.experiment.exporting.PAGE", PAGE)
     # What is loaded once is not of the export.
     assert many.run("export", "one", "--format", form, "--output", "first").code == 0
     tracemalloc.start()

@@ -32,7 +32,7 @@ def test_what_holds_on_a_file_holds_on_a_server(place: Place, server: Server, mo
             time.sleep(0.05)
         assert "run by replica" in place.run("show", "doubles").out
         process.send_signal(signal.SIGKILL)
-        process.wait(60)
+        process.wait(300)
     done = place.process("resume", "doubles", TIDEGATE_DB=server.url("postgres"))
     assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 60 rows × 2, 120 answered")
     assert place.run("stop", "doubles").out == "doubles is not running: it is COMPLETED\n"

@@ -43,7 +43,7 @@ def underway(place: Place, process: subprocess.Popen[str]) -> None:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert "Traceback" not in err
     return process.returncode, out, err
 
@@ -119,7 +119,7 @@ def test_whatever_ended_the_process_a_resume_goes_on_at_once(place: Place, numbe
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         process.send_signal(number)
-        process.wait(timeout=60)
+        process.wait(timeout=300)
     done = place.process("resume", "doubles")
     assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 60 rows × 2, 120 answered")
     # A claim that had to go stale first would have been waited for.
