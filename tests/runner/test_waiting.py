@@ -34,6 +34,16 @@ def held_up(registry: tidegate.RateLimitRegistry, seconds: float) -> None:
     registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, seconds))
 
 
+def taken(registry: tidegate.RateLimitRegistry) -> tidegate.Permit:
+    """The only slot of `SHUT`: calls wait behind it until it is settled, however long a test takes."""
+    permit = registry.try_admit(SHUT)
+    assert isinstance(permit, tidegate.Permit)
+    return permit
+
+
+ONE_SLOT = {"start_concurrency": 1, "max_concurrency": 1}
+
+
 async def nothing() -> int:
     return 1
 
@@ -60,9 +70,8 @@ class TestInside:
     async def test_so_do_those_that_wait_inside_a_later_call_and_their_experiment_has_no_more_than_its_share(
         self, tmp_path: Path
     ) -> None:
-        registry, free = registry_of(), Watch()
-        held_up(registry, 0.5)
-        inside = [0]
+        registry, free = registry_of(**ONE_SLOT), Watch()
+        permit, inside = taken(registry), [0]
 
         async def answer(row: Any) -> Any:
             await registry.aexecute(KEY, nothing)
@@ -75,13 +84,14 @@ class TestInside:
                 await asyncio.sleep(0.001)
             assert (await runner.run(Experiment("free", rows(50), free))).complete
             assert (inside[0], going.done()) == (3, False)
+            registry.settle(permit, Outcome(Kind.OK))
             assert (await going).complete
             assert runner._lives._floor.slots == 3
 
     @in_loop
     async def test_what_waits_inside_a_thread_leaves_its_slot_as_well(self, tmp_path: Path) -> None:
-        registry, free = registry_of(), Watch()
-        held_up(registry, 0.3)
+        registry, free = registry_of(**ONE_SLOT), Watch()
+        permit = taken(registry)
 
         def answer(row: Any) -> Any:
             return registry.execute(SHUT, lambda: 1)
@@ -90,6 +100,7 @@ class TestInside:
             going = asyncio.create_task(runner.run(Experiment("e", rows(3), answer)))
             assert (await runner.run(Experiment("free", rows(20), free))).complete
             assert not going.done()
+            registry.settle(permit, Outcome(Kind.OK))
             assert (await going).complete
             assert runner._lives._floor.slots == 1
 
@@ -206,7 +217,7 @@ class TestOtherKeys:
             raise Refused(429)
 
         async with runner_at(
-            tmp_path, registry=registry, row_deadline=0.3, backoff_base=0.05, backoff_cap=10.0
+            tmp_path, registry=registry, row_deadline=1.0, backoff_base=0.05, backoff_cap=10.0
         ) as runner:
             summary = await runner.run(Experiment("e", rows(1), answer))
             assert await statuses(runner.store, summary.experiment.id) == {PARKED: 1}
