@@ -58,6 +58,37 @@ class TestStop:
         assert set(task.calls.values()) == {1}
         assert set(judge.calls.values()) == {1}
 
+    @pytest.mark.parametrize("page", ["pending_tasks", "pending_evals"])
+    @in_loop
+    async def test_stop_amid_a_page_leaves_its_rows_to_the_next_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
+    ) -> None:
+        """A page that comes when the run has stopped must not move the water mark: nobody has its rows."""
+        task, judge = Watch(), Watch(held=page == "pending_evals")
+        experiment = Experiment("e", rows(90), task, [Evaluator(judge, name="judge")])
+        async with runner_at(tmp_path, page=4, max_concurrency=2) as runner:
+            read, amid, go = getattr(runner.store, page), asyncio.Event(), asyncio.Event()
+
+            async def slowly(*given: Any, **named: Any) -> Any:
+                found = await read(*given, **named)
+                if len(task.calls) > 20 and found:
+                    amid.set()
+                    await go.wait()
+                return found
+
+            monkeypatch.setattr(runner.store, page, slowly)
+            number = await runner.start(experiment)
+            if page == "pending_evals":
+                await task.until(lambda: len(task.calls) == 90)
+            judge.go.set()
+            await amid.wait()
+            assert await runner.stop("e") is Toggle.DONE
+            go.set()
+            assert (await runner.wait(number)).status is Status.STOPPED
+            monkeypatch.undo()
+            await warmed_up(runner, number)
+            assert (await runner.run(experiment)).complete
+
     @in_loop
     async def test_a_source_that_answers_its_cancellation_by_an_end_is_not_taken_for_a_whole_dataset(
         self, tmp_path: Path

@@ -17,6 +17,9 @@ COUNTS = (
     "absorbed",
     "given_up",
     "unsent",
+    "failed_calls",
+    "replayed",
+    "spared",
 )
 INTEGERS = (*COUNTS, "waiting", "slots")
 PLACES = {name: place for place, name in enumerate(INTEGERS)}

@@ -116,6 +116,9 @@ class KeptCounts(Counts):
     resent = _kept("resent")
     absorbed = _kept("absorbed")
     unsent = _kept("unsent")
+    failed_calls = _kept("failed_calls")
+    replayed = _kept("replayed")
+    spared = _kept("spared")
 
     def __init__(self, slots: Slots, get_row: Callable[[], memoryview]) -> None:
         self.latencies: deque[float] = deque(maxlen=100)

@@ -60,7 +60,7 @@ class KeyTotal:
     @property
     def calls(self) -> int:
         """Calls that were sent or given up."""
-        return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"]
+        return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"] + self.counts["spared"]
 
     @property
     def binding(self) -> QuotaTotal | None:

@@ -64,6 +64,9 @@ class Feeder:
             partial(self._store.pending_tasks, running.id, after=self._cursor, limit=limit, again=running.again),
             "a page of tasks",
         )
+        if running.phase is not Phase.LIVE:
+            # Nobody takes these rows: the water mark stays below them.
+            return
         self._sizers[TASK].saw([each.size for each in page])
         at_end = len(page) < limit and not page.more
         if page:
@@ -80,8 +83,6 @@ class Feeder:
 
     def _take(self, page: list[PendingTask]) -> None:
         running = self._running
-        if running.phase is not Phase.LIVE:
-            return
         items = []
         for task in page:
             item = Item(TASK, Place(task.ordinal, task.repetition), task.row, size=task.size)
@@ -114,15 +115,16 @@ class Feeder:
             ),
             "a page of evaluations",
         )
+        if running.phase is not Phase.LIVE:
+            return
         self._sizers[index].saw([each.size for each in page])
         found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
         new = books.scanned(index, list(found), at_end=len(page) < limit and not page.more)
-        if running.phase is Phase.LIVE:
-            items = [Item(index, place, found[place].row, found[place].output, found[place].size) for place in new]
-            running.came(items, running.turned_away_at[index])
-            if running.workload.runs_low(index) and books.backlogs[index - 1].owing and page:
-                running.wanted.set()
-            running.look_around()
+        items = [Item(index, place, found[place].row, found[place].output, found[place].size) for place in new]
+        running.came(items, running.turned_away_at[index])
+        if running.workload.runs_low(index) and books.backlogs[index - 1].owing and page:
+            running.wanted.set()
+        running.look_around()
 
 
 def _reason(task: PendingTask) -> str:
