@@ -161,7 +161,8 @@ class TestDays:
         self, tmp_path: Path
     ) -> None:
         asked, runs, ended = await self.run(tmp_path, {})
-        assert asked == 100
+        # Those in flight at the first refusal may be given it instead of asking themselves.
+        assert 100 - runs[PARKED] <= asked <= 100
         assert 1 <= runs[PARKED] <= 8
         assert runs[OK] + runs[PARKED] == 100
         assert 5400.0 <= ended < 10800.0
