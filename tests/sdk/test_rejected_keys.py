@@ -27,6 +27,9 @@ from tests.sdk.asking import MESSAGES, answer_body, make, request
 from tests.transports.answering import Server
 from tidegate.testing import VirtualClock
 
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+"""google-genai derives its session from aiohttp's."""
+
 PRIVATE = {
     "content-type": "application/json",
     "x-request-id": "req_of_the_first_call",
@@ -100,7 +103,8 @@ def google_error(error: Any, what: str) -> Any:
     assert type(error) is google_errors.ClientError, error
     assert error.code == (401 if what == "auth" else 429)
     assert error.message
-    return error.response
+    # Its asynchronous client holds aiohttp's response, whose body is read already: `details` is all of it.
+    return httpx.Response(error.code, headers=dict(error.response.headers), json=error.details)
 
 
 def bedrock_error(error: Any, what: str) -> Any:
