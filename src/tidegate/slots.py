@@ -22,7 +22,7 @@ from tidegate.core.lesson import MINUTE
 from tidegate.core.permit import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
-from tidegate.core.vocabulary import Cost, Outcome
+from tidegate.core.vocabulary import Cost
 from tidegate.executors import PATIENCE, Executor, Executors
 from tidegate.line import NEVER, UNPRICED, Group, Line, Price, Waiter
 
@@ -70,7 +70,8 @@ class Slots:
         self._watchers: list[Group] = []
         # No call that stands has an earlier deadline.
         self._soonest = NEVER
-        self._answered: Outcome | None = None
+        # The attempt whose rejection those in the line were given last.
+        self._answered = 0
 
     @property
     def idle(self) -> bool:
@@ -212,7 +213,7 @@ class Slots:
         if self._given:
             self.take_back(now, out, here, others)
         rejection = admission.rejection
-        if rejection is not None and rejection.outcome is not self._answered:
+        if rejection is not None and rejection.order != self._answered:
             self._answer_line(rejection, now, left, woken)
         while (group := line.head_group()) is not None:
             head, executor = group.first, group.executor
@@ -282,20 +283,26 @@ class Slots:
             self._replay(waiter)
             return True
         self._price(waiter)
-        ready, self.gate = self.admission.admits(waiter.cost, now)
+        admission = self.admission
+        # The one that asks is held by nothing that was learned. Those that follow it are many.
+        asks = rejection.asks(now) or not waiter.replayable() or rejection.answer is None
+        ready, self.gate = (admission.admits if asks else admission.ready_at)(waiter.cost, now)
         if ready <= now:
             waiter.place = waiter.place or self.line.next_place()
-            waiter.permit = self.admission.admit(waiter.cost, now, 0.0, out, beyond=True)
+            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=asks)
             self._gave(waiter, now)
             return True
         if not waiter.replayable() or rejection.answer is None:
+            return False
+        if not asks and rejection.reset_at is None:
+            # Nobody in the line waits for a reset: it moves, and a rejection of the asking one ends it.
             return False
         self._replay(waiter)
         return True
 
     def _answer_line(self, rejection: KeyRejection, now: float, left: list[Group], woken: list[Waiter]) -> None:
         """Give the newest rejecting answer to those in the line who do not wait for the reset."""
-        self._answered = rejection.outcome
+        self._answered = rejection.order
         if rejection.answer is None:
             return
         for waiter in list(self.line.standing()):

@@ -101,6 +101,36 @@ def test_asking_call_that_is_not_rejected_quickly_was_let_in(scene: Scene) -> No
     assert [scene.call().state for _ in range(3)] == ["sent"] * 3
 
 
+def test_calls_behind_a_slow_asking_one_keep_to_the_slots() -> None:
+    """It may be rejected yet: then those that came meanwhile get that answer, and were not all sent."""
+    scene = Scene(start_concurrency=2)
+    reject(scene)
+    scene.clock.advance(1.0)
+    asking = scene.call()
+    scene.clock.advance(0.3)
+    others = [scene.call() for _ in range(60)]
+    assert [each.state for each in others].count("sent") == 1
+    asking.reply(NO_MONEY)
+    assert [each.look() for each in others if each.state == "waiting"] == ["ended"] * 59
+    assert scene.seen.waiting == 0
+
+
+def test_calls_behind_a_slow_asking_one_go_when_it_is_answered() -> None:
+    scene = Scene(start_concurrency=2)
+    reject(scene)
+    scene.clock.advance(1.0)
+    asking = scene.call()
+    scene.clock.advance(0.3)
+    others = [scene.call() for _ in range(5)]
+    asking.reply(OK)
+    for _ in range(5):
+        sent = [each for each in others if each.look() == "sent"]
+        for each in sent:
+            each.reply(OK)
+    assert {each.state for each in others} == {"ended"}
+    assert scene.seen.rejected == ""
+
+
 @pytest.mark.parametrize("outcome", [OK, REFUSED, FORBIDDEN])
 def test_other_answer_of_a_later_attempt_ends_the_rejection(scene: Scene, outcome: Outcome) -> None:
     reject(scene)

@@ -118,12 +118,16 @@ class KeyRejection:
             return max(self.reset_at, judged_at if self._asked_at >= self.reset_at else now)
         return max(self.asks_at, judged_at) if self.answer is not None else now
 
-    def asked(self, order: int, now: float) -> None:
-        """The attempt numbered `order` goes out; the first one that may asks, alone."""
+    def asks(self, now: float) -> bool:
+        """Whether what goes out at `now` asks whether the rejection lasts."""
         begins = self.asks_at
         if self.reset_at is not None and now >= self.reset_at:
             begins = max(begins, self.reset_at)
-        if now >= begins > self._asked_at:
+        return now >= begins > self._asked_at
+
+    def asked(self, order: int, now: float) -> None:
+        """The attempt numbered `order` goes out; the first one that may asks, alone."""
+        if self.asks(now):
             self._asked_at, self._asker = now, order
 
     def asked_in_vain(self, order: int) -> None:
