@@ -51,7 +51,7 @@ def untold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def forgotten() -> Iterator[None]:
+def no_credentials_known() -> Iterator[None]:
     """The credentials of one test are taken out of no text of another."""
     yield
     redaction.STORE.forget()
