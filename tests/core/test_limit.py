@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tidegate.core.limit import (
+    LISTEN,
     RAMP,
     RAMP_RATE,
     SLOW_FROM,
@@ -48,8 +51,28 @@ def test_a_start_above_the_highest_is_the_highest() -> None:
     assert ConcurrencyLimit(20, 5, 0.5).slots == 5
 
 
+def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyLimit) -> None:
+    """A key that rejects every call says so soon: until then it is sent no more than it was at first."""
+    limit.filled(4, 10.0)
+    assert limit.opens_at(10.0 + RAMP / 2) == 10.0 + LISTEN
+    assert open_until(limit, 10.0 + LISTEN / 2, 10.0) == 10.0
+    assert limit.slots == 4
+
+
+@pytest.mark.parametrize(
+    "hear", [lambda limit: limit.heard(), lambda limit: limit.succeeded(1), lambda limit: limit.lift()]
+)
+def test_answer_ends_the_listening_to_a_new_key(
+    limit: ConcurrencyLimit, hear: Callable[[ConcurrencyLimit], object]
+) -> None:
+    limit.filled(4, 10.0)
+    hear(limit)
+    assert limit.opens_at(10.0) < 10.0 + LISTEN
+
+
 def test_while_nothing_is_refused_the_slots_double_without_an_answer(limit: ConcurrencyLimit) -> None:
-    open_until(limit, 2.2 * RAMP)
+    limit.filled(4, 0.0)
+    open_until(limit, LISTEN + 2.2 * RAMP, LISTEN)
     assert 15 <= limit.slots <= 18
 
 

@@ -94,6 +94,7 @@ class Admission(Gates):
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
+        self.limit.heard()
         if outcome.readings:
             read(self, permit, outcome, now, out)
         if self.quotas.unproven:
