@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import httpx
@@ -171,6 +171,33 @@ CONTRADICTIONS = [
     (RunnerSettings, {"heartbeat": 15, "stale_after": 29}, "stale_after"),
     (RunnerSettings, {"backoff_base": 100, "backoff_cap": 1}, "backoff_cap"),
 ]
+
+
+class Unreadable(Mapping[str, str]):
+    """Headers of a response that was closed."""
+
+    def __getitem__(self, name: str) -> str:
+        raise RuntimeError("the response is closed")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["x"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Undecided:
+    """As an array: it has no truth."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
+def test_answer_of_a_getter_that_cannot_be_read_costs_no_result() -> None:
+    registry = RateLimitRegistry(Settings())
+    assert registry.execute(KEY, lambda: 1, get_headers=lambda result: Unreadable()) == 1
+    undecided: Any = Undecided()
+    assert registry.execute(KEY, lambda: 1, is_rate_limited=lambda result, error: undecided) == 1
 
 
 @pytest.mark.parametrize(("kind", "given", "field"), CONTRADICTIONS)

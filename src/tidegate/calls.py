@@ -106,8 +106,11 @@ class Call(Turn):
             outcome = self._judge_error(error)
         else:
             # There may have been no HTTP at all: the status only says how to read the headers.
-            outcome = self._judge_headers(200, self._headers(result))._replace(status=None)
+            outcome = self._judge_headers(self._headers(result))._replace(status=None)
         limited = _asked(self.is_rate_limited, "is_rate_limited", result, error)
+        if limited is not None:
+            # An array has no truth of its own.
+            limited = _asked(bool, "is_rate_limited", limited)
         if limited is not None:
             if limited:
                 outcome = Outcome(Kind.RATE_LIMIT, Cause.RATE, outcome.retry_after, outcome.readings, row="caller")
@@ -124,15 +127,17 @@ class Call(Turn):
             outcome = Outcome(outcome.kind, outcome.cause, hint if usable else None, outcome.readings, row=outcome.row)
         return outcome
 
-    def _headers(self, result: Any) -> Mapping[str, str]:
+    def _headers(self, result: Any) -> list[tuple[bytes, bytes]]:
         headers = _asked(self.get_headers, "get_headers", result)
-        if headers is None or isinstance(headers, Mapping):
-            return headers or {}
-        _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, which is no mapping")
-        return {}
+        if headers is not None and not isinstance(headers, Mapping):
+            _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, which is no mapping")
+        elif headers:
+            # Reading them may fail too.
+            return _asked(_pairs, "get_headers", headers) or []
+        return []
 
-    def _judge_headers(self, status: int, headers: Mapping[str, str], body: bytes | None = None) -> Outcome:
-        return providers.judge(self.provider, status, _pairs(headers), body, datetime.now(UTC))
+    def _judge_headers(self, headers: list[tuple[bytes, bytes]]) -> Outcome:
+        return providers.judge(self.provider, 200, headers, None, datetime.now(UTC))
 
     def _judge_error(self, error: Exception) -> Outcome:
         return classify_error(error, datetime.now(UTC), self.provider).outcome
