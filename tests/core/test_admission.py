@@ -481,3 +481,20 @@ def test_trials_that_were_never_sent_lift_no_ceiling() -> None:
         now = admission.ready_at(Cost(), now)[0]
         admission.withdraw(admit(admission, now=now)[0], now, None)
     assert admission.limit.ceiling == ceiling
+
+
+def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: Admission) -> None:
+    """It was no trial of one more slot: five of those in a row lift the ceiling, whatever was withdrawn meanwhile."""
+    lifted = []
+    for withdrawing in (False, True):
+        tried = Admission(KEY, Settings(start_concurrency=20), 60.0, NOW)
+        tried.limit.refused(3, 2, NOW, True, 0.05)
+        now = NOW
+        for _ in range(8):
+            now += 60.0
+            for permit in [tried.admit(Cost(), now, 0.0, None) for _ in range(3)]:
+                if withdrawing:
+                    tried.withdraw(tried.admit(Cost(), now, 0.0, None, beyond=True), now, None)
+                tried.settle(permit, OK, now + 1.0, 0.5, None)
+        lifted.append(tried.limit.ceiling)
+    assert lifted[0] == lifted[1] > 2.0

@@ -70,7 +70,8 @@ class Admission(Gates):
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Takes back a permit whose attempt was never sent: nothing happened."""
         permit.settled = True
-        self.limit.withdrawn(len(self.flying))
+        if not permit.beyond:
+            self.limit.withdrawn(len(self.flying))
         if self.pacer.active and permit.mark >= 0:
             self.pacer.withdrawn(permit.sent_at, now)
         self.flying.pop(permit.order, None)
