@@ -81,6 +81,32 @@ def test_install_sdk_with_a_users_own_agent_is_governed(installed: Any) -> None:
     assert [key.provider for key in installed.snapshot().keys] == ["compatible", "anthropic-compatible"]
 
 
+@pytest.mark.parametrize(
+    "path", ["/v2/messages", "/messages", "/v1/conversations/7/messages", "/v1/forms/7/responses", "/v1/complete"]
+)
+def test_install_other_services_of_stainless_sdks_are_not_governed(
+    path: str, installed: Any, passed: list[str]
+) -> None:
+    """Stainless generates the SDKs of many services that are no LLM, as Telnyx's, which sends an SMS so."""
+    headers = {"user-agent": "Telnyx/Python 4.0.0", "x-stainless-lang": "python", "authorization": "Bearer k"}
+    with Simulator() as provider, http.Client(headers=headers) as client:
+        client.post(f"{named(provider.url, 'api.telnyx.test')}{path}", json={"to": "+15550100", "text": "hi"})
+        assert installed.snapshot().keys == {}
+        answer = client.post(f"{named(provider.url, 'api.cerebras.test')}/v1/chat/completions", json=CHAT)
+        assert answer.status_code == 200
+    assert [key.provider for key in installed.snapshot().keys] == ["compatible"]
+    assert passed == []
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/forms/7/responses"])
+def test_install_other_services_on_private_names_are_not_governed(path: str, installed: Any, passed: list[str]) -> None:
+    """Services of a user's own cluster: chats, mails and surveys."""
+    with Simulator() as provider, http.Client() as client:
+        client.post(f"{named(provider.url, 'mailer')}{path}", json={"to": "a", "text": "hi"})
+    assert installed.snapshot().keys == {}
+    assert passed == []
+
+
 def test_install_bare_client_on_an_unknown_host_passes_and_is_told(installed: Any, passed: list[str]) -> None:
     with Simulator() as provider:
         url = named(provider.url, "api.gateway.test")

@@ -32,7 +32,7 @@ from tidegate.providers._inquiry import (
 from tidegate.providers._judge import judge, judge_event
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
-from tidegate.providers._sdk_headers import ANY, sdk_family
+from tidegate.providers._sdk_headers import ANY, UNNAMED, sdk_family
 from tidegate.providers._usage import merged, usage_of
 from tidegate.providers._variables import BASE_URL_VARIABLES
 from tidegate.providers._windows import dimensions, window_name, window_of
@@ -68,6 +68,7 @@ __all__ = [
     "OPENAI",
     "REPLICATE",
     "TABLES",
+    "UNNAMED",
     "VERTEX",
     "VERTEX_COMPATIBLE",
     "Cause",

@@ -13,6 +13,12 @@ from typing import NamedTuple
 ANY = "any"
 """The family of a library that speaks every dialect: the path alone tells which."""
 
+UNNAMED = "unnamed"
+"""The family of an SDK that Stainless generated, for a service that its headers do not name: perhaps for no LLM at all.
+
+Telnyx's sends an SMS by `/v2/messages`, and surveys have `/responses`.
+"""
+
 
 class AgentRow(NamedTuple):
     """The beginning of a `user-agent`, or any part of it where `anywhere` is set, and the family of its SDK."""
@@ -57,14 +63,17 @@ FERN = b"x-fern-sdk-name"
 
 
 def sdk_family(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the family of the SDK that sends a request with these headers (names in lower case), None for no SDK."""
+    """Return the family of the SDK that sends a request with these headers (names in lower case), None for no SDK.
+
+    `UNNAMED` needs a path that is one of inference for sure.
+    """
     found = dict(headers)
     agent = found.get(b"user-agent")
     family = _agent_family(agent) if agent is not None else None
     if family is not None:
         return family
     if STAINLESS in found:
-        return "anthropic" if b"anthropic-version" in found else "openai"
+        return "anthropic" if b"anthropic-version" in found else UNNAMED
     if b"google-genai-sdk/" in found.get(GOOGLE, b""):
         return "gemini"
     return "cohere" if found.get(FERN) == b"cohere" else None

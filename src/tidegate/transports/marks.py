@@ -95,7 +95,8 @@ def provider_elsewhere(
 ) -> providers.Provider | None:
     """Return the table for a request to a host that nobody has named; None: pass through.
 
-    Governed are inference paths under the mark of a known SDK, and plain ones on hosts whose names are private.
+    Governed are inference paths under the mark of a known SDK. Those that are inference paths for sure are governed
+    under the mark of any SDK that Stainless generated, and on hosts whose names are private.
     `headers` returns the pairs of the request with names in lower case; `networked` says whether its client sends over
     a network: in a process that has tidegate installed, mocks and applications under test are never governed so.
     """
@@ -103,21 +104,26 @@ def provider_elsewhere(
         return None
     pairs = dict(headers())
     family = providers.sdk_family(pairs.items())
-    plain = _is_plain(path)
-    if family is None and not (plain and is_private_name(host)):
-        # An inference path for sure: `/v1/messages` is one of many services, and Anthropic's own asks for its version.
-        if opening.passed is not None and plain and ("messages" not in path or b"anthropic-version" in pairs):
-            opening.passed(host)
-        return None
-    return providers.adopt(host, path, None if family == providers.ANY else family or "openai")
+    if family is None or family == providers.UNNAMED:
+        # `/v1/messages` is a path of many services; Anthropic's own asks for its version.
+        certain = _is_plain(path) and (b"anthropic-version" in pairs or _MESSAGES.search(path) is None)
+        if not certain:
+            return None
+        if family is None and not is_private_name(host):
+            if opening.passed is not None:
+                opening.passed(host)
+            return None
+        family = "openai"
+    return providers.adopt(host, path, None if family == providers.ANY else family)
 
 
-_PLAIN = re.compile(r"/chat/completions/?\Z|/v\d[^/]*/|/openai/")
+_PLAIN = re.compile(r"/chat/completions/?\Z|/openai/|/v\d[^/]*/(?:.+:\w+|(?:audio/|images/)?[a-z]+(?:/compact)?/?)\Z")
+_MESSAGES = re.compile(r"/(?:messages|complete)/?\Z")
 
 
 @lru_cache(maxsize=1024)
 def _is_plain(path: str) -> bool:
-    """Return whether an inference path is one by more than a common last word, as `/responses` of a survey."""
+    """Return whether an inference path is one by more than a common last word, as `/v1/forms/7/responses`."""
     return _PLAIN.search(path) is not None
 
 
