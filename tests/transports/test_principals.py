@@ -116,6 +116,61 @@ def test_new_auth_object_with_the_same_token_finds_its_key(module: ModuleType, r
     assert keys(registry) == 2
 
 
+class Source:
+    """Where tokens come from, as the credentials object of a cloud's SDK."""
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+
+    def fetch(self) -> str:
+        return self.token
+
+
+def sourced(module: ModuleType) -> Any:
+    class Sourced(module.Auth):  # type: ignore[name-defined, misc]
+        def __init__(self, source: Source, scope: str = "llm") -> None:
+            self.source, self.fetch, self.scope = source, source.fetch, scope
+            self.token: str | None = None
+
+        def auth_flow(self, request: Any) -> Iterator[Any]:
+            self.token = self.token or self.fetch()
+            request.headers["authorization"] = f"Bearer {self.token}"
+            yield request
+
+    return Sourced
+
+
+def test_new_auth_object_of_the_same_source_at_each_call_finds_its_key(module: ModuleType, registry: Any) -> None:
+    kind, first, second = sourced(module), Source("one"), Source("two")
+    asked(module, registry, *[kind(first) for _ in range(5)])
+    assert keys(registry) == 1
+    asked(module, registry, kind(second), kind(first, "other"))
+    assert keys(registry) == 3
+
+
+def test_new_auth_function_of_the_same_source_at_each_call_finds_its_key(module: ModuleType, registry: Any) -> None:
+    def signing(source: Source) -> Any:
+        def sign(request: Any) -> Any:
+            request.headers["authorization"] = f"Bearer {source.fetch()}"
+            return request
+
+        return sign
+
+    first, second = Source("one"), Source("two")
+    assert asked(module, registry, *[signing(each) for each in (first, first, second)])[2] == "Bearer two"
+    assert keys(registry) == 2
+
+
+def test_auth_object_that_leaves_its_first_state_keeps_its_key_alone(module: ModuleType, registry: Any) -> None:
+    kind, source = sourced(module), Source("one")
+    auth = kind(source)
+    asked(module, registry, auth, auth, auth)
+    assert keys(registry) == 1
+    auth.source = auth.fetch = Source("two").fetch
+    asked(module, registry, kind(source))
+    assert keys(registry) == 2, "what the first has become is not known: nobody shares its key"
+
+
 def test_equal_auth_objects_that_part_have_a_key_each(module: ModuleType, registry: Any) -> None:
     first, second = bearer(module)("shared"), bearer(module)("shared")
     asked(module, registry, first, second)

@@ -2,8 +2,9 @@
 
 `auth=` objects put their credential on a request below the point where its key is chosen. Running one twice could spend
 a nonce or refresh a token, so it is never run here. Two objects share a key only when their types and their whole
-states are equal: they then send the same credential. Any other object is an account of its own, for as long as it
-lives, also while it refreshes its token.
+states are equal: plain values by value, anything else, as the source of a token, by being the same object. They then
+send the same credential, so a program may make a new object for each call. Any other object is an account of its own,
+for as long as it lives, also while it refreshes its token.
 
 A token in a header may change by the hour. Of a JSON Web Token those claims identify the account that stay the same
 over a refresh; its signature is not checked, for a provider does that.
@@ -61,16 +62,23 @@ PLAIN = (str, bytes, int, float, bool)
 _PROCESS = uuid.uuid4().hex
 _lock = threading.Lock()
 _known: OrderedDict[int, Known] = OrderedDict()
+_serials: dict[int, tuple[weakref.ref[Any], str]] = {}
+_renewed: OrderedDict[str, str] = OrderedDict()
+"""The account of new objects with a state that an object has left: that one has kept the account of the state."""
 
 
 class Known:
-    """An object that was seen: how to tell that it is the same one, its state then, and its account."""
+    """An object that was seen: how to tell that it is the same one, its state then, and its account.
 
-    __slots__ = ("account", "held", "state")
+    `plain` says that plain values make up the whole state.
+    """
 
-    def __init__(self, held: Any, state: str, account: str) -> None:
+    __slots__ = ("account", "held", "plain", "state")
+
+    def __init__(self, held: Any, state: str, plain: bool, account: str) -> None:
         self.held = held
         self.state = state
+        self.plain = plain
         self.account = account
 
 
@@ -82,16 +90,17 @@ def account_of(auth: Any) -> str:
         return "+".join(account_of(each) for each in auth)
     if isinstance(auth, types.MethodType):
         return f"{account_of(auth.__self__)}.{auth.__name__}"
-    state = _state(auth)
+    state, plain = _state(auth)
     with _lock:
         known = _known.get(id(auth))
         if known is None or not _is(known.held, auth):
             account = f"{type(auth).__module__}.{type(auth).__qualname__}:{state}" if state else _serial()
-            _known[id(auth)] = known = Known(_hold(auth), state, account)
+            account = _renewed.get(account, account)
+            _known[id(auth)] = known = Known(_hold(auth), state, plain, account)
             _forget()
         elif known.state and known.state != state:
             # What sent the same credential as its equals until now goes on by itself: no other follows its changes.
-            known.state, known.account = "", _serial()
+            _part(known, f"{type(auth).__module__}.{type(auth).__qualname__}:{known.state}")
         return known.account
 
 
@@ -116,14 +125,73 @@ def _claims(value: bytes) -> bytes:
     return json.dumps(lasting, sort_keys=True).encode() if SUBJECT & lasting.keys() else value
 
 
-def _state(auth: Any) -> str:
-    """Return a digest of an object's whole state, empty where the state is more than plain values."""
-    facts = getattr(auth, "__dict__", None)
-    if not facts or any(getattr(each, "__slots__", ()) for each in type(auth).__mro__):
-        return ""
-    if not all(isinstance(value, PLAIN) for value in facts.values()):
-        return ""
-    return _digest(sorted(facts.items()))
+def _part(known: Known, first: str) -> None:
+    """Separate an object whose state has changed from the equals of its `first` account."""
+    alone = not any(other is not known and other.account == known.account for other in list(_known.values()))
+    if not known.plain and alone:
+        # It fetched its first token, perhaps: it keeps its key, and objects like it as it was get another.
+        _renewed[first] = _serial()
+        if len(_renewed) > MAX_OBJECTS:
+            _renewed.popitem(last=False)
+    else:
+        known.account = _serial()
+    known.state = ""
+
+
+def _state(auth: Any) -> tuple[str, bool]:
+    """Return a digest of an object's whole state, empty where it cannot be told; and whether all of it is plain."""
+    facts = _facts(auth)
+    if not facts:
+        return "", False
+    values = []
+    for name, value in sorted(facts.items()):
+        identity = None if isinstance(value, PLAIN) else _identity(value)
+        if identity == "":
+            return "", False
+        values.append((name, value) if identity is None else (name, identity, None))
+    return _digest(values), all(isinstance(value, PLAIN) for value in facts.values())
+
+
+def _facts(auth: Any) -> dict[str, Any]:
+    """Return what an object holds, by name; of a function what it is made of. Empty where that is not known."""
+    if isinstance(auth, types.FunctionType):
+        try:
+            cells = [cell.cell_contents for cell in auth.__closure__ or ()]
+        except ValueError:
+            return {}
+        held = [*cells, *(auth.__defaults__ or ()), *(auth.__kwdefaults__ or {}).values()]
+        named = {f".{name}": value for name, value in auth.__dict__.items()}
+        code = {"code": auth.__code__, "globals": id(auth.__globals__)}
+        return {**code, **{str(place): each for place, each in enumerate(held)}, **named}
+    if any(getattr(each, "__slots__", ()) for each in type(auth).__mro__):
+        return {}
+    facts: dict[str, Any] = getattr(auth, "__dict__", {})
+    return facts
+
+
+def _identity(value: Any) -> str:
+    """Return a name of an object that no other ever has in any process; empty where it cannot be followed."""
+    if value is None:
+        return "None"
+    if isinstance(value, types.MethodType):
+        owner, function = _identity(value.__self__), _identity(value.__func__)
+        return f"{owner}.{function}" if owner and function else ""
+    if isinstance(value, types.FunctionType):
+        # httpx holds an `auth=` function in an object of its own. One that holds functions is known by itself.
+        held = _facts(value).values()
+        state = "" if any(isinstance(each, types.FunctionType) for each in held) else _state(value)[0]
+        if state:
+            return f"function {state}"
+    with _lock:
+        found = _serials.get(id(value))
+        if found is not None and found[0]() is value:
+            return found[1]
+        try:
+            reference = weakref.ref(value, functools.partial(_drop_serial, id(value)))
+        except TypeError:
+            return ""
+        _serials[id(value)] = reference, _serial()
+        return _serials[id(value)][1]
 
 
 def _digest(value: object) -> str:
@@ -153,10 +221,19 @@ def _drop(number: int, reference: Any) -> None:
         _known.pop(number, None)
 
 
+def _drop_serial(number: int, reference: Any) -> None:
+    # Without the lock, as above.
+    found = _serials.get(number)
+    if found is not None and found[0] is reference:
+        _serials.pop(number, None)
+
+
 def _forget() -> None:
     if len(_known) <= MAX_OBJECTS:
         return
-    for number, known in list(_known.items()):
-        if not isinstance(known.held, weakref.ref):
+    # By the numbers alone: making pairs may start the collector, and so `_drop`, amid the iteration.
+    for number in list(_known):
+        known = _known.get(number)
+        if known is not None and not isinstance(known.held, weakref.ref):
             del _known[number]
             return
