@@ -111,17 +111,18 @@ class Cost(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether every amount lies between 0 and `MOST_AMOUNT`, and `weight` is above zero."""
-        # Written out: a generator takes three times as long, and every call passes here. No comparison with NaN holds.
+        """Whether the amounts are not negative, come to `MOST_AMOUNT` at most, and `weight` is above zero."""
+        # Written out, for every call passes here: `min` and `sum` take twice as long. No comparison with NaN holds.
         requests, tokens, given, output, produced, weight, held = self
         return (
-            0.0 <= requests <= MOST_AMOUNT
-            and 0.0 <= tokens <= MOST_AMOUNT
-            and 0.0 <= given <= MOST_AMOUNT
-            and 0.0 <= output <= MOST_AMOUNT
-            and 0.0 <= produced <= MOST_AMOUNT
-            and 0.0 < weight <= MOST_AMOUNT
-            and 0.0 <= held <= MOST_AMOUNT
+            requests >= 0.0
+            and tokens >= 0.0
+            and given >= 0.0
+            and output >= 0.0
+            and produced >= 0.0
+            and weight > 0.0
+            and held >= 0.0
+            and requests + tokens + given + output + produced + weight + held <= MOST_AMOUNT
         )
 
     def mended(self) -> Cost:

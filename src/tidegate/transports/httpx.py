@@ -83,7 +83,7 @@ class HttpxCall(GovernedCall):
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
         mocked, error_stream = not self.mocks and _made_up(response), None
-        if not mocked and self._is_unread_error(response):
+        if self.stream and not mocked and _is_unread_error(response):
             error_stream = response.stream = self.stack.sync_error(response.stream)
             error_stream.begin(self.now)
         sent = self._received(permit, response, error_stream, None if mocked else self.stack.sync_stream)
@@ -100,18 +100,13 @@ class HttpxCall(GovernedCall):
         except Exception as error:
             return Sent(self.raised(permit, error), error=error)
         mocked, error_stream = not self.mocks and _made_up(response), None
-        if not mocked and self._is_unread_error(response):
+        if self.stream and not mocked and _is_unread_error(response):
             error_stream = response.stream = self.stack.async_error(response.stream)
             await error_stream.begin(self.now, "network_stream" in response.extensions)
         sent = self._received(permit, response, error_stream, None if mocked else self.stack.async_stream)
         if error_stream is not None and self.repeats(permit, sent.outcome):
             await error_stream.cut()
         return sent
-
-    def _is_unread_error(self, response: Any) -> bool:
-        """Return whether the answer is an error whose body was left to the caller, and is still to be read."""
-        unread = not (response.is_closed or response.is_stream_consumed)
-        return self.stream and response.status_code >= 400 and unread
 
     def credentials(self) -> Iterator[str]:
         """Yield what the request carries, and what its signer holds where it was signed."""
@@ -229,8 +224,13 @@ class Stack:
                 replayable, model = isinstance(stream, self.multipart), _form_model(stream)
             query = url.query if route.provider.query_credential else b""
             auth = kwargs.get("auth", self.client_default)
-            auth = client.auth if auth is self.client_default else auth
-            account = account_of(auth) if auth is not None else url.userinfo.decode("latin-1")
+            if auth is self.client_default:
+                auth = client.auth
+            if auth is not None:
+                account = account_of(auth)
+            else:
+                parts = getattr(url, "_uri_reference", None)  # its properties encode anew each time
+                account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
             call = HttpxCall(mark, Sending(route, _headers(request.headers), body, replayable, model, query, account))
             call.direct, call.signer = _direct(client, self.networks), None
             if route.provider.credential_part is not None:
@@ -357,6 +357,11 @@ def _is_own(method: Any) -> bool:
     # Mocks of tests stand in for these methods (pytest-httpx 0.36, respx 0.23); what telemetry wraps keeps its module.
     root = getattr(method, "__module__", "").partition(".")[0]
     return root.startswith(("httpx", "httpcore", "socksio"))
+
+
+def _is_unread_error(response: Any) -> bool:
+    """Return whether a streaming answer is an error, and is still to be read."""
+    return response.status_code >= 400 and not (response.is_closed or response.is_stream_consumed)
 
 
 def _made_up(response: Any) -> bool:

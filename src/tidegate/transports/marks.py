@@ -100,7 +100,7 @@ def provider_elsewhere(
     `headers` returns the pairs of the request with names in lower case; `networked` says whether its client sends over
     a network: in a process that has tidegate installed, mocks and applications under test are never governed so.
     """
-    if mark.any_host or not providers.generates(host, path) or not networked():
+    if mark.any_host or not providers.generates(host, path):
         return None
     pairs = dict(headers())
     family = providers.sdk_family(pairs.items())
@@ -110,10 +110,12 @@ def provider_elsewhere(
         if not certain:
             return None
         if family is None and not is_private_name(host):
-            if opening.passed is not None:
+            if opening.passed is not None and networked():
                 opening.passed(host)
             return None
         family = "openai"
+    if not networked():
+        return None
     return providers.adopt(host, path, None if family == providers.ANY else family)
 
 
