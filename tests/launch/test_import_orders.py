@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from pathlib import Path
 
@@ -136,3 +137,15 @@ def test_a_module_whose_import_fails_while_it_is_waited_for_is_hooked(tmp_path: 
 
 SESSION = "class Session:\n    def send(self, request): pass\n"
 FIRST = "def first():\n    calls.append(1)\n    return len(calls) == 1\n"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="the module of the test has another name")
+def test_subinterpreter_leaves_pydantic_to_the_main_one(tmp_path: Path) -> None:
+    """pydantic-core serves the first interpreter that imports it: a hook that imports it there ends the program."""
+    install_plugin(tmp_path)
+    program = """
+        import _xxsubinterpreters
+        finder = "from tidegate.launch import arrivals; arrivals.begin(print, None); import httpx"
+        _xxsubinterpreters.run_string(_xxsubinterpreters.create(), finder)
+    """
+    assert shown(textwrap.dedent(program), tmp_path).splitlines()[-2:] == GOVERNED.splitlines()

@@ -171,6 +171,11 @@ class Arrivals:
         return bool(half_loaded)
 
     def _install(self) -> None:
+        if not _in_main_interpreter():
+            # pydantic-core serves the first interpreter that imports it, and no other: that is the program's choice.
+            self._done = True
+            self._say(f"{sys.executable} runs a subinterpreter ungoverned: pydantic-core serves one interpreter only")
+            return
         try:
             restore = _without_plugins()
             try:
@@ -213,6 +218,19 @@ class Arrivals:
 
     def _file(self) -> str:
         return f"{self._run_dir}{os.sep}{UNGOVERNED}{os.getpid()}"
+
+
+def _in_main_interpreter() -> bool:
+    """Return whether this is the first interpreter of the process, also where that cannot be told."""
+    for name in ("_interpreters", "_xxsubinterpreters"):
+        try:
+            module: Any = __import__(name)
+            here, main = module.get_current(), module.get_main()
+        except Exception:
+            continue
+        # From Python 3.13 on these are pairs of a number and where the interpreter comes from.
+        return bool(here == main)
+    return True
 
 
 def _without_plugins() -> Callable[[], None]:
