@@ -281,6 +281,17 @@ def test_compressed_error_is_judged_for_requests(registry: Any) -> None:
         assert len(server.seen) == 1
 
 
+def test_streamed_error_of_requests_has_the_raw_of_a_plain_one() -> None:
+    def seen(session: requests.Session, url: str) -> tuple[Any, ...]:
+        with session, session.post(url, json=BODY, stream=True) as response:
+            raw = response.raw
+            return raw.read1(5), raw.geturl(), type(raw.retries), raw.read()
+
+    with Server(lambda number, path: (400, {}, NOPE)) as server:
+        plain = seen(requests.Session(), server.chat)
+        assert seen(impatient().wrap(requests.Session()), server.chat) == plain
+
+
 def test_endless_error_body_hands_the_status_on_to_requests() -> None:
     endless = Endless(b"x" * 4096)
     registry = impatient()

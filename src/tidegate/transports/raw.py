@@ -122,6 +122,8 @@ class BegunRaw(io.RawIOBase):
             decode_content=raw.decode_content,
             original_response=raw._original_response,
             request_method=getattr(raw, "_request_method", None) or "POST",
+            request_url=raw.geturl(),
+            retries=raw.retries,
             **facts,
         )
 
@@ -164,6 +166,10 @@ class BegunRaw(io.RawIOBase):
             return b""
         rest: bytes = self._raw.read(amt, decode_content=False)
         return rest
+
+    def read1(self, amt: int = -1) -> bytes:
+        """Return up to `amt` bytes, or as many as came together."""
+        return self.read(65536 if amt is None or amt < 0 else amt)
 
     def close(self) -> None:
         """Close the connection, or give it back where the body has ended."""
