@@ -64,7 +64,7 @@ class Feeder:
             partial(self._store.pending_tasks, running.id, after=self._cursor, limit=limit, again=running.again),
             "a page of tasks",
         )
-        if running.phase is not Phase.LIVE:
+        if not running.live:
             # Nobody takes these rows: the water mark stays below them.
             return
         self._sizers[TASK].saw([each.size for each in page])
@@ -115,7 +115,7 @@ class Feeder:
             ),
             "a page of evaluations",
         )
-        if running.phase is not Phase.LIVE:
+        if not running.live:
             return
         self._sizers[index].saw([each.size for each in page])
         found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
