@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -105,11 +106,45 @@ def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> 
     queues.add(items[1:])
     assert queues.room(0) == 0
     assert queues.take(None) is items[0]
-    queues.take_out(items[1:])
+    queues.take_out([items[1]])
     assert (queues.room(0), queues.runs_low(0)) == (100, True)
     queues.add(items)
     queues.clear()
     assert (queues.room(0), queues.runs_low(0)) == (100, True)
+
+
+class Text(str):
+    """A text that tells how many of it are alive."""
+
+    alive = 0
+
+    def __new__(cls, text: str) -> Text:
+        cls.alive += 1
+        return super().__new__(cls, text)
+
+    def __del__(self) -> None:
+        type(self).alive -= 1
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["answers", "errors"])
+@in_loop
+async def test_answer_that_is_durable_is_held_by_nothing(tmp_path: Path, fails: bool) -> None:
+    """Also without the collector, which may not come in hours: what it would find is megabytes an item."""
+
+    async def task(row: Any) -> Any:
+        text = Text(TEXT)
+        if fails:
+            raise ValueError(f"row {row['n']} is wrong", text)
+        return [text]
+
+    gc.disable()
+    try:
+        async with runner_at(tmp_path, max_concurrency=2, guard=1000) as runner:
+            summary = await runner.run(Experiment("e", large(40), task))
+            assert summary.counts.runs == {ResultStatus.ERROR if fails else ResultStatus.OK: 40}
+            assert Text.alive <= 2
+    finally:
+        gc.enable()
 
 
 @in_loop

@@ -159,6 +159,13 @@ class Job:
             self.recalled = True
             self.hand.recall()
 
+    def forget(self) -> None:
+        """Forget the answer and the error: the job and its hand know each other, so both wait for the collector.
+
+        An answer may be megabytes, and the frames behind an error hold the row.
+        """
+        self.value = self.error = None
+
     def cancel(self, cut: Cut) -> None:
         """Cancels the function; where it takes no notice of that, it is left behind."""
         if self.cut is None and not self.done and self.task is not None:

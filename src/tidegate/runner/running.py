@@ -186,6 +186,7 @@ class Running:
         except Exception as error:
             logger.exception("experiment %s: an item's end could not be taken in", self.experiment.name)
             self.fail(error)
+        job.forget()
         self._maybe_drained()
         self.floor.poke()
 
