@@ -113,6 +113,29 @@ def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> 
     assert (queues.room(0), queues.runs_low(0)) == (100, True)
 
 
+def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold their rows for as long as their back-off lasts."""
+    monkeypatch.setattr(workload, "MAX_QUEUE_BYTES", 1000)
+    queues = Workload(1, high=100, ageing=8, retry_slots=1)
+    items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
+    for item in items:
+        item.attempts = 1
+        queues.delay(item, 1.0)
+    assert (queues.room(0), queues.runs_low(0)) == (0, False)
+    queues.ripen(1.0)
+    assert (queues.room(0), queues.runs_low(0)) == (0, False)
+    assert queues.take(None) is items[0]
+    assert (queues.room(0), queues.runs_low(0)) == (100, False)
+    queues.delay(items[0], 2.0)
+    queues.take_out([items[1]])
+    assert (queues.room(0), queues.runs_low(0)) == (100, False)
+    queues.take_out([items[0]])
+    assert (queues.room(0), queues.runs_low(0)) == (100, True)
+    queues.delay(items[0], 3.0)
+    queues.clear()
+    assert (queues.room(0), queues.runs_low(0)) == (100, True)
+
+
 class Text(str):
     """A text that tells how many of it are alive."""
 

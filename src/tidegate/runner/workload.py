@@ -22,8 +22,8 @@ AGED = -1
 
 
 MAX_QUEUE_BYTES = 16 * 1024 * 1024
-"""Characters of the rows and answers of one stage that wait in memory: more hold more of it, fewer fetch large rows
-again and again."""
+"""Characters of the rows and answers of one stage that wait in memory, retries included: more hold more of it, fewer
+fetch large rows again and again."""
 
 
 class Queue:
@@ -87,6 +87,7 @@ class Workload:
         self._ready = [Queue(stage, RETRIES) for stage in range(stages)]
         self._queues = [queue for pair in zip(self._fresh, self._ready, strict=True) for queue in pair]
         self._later: list[tuple[float, int, Item]] = []
+        self._later_size = [0] * stages
         self._count = 0
 
     def stand_behind(self, stage: int, gate: Hashable) -> None:
@@ -107,13 +108,11 @@ class Workload:
 
     def room(self, stage: int) -> int:
         """How many more items of a stage are to be held; none where those that wait are too large together."""
-        queue = self._fresh[stage]
-        return 0 if queue.size >= MAX_QUEUE_BYTES else max(0, self.high - len(queue.items))
+        return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, self.high - len(self._fresh[stage].items))
 
     def runs_low(self, stage: int) -> bool:
         """Whether the next page of a stage is wanted."""
-        queue = self._fresh[stage]
-        return len(queue.items) <= self.low and queue.size <= MAX_QUEUE_BYTES // 2
+        return len(self._fresh[stage].items) <= self.low and self._size(stage) <= MAX_QUEUE_BYTES // 2
 
     def add(self, items: Iterable[Item]) -> None:
         """New items, in their order."""
@@ -129,11 +128,13 @@ class Workload:
         """An item that is to be tried again at `ready_at`, in monotonic seconds."""
         self._count += 1
         heappush(self._later, (ready_at, self._count, item))
+        self._later_size[item.stage] += item.size
 
     def ripen(self, now: float) -> None:
         """Moves the retries that are ready to their queues."""
         while self._later and self._later[0][0] <= now:
             _, _, item = heappop(self._later)
+            self._later_size[item.stage] -= item.size
             self._ready[item.stage].append(item)
 
     @property
@@ -182,16 +183,24 @@ class Workload:
             queue.remove(gone)
         self._later = [entry for entry in self._later if entry[2] not in gone]
         heapify(self._later)
+        self._later_size = [0] * len(self._fresh)
+        for _, _, item in self._later:
+            self._later_size[item.stage] += item.size
 
     def clear(self) -> None:
         """Forgets everything that is not under way."""
         for queue in self._queues:
             queue.clear()
         self._later.clear()
+        self._later_size = [0] * len(self._fresh)
 
     def depth(self, stage: int) -> int:
         """How many items of a stage are ready."""
         return len(self._fresh[stage].items) + len(self._ready[stage].items)
+
+    def _size(self, stage: int) -> int:
+        """Return the size of all items of a stage that are not under way."""
+        return self._fresh[stage].size + self._ready[stage].size + self._later_size[stage]
 
     def _next(self, gate: Hashable) -> Queue | None:
         best: Queue | None = None
