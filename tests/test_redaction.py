@@ -38,6 +38,8 @@ WORDY = "harbourwallmorning"
         lambda value: quote(value, safe=""),
         quote_plus,
         lambda value: re.sub("%..", lambda found: found[0].lower(), quote_plus(value)),
+        lambda value: json.dumps(value).replace("/", r"\/"),
+        lambda value: quote(quote(value, safe=""), safe=""),
         html.escape,
         lambda value: base64.b64encode(value.encode()).decode(),
         lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
@@ -57,6 +59,34 @@ def test_known_credential_is_taken_out_in_every_form(write: object, value: str) 
 def test_beginning_of_a_known_credential_is_taken_out() -> None:
     redaction.remember([WORDY])
     assert clean(f"got {WORDY[:13]}, cut") == "got …, cut"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"… {WORDY[4:]} is wrong", "… … is wrong"),
+        (f"tail {WORDY[3:16]}, cut", "tail …, cut"),
+        (f"{WORDY[:12]}\n{WORDY[12:]}{WORDY}", "…\norning…"),
+        ("the wall of the harbour in the morning", "the wall of the harbour in the morning"),
+    ],
+)
+def test_part_of_a_known_credential_is_taken_out(text: str, kept: str) -> None:
+    """A message is wrapped, or cut at its beginning; what is shorter than twelve characters stays."""
+    redaction.remember([WORDY])
+    assert clean(text, lines=True) == kept
+
+
+@pytest.mark.parametrize("value", ["0a1b2c3d4e5f60718293a4b5c6d7e8f9", "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"])
+def test_known_hexadecimal_credential_is_taken_out_in_either_case(value: str) -> None:
+    redaction.remember([value])
+    assert clean(f"<{value.upper()}> <{value}>") == "<…> <…>"
+
+
+def test_known_credential_that_is_wrapped_is_taken_out() -> None:
+    value = WORDY * 3 + "ends-with-a-harbour"
+    redaction.remember([value])
+    wrapped = "\n    ".join(value[start : start + 24] for start in range(0, len(value), 24))
+    assert left_of(clean(f"key: {wrapped}", lines=True), value, redaction.PREFIX) == ""
 
 
 def test_known_credential_is_taken_out_of_a_longer_word() -> None:

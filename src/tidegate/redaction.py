@@ -46,7 +46,13 @@ SHORTEST_WORD = 4
 """Characters from which a credential of letters and digits is taken out as a word of its own."""
 
 PREFIX = 12
-"""Characters from which the beginning of a longer credential is taken out too: messages cut what they repeat."""
+"""Characters from which a part of a longer credential is taken out too: messages cut and wrap what they repeat."""
+
+MOST_PIECED = 1024
+"""Characters of a credential whose parts are looked for; more cost time with each text (keys have 20 to 250)."""
+
+CASELESS = re.compile(r"[0-9a-fA-F\-]+")
+"""Hexadecimal digits and UUIDs, which servers repeat in upper or lower case."""
 
 SECRETIVE = re.compile(
     r"(?i)key(?!board)|token(?!i[sz])|secret|passw|passphrase|(?:_|\b)pass(?:_|\b)|_pwd\b|credential|auth(?!or)|cookie"
@@ -186,7 +192,7 @@ def holds_credential(text: str) -> bool:
 
 
 def hide(text: str, value: str, forms: tuple[str, ...]) -> str:
-    """Return the text without a credential that has these forms, and without a beginning of it."""
+    """Return the text without a credential that has these forms, and without longer parts of it."""
     if len(value) < SHORTEST or (value.isalpha() and len(value) < PREFIX):
         # It may be a part of an ordinary word: the password `postgres`.
         return re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", HIDDEN, text)
@@ -203,6 +209,24 @@ def hide(text: str, value: str, forms: tuple[str, ...]) -> str:
             done = max(_common(text, at, form) for form in forms if form.startswith(begins))
             at = text.find(begins, done)
         text = "".join([*parts, text[done:]])
+    return _without_pieces(text, value) if len(value) >= PREFIX + 4 else text
+
+
+def _without_pieces(text: str, value: str) -> str:
+    """Return the text without every part of a credential that has `PREFIX` characters or more."""
+    # One of these pieces stands in every such part, at whatever place that begins.
+    size = PREFIX // 2
+    for start in range(0, min(len(value), MOST_PIECED) - size + 1, size):
+        piece = value[start : start + size]
+        at = text.find(piece)
+        while at >= 0:
+            begin, first = at, start
+            while begin and first and text[begin - 1] == value[first - 1]:
+                begin, first = begin - 1, first - 1
+            end = _common(text, begin, value[first:])
+            if end - begin >= PREFIX:
+                text, at = text[:begin] + HIDDEN + text[end:], begin
+            at = text.find(piece, at + 1)
     return text
 
 
@@ -229,6 +253,10 @@ def forms_of(value: str) -> tuple[str, ...]:
     quoted = quote(raw, safe=""), quote(raw, safe="/"), quote(raw, safe="/:@+="), quote_plus(raw), html.escape(value)
     found = [value, *plain, *quoted, *(re.sub("%[0-9A-F]{2}", _lower, each) for each in quoted)]
     found += [json.dumps(each)[1:-1] for each in plain]
+    # PHP escapes a slash in JSON; an address within an address is quoted twice.
+    found += [plain[0].replace("/", r"\/"), *(quote(each, safe="") for each in quoted[:2])]
+    if CASELESS.fullmatch(value):
+        found += [value.lower(), value.upper()]
     if len(raw) >= SHORTEST:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             for offset in range(3):
