@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -189,3 +190,17 @@ async def test_lost_without_inode_numbers_is_never_claimed(sqlite: SQLite, monke
     replace(sqlite.path)
     assert await store.lost() is None
     await store.close()
+
+
+async def test_reader_of_a_lost_file_waits_for_a_connection_that_is_open(sqlite: SQLite) -> None:
+    """No connection is made to a file that is lost: two readers at once share those there are."""
+    store = await Store.open(sqlite.url)
+    try:
+        made = await experiment(store, 1)
+        async with store._database.reading():
+            delete(sqlite.path)
+            second = asyncio.ensure_future(store.find(made.id))
+            await asyncio.wait({second}, timeout=0.05)
+        assert await second is not None
+    finally:
+        await store.close()

@@ -19,6 +19,7 @@ from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import QueuePool
 
 from tidegate.errors import DatabaseFileLost, StoreError
 from tidegate.storage.engines import plain_engine, shared_engine
@@ -28,6 +29,9 @@ from tidegate.storage.urls import shown
 
 T = TypeVar("T")
 AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
+
+RETURN_SECONDS = 0.01
+"""Between two looks for a connection to a lost file: longer makes the end of such a run later, by that."""
 
 
 class Database:
@@ -129,7 +133,7 @@ class Database:
         """A connection of the pool's. Who is cancelled while he gets it, or gives it back, does not keep it: a pool
         forgets what a cancelled checkout had taken out.
         """
-        getting = self._lent(engine.connect().start())
+        getting = self._lent(self._connected(engine))
         try:
             connection = await asyncio.shield(getting)
         except asyncio.CancelledError:
@@ -139,6 +143,17 @@ class Database:
             yield connection
         finally:
             await asyncio.shield(self._lent(connection.close()))
+
+    async def _connected(self, engine: AsyncEngine) -> AsyncConnection:
+        """Return a connection; of a file that is lost, one that was open before, as soon as it is given back."""
+        returned = engine.sync_engine.pool
+        while True:
+            try:
+                return await engine.connect()
+            except DatabaseFileLost:
+                if not isinstance(returned, QueuePool) or not returned.checkedout():
+                    raise
+            await asyncio.sleep(RETURN_SECONDS)
 
     def _lent(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(step)
