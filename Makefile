@@ -5,6 +5,9 @@ PYTHON ?= python3
 ENVS := .venv
 PIP_FLAGS := --quiet --disable-pip-version-check
 
+# Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-runner frameworks suites clean
 
 demo: $(ENVS)/demo/ready
