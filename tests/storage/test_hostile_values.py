@@ -210,7 +210,9 @@ async def test_a_row_answer_label_and_reason_of_megabytes_come_back_whole(store:
     made = await store.create("large", {}, 1, "")
     await store.add_rows(made.dataset_id, [NewRow(0, "0", {"text": long}), NewRow(1, "1", invalid=long)])
     claim = await claimed(store, made.id)
-    first, second = await store.pending_tasks(made.id, after=None, limit=2, again=False)
+    # Pages are bounded by bytes, which a database counts in its own way.
+    first, *more = await store.pending_tasks(made.id, after=None, limit=2, again=False)
+    (second,) = more or await store.pending_tasks(made.id, after=first.cursor, limit=2, again=False)
     assert (first.row, second.invalid) == ({"text": long}, long)
     await store.write([run(claim, 0, output=long), judged(claim, 0, annotations=[Annotation("x", label=long)])])
     (found,) = await store.results(made.id, after=None, limit=2)

@@ -84,6 +84,11 @@ class KeyRejection:
         return self.outcome.answer
 
     @property
+    def in_vain(self) -> bool:
+        """Whether the named reset is not believed any more, and no answer is kept to repeat: asking again is no use."""
+        return self.answer is None and self.reset_at is None and self._fruitless >= FRUITLESS
+
+    @property
     def gate(self) -> str:
         """The name of the closed gate."""
         return REJECTED if self.reset_at is None else DAY

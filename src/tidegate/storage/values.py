@@ -138,7 +138,7 @@ class PendingTask:
     row: JSON
     invalid: str | None = None
     line: int | None = None
-    size: int = field(default=0, compare=False)
+    size: int = field(default=0, compare=False, repr=False)
 
     @property
     def cursor(self) -> TaskCursor:
@@ -155,7 +155,7 @@ class PendingEval:
     evaluator: str
     row: JSON
     output: JSON
-    size: int = field(default=0, compare=False)
+    size: int = field(default=0, compare=False, repr=False)
 
     @property
     def cursor(self) -> EvalCursor:
@@ -294,7 +294,7 @@ class StoredRun:
     seconds: float
     finished_on: datetime
     annotations: tuple[tuple[str, Annotation], ...]
-    size: int = field(default=0, compare=False)
+    size: int = field(default=0, compare=False, repr=False)
 
     @property
     def cursor(self) -> TaskCursor:
