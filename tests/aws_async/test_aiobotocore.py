@@ -368,7 +368,10 @@ def test_mocks_refusal_under_install_is_handed_back(registry: tidegate.RateLimit
         async def read(self) -> bytes:  # type: ignore[override]
             return super().read()
 
+    asked: list[Any] = []
+
     def answer(request: Any, **facts: Any) -> Any:
+        asked.append(request)
         return AioAWSResponse(request.url, 429, {"x-amzn-errortype": "ThrottlingException"}, Memory(b"{}"))
 
     async def test() -> None:
@@ -378,8 +381,9 @@ def test_mocks_refusal_under_install_is_handed_back(registry: tidegate.RateLimit
                 with pytest.raises(client.exceptions.ThrottlingException):
                     await client.converse(**ASK)
 
-    tidegate.install(tidegate.RateLimitRegistry(tidegate.Settings(max_wait=1)))
+    tidegate.install(registry)
     run(test)
+    assert (len(asked), only(registry).refused) == (3, 0)
 
 
 def test_after_uninstall_a_client_passes_through(provider: Simulator, registry: tidegate.RateLimitRegistry) -> None:

@@ -21,7 +21,6 @@ import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, only
 from tests.transports.sessions import Gate
 from tidegate.transports import bodies, readers
-from tidegate.transports import httpx as transport
 
 # httpcore leaves the generators of a body that is not read to its end to the collector; trio says so, also without us.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -163,7 +162,7 @@ def test_endless_error_body_hands_the_status_on(module: ModuleType, colour: str)
 def test_dripping_error_body_hands_the_status_on(
     module: ModuleType, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "MAX_SECONDS", 0.0)
+    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.0)
     endless = Endless(b"{")
     registry = impatient()
     with Server(lambda number, path: (503, {}, endless)) as server:
@@ -375,7 +374,7 @@ def test_error_over_the_bound_that_is_waited_for_frees_its_aiohttp_connection(re
 
 
 def test_stalled_error_body_hands_the_status_on(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MAX_SECONDS", 0.02)
+    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.02)
     gate = Gate(b"{", b"}")
     registry = impatient()
 
@@ -391,7 +390,7 @@ def test_stalled_error_body_hands_the_status_on(module: ModuleType, monkeypatch:
 
 
 def test_stalled_error_body_that_nobody_reads_is_closed(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "MAX_SECONDS", 0.02)
+    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.02)
     gate = Gate(b"{", b"}")
     registry = impatient()
 

@@ -11,8 +11,13 @@ would lose the connection, and the rest of the body with it.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from tidegate.drive import in_trio
 
 MAX_BYTES = 1 << 18
 """Bytes, as they were sent, that are read of an error. More would not be judged (`providers._body._MAX_BODY`)."""
@@ -59,6 +64,139 @@ class ErrorBody:
         for chunk in self.chunks:
             for start in range(0, len(chunk), PIECE):
                 yield chunk[start : start + PIECE]
+
+
+class ErrorStream:
+    """A byte stream of an HTTP library that begins with the replayed beginning of an error's body."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._rest: Any = None
+        self._reading: Any = None
+        self._closed = False
+        self.body = ErrorBody()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_stream":
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+
+class SyncErrorStream(ErrorStream):
+    """The stream of a blocking client; combined with the `SyncByteStream` of its module."""
+
+    def begin(self, now: Callable[[], float]) -> None:
+        """Read what the answer is judged by."""
+        body = self.body
+        body.until = now() + MAX_SECONDS
+        try:
+            self._rest = iter(self._stream)
+            for chunk in self._rest:
+                if not body.add(chunk, now()):
+                    return
+            body.ended = True
+            self.close()
+        except Exception as error:
+            body.error = error
+            self.cut()
+        except BaseException:
+            self.cut()
+            raise
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self.body.replay()
+        if not self.body.ended:
+            yield from self._rest
+
+    def cut(self) -> None:
+        """End the body where it was read to, and release its connection."""
+        self.body.ended = True
+        with suppress(Exception):
+            self.close()
+
+    def close(self) -> None:
+        """Release the connection; repeating it does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._stream.close()
+
+
+class AsyncErrorStream(ErrorStream):
+    """The stream of an asynchronous client; combined with the `AsyncByteStream` of its module."""
+
+    async def begin(self, now: Callable[[], float], connected: bool) -> None:
+        """Read what the answer is judged by; a body that stalls on a connection of asyncio's holds nobody up."""
+        if not connected or in_trio():
+            await self._read(now)
+            return
+        reading = self._reading = asyncio.ensure_future(self._read(now))
+        try:
+            await asyncio.wait((reading,), timeout=MAX_SECONDS)
+        except BaseException:
+            await self.cut()
+            raise
+        if reading.done():
+            self._reading = None
+            reading.result()
+        else:
+            # A cancelled read would lose the connection. This one goes on to the next chunk, for the caller.
+            self.body.until = 0.0
+
+    async def _read(self, now: Callable[[], float]) -> None:
+        body = self.body
+        body.until = now() + MAX_SECONDS
+        try:
+            self._rest = aiter(self._stream)
+            async for chunk in self._rest:
+                if not body.add(chunk, now()):
+                    return
+            body.ended = True
+            await self._close()
+        except Exception as error:
+            body.error = error
+            with suppress(Exception):
+                await self._close()
+        except BaseException:
+            with suppress(Exception):
+                await self._close()
+            raise
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        if self._reading is not None:
+            await self._reading
+            self._reading = None
+        for chunk in self.body.replay():
+            yield chunk
+        if self.body.ended:
+            return
+        rest, self._rest = self._rest, None  # from here on this generator closes it
+        try:
+            async for chunk in rest:
+                yield chunk
+        finally:
+            if isinstance(rest, AsyncGenerator):
+                await rest.aclose()
+
+    async def cut(self) -> None:
+        """End the body where it was read to, and release its connection."""
+        self.body.ended = True
+        with suppress(Exception):
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Release the connection; repeating it does nothing."""
+        reading, self._reading = self._reading, None
+        if reading is not None and not reading.done():
+            reading.cancel()
+            await asyncio.wait((reading,))
+        await self._close()
+
+    async def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if isinstance(self._rest, AsyncGenerator):
+                await self._rest.aclose()
+            await self._stream.aclose()
 
 
 def decoded(pieces: Iterable[bytes]) -> bytes:

@@ -7,10 +7,8 @@ garbage-collected. Neither module is ever imported here: they come from `sys.mod
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import lru_cache
 from operator import itemgetter
@@ -21,10 +19,10 @@ from tidegate import providers, redaction
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
-from tidegate.drive import adrive, drive, in_trio
+from tidegate.drive import adrive, drive
 from tidegate.nesting import Cell
 from tidegate.transports import sigv4
-from tidegate.transports.bodies import MAX_SECONDS, ErrorBody, decoded
+from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.clients import Clients, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
 from tidegate.transports.keys import Route, Sending
@@ -384,130 +382,10 @@ def _form_model(stream: Any) -> str:
 
 def _error_types(module: ModuleType) -> tuple[Any, Any]:
     """Return the two byte streams of one module that replay the beginning of an error's body and read on."""
-
-    class ErrorStream:
-        def __init__(self, stream: Any) -> None:
-            self._stream = stream
-            self._rest: Any = None
-            self._reading: Any = None
-            self._closed = False
-            self.body = ErrorBody()
-
-        def __getattr__(self, name: str) -> Any:
-            if name == "_stream":
-                raise AttributeError(name)
-            return getattr(self._stream, name)
-
-    class SyncErrorStream(ErrorStream, module.SyncByteStream):  # type: ignore[name-defined, misc]
-        def begin(self, now: Callable[[], float]) -> None:
-            """Read what the answer is judged by."""
-            body = self.body
-            body.until = now() + MAX_SECONDS
-            try:
-                self._rest = iter(self._stream)
-                for chunk in self._rest:
-                    if not body.add(chunk, now()):
-                        return
-                body.ended = True
-                self.close()
-            except Exception as error:
-                body.error = error
-                self.cut()
-            except BaseException:
-                self.cut()
-                raise
-
-        def __iter__(self) -> Iterator[bytes]:
-            yield from self.body.replay()
-            if not self.body.ended:
-                yield from self._rest
-
-        def cut(self) -> None:
-            """End the body where it was read to, and release its connection."""
-            self.body.ended = True
-            with suppress(Exception):
-                self.close()
-
-        def close(self) -> None:
-            if not self._closed:
-                self._closed = True
-                self._stream.close()
-
-    class AsyncErrorStream(ErrorStream, module.AsyncByteStream):  # type: ignore[name-defined, misc]
-        async def begin(self, now: Callable[[], float], connected: bool) -> None:
-            """Read what the answer is judged by; a body that stalls on a connection of asyncio's holds nobody up."""
-            if not connected or in_trio():
-                await self._read(now)
-                return
-            reading = self._reading = asyncio.ensure_future(self._read(now))
-            try:
-                await asyncio.wait((reading,), timeout=MAX_SECONDS)
-            except BaseException:
-                await self.cut()
-                raise
-            if reading.done():
-                self._reading = None
-                reading.result()
-            else:
-                # A cancelled read would lose the connection. This one goes on to the next chunk, for the caller.
-                self.body.until = 0.0
-
-        async def _read(self, now: Callable[[], float]) -> None:
-            body = self.body
-            body.until = now() + MAX_SECONDS
-            try:
-                self._rest = aiter(self._stream)
-                async for chunk in self._rest:
-                    if not body.add(chunk, now()):
-                        return
-                body.ended = True
-                await self._close()
-            except Exception as error:
-                body.error = error
-                with suppress(Exception):
-                    await self._close()
-            except BaseException:
-                with suppress(Exception):
-                    await self._close()
-                raise
-
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            if self._reading is not None:
-                await self._reading
-                self._reading = None
-            for chunk in self.body.replay():
-                yield chunk
-            if self.body.ended:
-                return
-            rest, self._rest = self._rest, None  # from here on this generator closes it
-            try:
-                async for chunk in rest:
-                    yield chunk
-            finally:
-                if isinstance(rest, AsyncGenerator):
-                    await rest.aclose()
-
-        async def cut(self) -> None:
-            """End the body where it was read to, and release its connection."""
-            self.body.ended = True
-            with suppress(Exception):
-                await self.aclose()
-
-        async def aclose(self) -> None:
-            reading, self._reading = self._reading, None
-            if reading is not None and not reading.done():
-                reading.cancel()
-                await asyncio.wait((reading,))
-            await self._close()
-
-        async def _close(self) -> None:
-            if not self._closed:
-                self._closed = True
-                if isinstance(self._rest, AsyncGenerator):
-                    await self._rest.aclose()
-                await self._stream.aclose()
-
-    return SyncErrorStream, AsyncErrorStream
+    return (
+        type("SyncErrorStream", (SyncErrorStream, module.SyncByteStream), {}),
+        type("AsyncErrorStream", (AsyncErrorStream, module.AsyncByteStream), {}),
+    )
 
 
 def _stream_types(module: ModuleType) -> tuple[type, type]:
