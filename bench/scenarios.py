@@ -88,7 +88,7 @@ class Row:
 
 LATENCY = Distribution.lognormal(0.5, 0.2)
 STRAYS = tuple(nth for nth in range(20, 200) if random.Random(nth).random() < 0.3)
-"""Which calls are answered by a 429 that names no time, though nothing is limited: 30 % of 180, then none."""
+"""Ordinals of the calls that get a 429 without a hint although nothing is limited: 30 % of 180, then none."""
 
 AMPLE_TOKENS = Limit(limit=1e7, window=MINUTE, unit="tokens")
 

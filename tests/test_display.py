@@ -1,4 +1,4 @@
-"""What a model, a server or a dataset says can move no cursor and forge no line, wherever people read it."""
+"""Text of a model, a server or a dataset can move no cursor and forge no line, wherever people read it."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_text_of_any_language_stays_as_it_is() -> None:
 class TestLog:
     @pytest.fixture
     def lines(self) -> Iterator[list[str]]:
-        """What a handler writes that was put on the root logger."""
+        """Return the text that a handler of the root logger writes."""
         kept: list[str] = []
 
         class Kept(logging.Handler):

@@ -25,7 +25,7 @@ from tidegate.providers import Provider
 
 
 class Evidence(StrEnum):
-    """What decided the meaning of an exception."""
+    """Fact that decided the meaning of an exception."""
 
     STATUS = "status"
     TYPE = "type"

@@ -263,7 +263,7 @@ class TrioWaker:
 
 
 def _on_running_loop() -> bool:
-    """Whether an event loop runs on this thread, of asyncio or trio."""
+    """Return whether an event loop runs on this thread, of asyncio or trio."""
     if asyncio._get_running_loop() is not None:
         return True
     # Another thread may be importing it right now.

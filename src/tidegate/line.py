@@ -23,7 +23,7 @@ NEVER = float("inf")
 
 
 class Waker(Protocol):
-    """How a waiting call is told to look again, from any thread.
+    """Wake-up of a waiting call, from any thread.
 
     It may say where the call runs: `loop` is its event loop, None for a thread, whose identifier is `thread`; `blocks`
     says that this thread has a running event loop, which the call blocks.
@@ -95,11 +95,11 @@ class Waiter:
 
     @property
     def immediate(self) -> bool:
-        """Whether the call goes now or not at all."""
+        """Return whether the call goes now or not at all."""
         return False
 
     def replayable(self) -> bool:
-        """Whether the call may be given the answer of another one."""
+        """Return whether the call may be given the answer of another one."""
         return True
 
     def price(self, estimate: Estimate) -> Cost:
@@ -211,7 +211,7 @@ class Group:
 
     @property
     def stalled(self) -> bool:
-        """Whether its executor is known not to run."""
+        """Return whether its executor is known not to run."""
         return self.executor is not None and self.executor.stalled
 
     def enlist(self) -> None:
@@ -351,7 +351,7 @@ class Line:
         return True
 
     def head(self) -> Waiter | None:
-        """Who is next, of those who run: the highest priority, then the earliest place."""
+        """Return the next call of executors that run: the highest priority, then the earliest place."""
         group = self.head_group()
         return group.first if group is not None else None
 

@@ -87,7 +87,7 @@ PLACEHOLDERS = frozenset(
     your-api-key
     """.split()  # noqa: SIM905 (words are read more easily so)
 )
-"""What is written in place of a key where a server wants none: words that texts may hold."""
+"""Words written in place of a key where a server wants none; texts may hold them."""
 
 
 class CredentialStore:

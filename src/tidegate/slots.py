@@ -398,7 +398,7 @@ class Slots:
             waiter.until = None
 
     def _others(self, executor: Executor, others: int) -> bool:
-        """Whether somebody waits who runs, besides the calls of `executor`."""
+        """Return whether somebody waits who runs, besides the calls of `executor`."""
         group = self.line.groups.get(executor)
         return self.line.running + others > (group is not None and group.entry is not None)
 
@@ -425,7 +425,7 @@ class Slots:
         self.line.passed.clear()
 
     def _first_given(self) -> Waiter:
-        """Who was given a permit first, of those who have not taken theirs; there is one."""
+        """Return the call that was given its permit first, of those not taken yet; there is one."""
         return next(iter(self._given))
 
     def _gave(self, waiter: Waiter, now: float) -> None:
@@ -450,7 +450,7 @@ class Slots:
             woken.append(first)
 
     def _would_be_taken(self, waiter: Waiter, now: float) -> bool:
-        """Whether only the slots of a first round hold a call, of which the provider has refused none yet."""
+        """Return whether only the slots of a first round hold a call, of which the provider has refused none yet."""
         if not self.admission.untested or self._ready_at(waiter, now)[1] != "concurrency":
             return False
         return self.admission.admits(waiter.cost, now)[0] <= now
@@ -516,7 +516,7 @@ class Slots:
 
 
 def _missed(group: Group, now: float, here: int) -> bool:
-    """Whether a group did not look at an instant at which it had to."""
+    """Return whether a group did not look at an instant at which it had to."""
     holder, executor = group.holder, group.executor
     return (
         holder is not None

@@ -72,7 +72,7 @@ class Turn(Waiter):
 
     @property
     def immediate(self) -> bool:
-        """Whether the call goes now or not at all, whatever was learned: its caller gave it no time to wait."""
+        """Return whether the call goes now or not at all, whatever was learned: its caller gave it no time to wait."""
         return self.policy.max_wait == 0.0 and self.policy.patient
 
     @property
@@ -87,7 +87,7 @@ class Turn(Waiter):
 
     @property
     def recalled(self) -> bool:
-        """Whether the scheduler that handed down this work wants it back."""
+        """Return whether the scheduler that handed down this work wants it back."""
         return self.hand is not None and self.hand.recalled
 
     def stand(self, now: float, deadline: float) -> Permit | None:

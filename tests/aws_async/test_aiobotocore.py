@@ -52,7 +52,7 @@ SESSIONS = {"aiohttp": AIOHTTPSession, "httpx": HttpxSession}
 
 @pytest.fixture(autouse=True)
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long aiobotocore would have slept before its own retries; it does not."""
+    """Seconds that aiobotocore would have slept before its own retries; it does not."""
     slept: list[float] = []
 
     async def sleep(endpoint: Any, seconds: float) -> None:

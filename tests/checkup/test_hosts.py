@@ -1,4 +1,4 @@
-"""What is said of the hosts that a script or the environment names; no script is ever run."""
+"""`doctor` on the hosts that a script or the environment names; no script is ever run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What looks like a credential is taken out of any text, ordinary text is left as it is, and both in linear time."""
+"""Credentials are taken out of any text by their form, ordinary text is left as it is, and both in linear time."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ PATTERNS = {name: value for name, value in vars(credentials).items() if isinstan
 
 
 def unbounded(tree: Any, last: bool) -> bool:
-    """Whether a repetition without a bound is followed by something that can fail: then it is tried for each length."""
+    """Return whether an unbounded repetition is followed by something that can fail: each length is tried then."""
     items = list(tree)
     return any(fails_late(items, place, last) for place in range(len(items)))
 
@@ -169,7 +169,7 @@ def fails_late(items: list[Any], place: int, last: bool) -> bool:
 
 
 def optional(items: list[Any], last: bool) -> bool:
-    """Whether all that follows may be nothing, so that it cannot fail."""
+    """Return whether all that follows may be nothing, so that it cannot fail."""
     return last and all(code is _constants.MAX_REPEAT and given[0] == 0 for code, given in items)
 
 

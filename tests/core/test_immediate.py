@@ -92,7 +92,7 @@ def test_immediate_call_takes_no_quota_from_the_line(scene: Scene) -> None:
 
 
 def test_refusals_of_immediate_calls_cut_nothing(scene: Scene) -> None:
-    """What was sent beyond the learned slots tells those who wait nothing about themselves."""
+    """Calls sent beyond the learned slots teach nothing about the calls that wait."""
     ordinary = [scene.call() for _ in range(4)]
     before = scene.seen.limit
     beyond = [scene.call(max_wait=0) for _ in range(40)]

@@ -42,7 +42,7 @@ def drain(line: Line) -> list[Waiter]:
 
 
 def earliest(line: Line) -> Waiter | None:
-    """Whose deadline comes first; nobody here has an executor, so there is one group at the most."""
+    """Return the call whose deadline comes first; without executors there is at most one group."""
     (group,) = line.groups.values() or [None]
     return group.earliest() if group is not None else None
 

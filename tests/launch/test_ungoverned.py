@@ -1,4 +1,4 @@
-"""What passes a run by is left in its folder, by processes that end in whatever way."""
+"""Processes leave in the folder of their run which calls were not governed, in whatever way they end."""
 
 from __future__ import annotations
 

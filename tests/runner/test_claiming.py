@@ -390,7 +390,7 @@ class TestOrphans:
 
     @in_loop
     async def test_orphan_whose_code_hangs_holds_up_no_other(self, tmp_path: Path) -> None:
-        """What could not be loaded goes last with the next look."""
+        """Orphans that could not be loaded come last in the next look."""
         order: list[str] = []
 
         def restore(spec: Any) -> Experiment:

@@ -62,7 +62,7 @@ def cassette(folder: Path, url: str, *statuses: int) -> Any:
 
 
 def untaught(registry: tidegate.RateLimitRegistry) -> bool:
-    """Whether nothing was learned, held or refused by what was played."""
+    """Return whether nothing was learned, held or refused by what was played."""
     return all(
         (key.quotas, key.refused, key.failed, key.in_flight) == ((), 0, 0, 0)
         for key in registry.snapshot().keys.values()

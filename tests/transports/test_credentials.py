@@ -1,4 +1,4 @@
-"""What a failed call was sent with is known by value, whatever HTTP stack has sent it."""
+"""Credentials of a failed call are known by value, whatever HTTP stack has sent it."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Bedrock:
 
 
 def signed(url: str, credentials: Any = None) -> dict[str, str]:
-    """What LiteLLM 1.106.2 posts (`llms/bedrock/base_aws_llm.py` `get_request_headers`, `dict(prepped.headers)`)."""
+    """Return the headers that LiteLLM 1.106.2 posts (`llms/bedrock/base_aws_llm.py`, `dict(prepped.headers)`)."""
     auth = SigV4Auth(credentials or Credentials(aws.KEY, aws.SECRET, "token"), "bedrock", aws.REGION)
     request = AWSRequest(method="POST", url=url, data=DATA, headers={"Content-Type": "application/json"})
     auth.add_auth(request)

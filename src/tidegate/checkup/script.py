@@ -18,7 +18,7 @@ ENTRANCES = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry",
 
 
 def script(path: Path, installed: Installed, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """What it imports of the known SDKs and stacks, its clocks, hosts and habits by line; raises `Unreadable`."""
+    """Return the known SDKs and stacks that it imports, its clocks, hosts and habits by line; raise `Unreadable`."""
     read = list(modules(path))
     names = _foreign(read, path.parent)
     used = [package for package in PACKAGES if any(module in names for module in package.modules)]

@@ -1,4 +1,4 @@
-"""What credentials look like in a text, and the same text without them.
+"""Forms of credentials in a text, and the same text without them.
 
 This is the second line of defence: `tidegate.redaction` knows the credentials that this process uses by value, and the
 patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
@@ -146,7 +146,7 @@ UNMASKED = frozenset(
     security
     """.split()  # noqa: SIM905 (words are read more easily so)
 )
-"""What stands after a name and its colon in sentences; it is no password."""
+"""Words that follow a name and its colon in sentences; they are no passwords."""
 
 
 def without_credentials(text: str) -> str:

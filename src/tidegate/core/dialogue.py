@@ -118,7 +118,7 @@ class Seat(Protocol):
 
     @property
     def recalled(self) -> bool:
-        """Whether the caller wants no permit any more: the call ends as at its deadline."""
+        """Return whether the caller wants no permit any more: the call ends as at its deadline."""
         ...
 
     @property

@@ -108,7 +108,7 @@ class _Call:
 
     @property
     def dismissed(self) -> bool:
-        """Whether nothing is gained by standing on."""
+        """Return whether nothing is gained by standing on."""
         seat = self.seat
         return seat.recalled or seat.replay is not None or seat.opens_at is not None
 

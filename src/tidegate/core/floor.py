@@ -47,7 +47,7 @@ class Floor:
         self.pace = 1.0 / max(SHORTEST_CALL, min(latency, LONGEST_CALL))
 
     def due(self, pace: float, let_in: int) -> bool:
-        """Whether the floor is to be tried instead of `pace`, after `let_in` calls."""
+        """Return whether the floor is to be tried instead of `pace`, after `let_in` calls."""
         return pace < self.pace and let_in >= self._next and not self.trying
 
     def begin(self, pace: float, let_in: int, now: float) -> float:

@@ -185,11 +185,11 @@ class Gates:
 
     @property
     def untested(self) -> bool:
-        """Whether nothing but the first round holds calls back: the provider never refused any for their number."""
+        """Return whether only the first round holds calls back: the provider never refused any for their number."""
         return self.limit.growing_fast and not self.pacer.active and self.limit.useful == INFINITY
 
     def certain(self, gate: str) -> bool:
-        """Whether the instant at which `gate` opens is what the provider said, and no answer under way can change it.
+        """Return whether the provider stated the instant at which `gate` opens, and no answer in flight can change it.
 
         Slots, pace and breaker open when they may: their instants are guesses. A quota opens sooner than its copy says
         where a call under way returns what it was charged too much.

@@ -146,7 +146,7 @@ class Pacer:
         self._try_floor(now)
 
     def withdrawn(self, sent_at: float, now: float) -> None:
-        """What was counted as sent at `sent_at` never was."""
+        """Undo the count of a call that was admitted at `sent_at` and never sent."""
         self.gauge.withdrawn()
         self.spacing.withdrawn(sent_at, now)
 

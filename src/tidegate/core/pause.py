@@ -70,7 +70,7 @@ class Pause:
             self.alone = False
 
     def withdrawn(self, sent_at: float) -> None:
-        """What was to be sent at `sent_at` was not: where it was the lone attempt, the next one is."""
+        """Undo the attempt admitted at `sent_at`: where it was the lone attempt, the next one is."""
         if self._grace_until == sent_at + self.grace:
             self._grace_until = float("-inf")
             self.alone = True

@@ -35,7 +35,7 @@ FORBIDDEN = 403
 
 
 def rejects_key(outcome: Outcome) -> bool:
-    """Whether an answer holds for every call of its key."""
+    """Return whether an answer holds for every call of its key."""
     if outcome.status == FORBIDDEN:
         return False
     if outcome.kind is Kind.PERMANENT:
@@ -46,7 +46,7 @@ def rejects_key(outcome: Outcome) -> bool:
 
 
 class KeyRejection:
-    """What a key knows of its rejection. Instants are monotonic seconds.
+    """Rejection of one key. Instants are monotonic seconds.
 
     `outcome` is the newest rejecting answer, `order` the number of the attempt that met it. `replayed` calls were
     given that answer without a request. `reset_at` is when the provider says that the key works again, None where it
@@ -85,7 +85,7 @@ class KeyRejection:
 
     @property
     def in_vain(self) -> bool:
-        """Whether the named reset is not believed any more, and no answer is kept to repeat: asking again is no use."""
+        """Return whether the named reset proved false and no answer is kept to repeat: asking again is no use."""
         return self.answer is None and self.reset_at is None and self._fruitless >= FRUITLESS
 
     @property
@@ -106,11 +106,11 @@ class KeyRejection:
         self.reset_at = now + named if named and self._fruitless < FRUITLESS else None
 
     def waits(self, deadline: float) -> bool:
-        """Whether a call with that deadline waits for the reset."""
+        """Return whether a call with that deadline waits for the reset."""
         return self.reset_at is not None and self.reset_at <= deadline
 
     def replays(self, deadline: float, now: float) -> bool:
-        """Whether a call with that deadline is given the kept answer at `now`; else it waits, or asks."""
+        """Return whether a call with that deadline is given the kept answer at `now`; else it waits, or asks."""
         if self.answer is None or self.waits(deadline):
             return False
         return now < self.asks_at or self._asking(now)
@@ -124,7 +124,7 @@ class KeyRejection:
         return max(self.asks_at, judged_at) if self.answer is not None else now
 
     def asks(self, now: float) -> bool:
-        """Whether what goes out at `now` asks whether the rejection lasts."""
+        """Return whether what goes out at `now` asks whether the rejection lasts."""
         begins = self.asks_at
         if self.reset_at is not None and now >= self.reset_at:
             begins = max(begins, self.reset_at)

@@ -63,7 +63,7 @@ class Spacing:
         return alone, level > most + 1.0
 
     def withdrawn(self, sent_at: float, now: float) -> None:
-        """What was to go at `sent_at` did not: the next may go in its stead, alone if it was to go alone."""
+        """Undo the call admitted at `sent_at`: the next may go in its stead, alone if it was to go alone."""
         if self._judged_at == sent_at + self.grace:
             self._judged_at = INFINITY
             self._level, self._at, self._lone = 1.0, now, True

@@ -44,7 +44,7 @@ class Unavailability:
 
     @property
     def running(self) -> bool:
-        """Whether nobody was answered since a refusal or an outage."""
+        """Return whether nobody was answered since a refusal or an outage."""
         return self._since is not None
 
     def refused(self, outcome: Outcome, now: float) -> None:

@@ -111,7 +111,7 @@ class Cost(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Whether the amounts are not negative, come to `MOST_AMOUNT` at most, and `weight` is above zero."""
+        """Return whether the amounts are not negative, come to `MOST_AMOUNT` at most, and `weight` is above zero."""
         # Written out, for every call passes here: `min` and `sum` take twice as long. No comparison with NaN holds.
         requests, tokens, given, output, produced, weight, held = self
         return (

@@ -80,7 +80,7 @@ LOOK_EVERY = 0.02
 """Seconds between two looks at whether that other thread waits for an import of this one: an idle wake-up each."""
 
 UNGOVERNED = "ungoverned-"
-"""How the names of files in the run's folder begin that say which process is ungoverned, and why."""
+"""Prefix of the files in the run's folder that name an ungoverned process and the reason."""
 
 
 class Arrivals:

@@ -1,4 +1,4 @@
-"""What passes a run by: processes that are ungoverned, and hosts whose inference calls are not governed.
+"""Processes of a run that are ungoverned, and hosts whose inference calls are not governed.
 
 A process that could not install leaves a file with the reason in the run's folder, and removes it once it has. A
 process whose calls to inference paths pass counts them by host in a mapped file: the counts outlive a kill -9. Only the
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from tidegate.launch.arrivals import UNGOVERNED
 
 WITHOUT = "without-"
-"""How the files begin that `site/sitecustomize.py` leaves for a Python that tidegate is not installed for."""
+"""Prefix of the files that `site/sitecustomize.py` leaves for a Python without tidegate."""
 
 SUFFIX = ".hosts"
 ROWS = 64
@@ -70,7 +70,7 @@ class HostCounts:
 
 
 class Ungoverned(NamedTuple):
-    """What passed a run by: calls by host, calls to hosts beyond those, and the reason of each ungoverned process."""
+    """Ungoverned calls by host, calls to hosts beyond those, and the reason of each ungoverned process."""
 
     hosts: Counter[str]
     others: int = 0

@@ -37,7 +37,7 @@ Moonshot: `invalid_authentication_error` (PROVIDERS.md sections 1, 4, 5 and 9).
 """
 
 OF_ONE_REQUEST = ("can only afford", "fewer max_tokens")
-"""What OpenRouter says of a request that its credits do not cover, where a smaller one may pass (402)."""
+"""Phrases of OpenRouter for a request that its credits do not cover, where a smaller one may pass (402)."""
 
 ERROR_FIELDS = frozenset(
     {"__type", "code", "detail", "error", "error_code", "error_type", "message", "object", "param", "status", "title",
@@ -49,7 +49,7 @@ REQUEST_IDS = frozenset({"requestid", "xrequestid", "traceid", "eventid", "rayid
 """Fields, without their punctuation, that are of one request at any depth."""
 
 ID_HEADERS = ("request-id", "requestid", "trace", "cf-ray", "correlation")
-"""What the name of a header has in it whose value identifies one request."""
+"""Parts of the names of headers whose values identify one request."""
 
 TYPED_REQUEST = "google.rpc.RequestInfo"
 

@@ -58,7 +58,7 @@ class Summary:
 
     @property
     def unjudged_parked(self) -> int:
-        """How many outputs of the experiment's evaluators are parked: a resume tries them again."""
+        """Return the number of parked outputs of the experiment's evaluators: a resume tries them again."""
         asked = self.experiment.spec.get("evaluators")
         return sum(
             statuses.get(ResultStatus.PARKED, 0)

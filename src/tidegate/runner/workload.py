@@ -107,7 +107,7 @@ class Workload:
         return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
 
     def room(self, stage: int) -> int:
-        """How many more items of a stage are to be held; none where those that wait are too large together."""
+        """Return the number of items of a stage that fit; 0 where those that wait are too large together."""
         return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, self.high - len(self._fresh[stage].items))
 
     def runs_low(self, stage: int) -> bool:

@@ -196,7 +196,7 @@ class BotocoreCall(GovernedCall):
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
-        """What an exception means, of botocore's or, in the middle of a stream, of the stack's below."""
+        """Return the meaning of an exception of botocore or, in the middle of a stream, of the stack below."""
         names = {each.__name__ for each in type(error).__mro__}
         if names & {"ReadTimeoutError", "ReadTimeout", "SocketTimeoutError"}:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
@@ -205,7 +205,7 @@ class BotocoreCall(GovernedCall):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def genuine(self, response: Any) -> bool:
-        """Whether a response came over a connection: moto and others answer with a body in memory."""
+        """Return whether a response came over a connection: moto and others answer with a body in memory."""
         return not made_up(response)
 
     def credentials(self) -> Iterator[str]:

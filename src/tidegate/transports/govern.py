@@ -161,15 +161,15 @@ class GovernedCall(Turn, ABC):
         return self.refused(headers, json.loads(answer.body), answer.status)
 
     def genuine(self, response: Any) -> bool:
-        """Whether a response came from a provider, and was not made up by a test."""
+        """Return whether a response came from a provider, and was not made up by a test."""
         return True
 
     def scripted(self) -> bool:
-        """Whether a test answers what is sent: it must see all of it."""
+        """Return whether a test answers what is sent: it must see all of it."""
         return False
 
     def replayable(self) -> bool:
-        """Whether the call may be given the answer of another one."""
+        """Return whether the call may be given the answer of another one."""
         try:
             return not self.scripted()
         except Exception:

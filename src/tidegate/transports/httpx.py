@@ -151,11 +151,11 @@ class HttpxCall(GovernedCall):
         return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
 
     def genuine(self, response: Any) -> bool:
-        """Whether a response came over a connection."""
+        """Return whether a response came over a connection."""
         return not _made_up(response)
 
     def scripted(self) -> bool:
-        """Whether a mock answers: one that is a transport itself, or one in the place of a method of the library's."""
+        """Return whether a mock answers: a transport of its own, or one that replaced a method of the library."""
         client = self.wrapped.__self__  # type: ignore[attr-defined]
         transport = client._transport_for_url(self.request.url)
         if not isinstance(transport, self.stack.networks):

@@ -84,11 +84,11 @@ class RequestsCall(GovernedCall):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def genuine(self, response: Any) -> bool:
-        """Whether a response came over a connection."""
+        """Return whether a response came over a connection."""
         return not made_up(response)
 
     def scripted(self) -> bool:
-        """Whether something else than the library's own adapter answers, as in tests."""
+        """Return whether something else than the library's own adapter answers, as in tests."""
         session = self.wrapped.__self__  # type: ignore[attr-defined]
         send = type(session.get_adapter(self.request.url)).send
         return getattr(send, "__module__", "").partition(".")[0] != "requests"

@@ -15,7 +15,7 @@ def _say(text: str) -> None:
 
 
 def _first(mark: str, text: str = "") -> bool:
-    """Whether no process of this run has left `mark` before, with `text` in it; True where that cannot be known."""
+    """Leave `mark` with `text`; return whether no process of this run has before, True if that cannot be known."""
     folder = os.environ.get("TIDEGATE_RUN_DIR")
     if not folder:
         return True

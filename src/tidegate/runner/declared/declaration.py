@@ -29,7 +29,7 @@ REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]{0,99})\}")
 """Stands in a `base_url` for the value of an environment variable."""
 
 IDENTIFIER = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-"""What names an account or a project in the addresses of gateways."""
+"""Words before the name of an account or a project in the addresses of gateways."""
 
 HOLDS = "it holds a credential, which would be stored: `api_key_env` names a variable, and rows may hold any text"
 HOLDS_PATH = "its path may hold a credential, which would be stored: ${NAME} stands for the environment variable NAME"
