@@ -150,6 +150,15 @@ def test_answers_of_requests_mock_are_shown_as_they_are_stubbed(installed: tideg
     assert untaught(installed)
 
 
+def test_requests_mock_leaves_nothing_behind_that_uninstall_cannot_take_off() -> None:
+    plain = vars(requests.Session)["send"]
+    tidegate.install(tidegate.RateLimitRegistry(tidegate.Settings()))
+    with requests_mock.Mocker():
+        assert vars(requests.Session)["send"] is not plain
+    tidegate.uninstall()
+    assert vars(requests.Session)["send"] is plain
+
+
 def test_answers_of_a_before_send_handler_are_shown_as_they_are(installed: tidegate.RateLimitRegistry) -> None:
     """As moto answers: `core/botocore_stubber.py` returns an AWSResponse over a subclass of BytesIO."""
     statuses = [429, 200, 429]

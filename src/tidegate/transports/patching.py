@@ -39,11 +39,16 @@ class Patches:
             return True
 
     def remove(self) -> None:
-        """Restores every patched method; one under a foreign wrapper stays, inert."""
+        """Restore every patched method; one under a foreign wrapper stays, inert."""
         with self._lock:
             for (target, method), handle in list(self._handles.items()):
                 try:
-                    wrapt.unwrap_object(target, method, handle)
+                    if getattr(vars(target).get(method), "_self_parent", None) is handle:
+                        # A mock (requests-mock 1.12.1 `Mocker.stop`) put back what it had read from the class: the
+                        # wrapper as bound by that access. `unwrap_object` does not know it.
+                        setattr(target, method, handle.__wrapped__)
+                    else:
+                        wrapt.unwrap_object(target, method, handle)
                 except wrapt.WrapperNotFoundError:
                     continue
                 del self._handles[target, method]
