@@ -7,6 +7,7 @@ import gzip
 import threading
 import zlib
 from collections.abc import Iterator
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -26,6 +27,7 @@ from tidegate.transports import bodies, readers
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 NOPE = b'{"error":{"message":"nope","code":"invalid_api_key"}}'
+DAY = b'{"error":{"message":"Rate limit reached on requests per day (RPD)","code":"rate_limit_exceeded"}}'
 SPENT = b'{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}'
 SHORT = {"content-type": "application/json", "content-length": "999"}
 GARBLED = {"content-type": "application/json", "content-encoding": "gzip"}
@@ -195,6 +197,23 @@ def test_error_over_the_bound_that_is_waited_for_frees_its_connection(
         answer = streamed(module, colour, client, server.chat)
         endless.stop()
     assert answer == (200, ANSWER)
+
+
+def test_day_limit_that_is_waited_for_frees_its_connection(
+    module: ModuleType, colour: str, registry: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "MAX_BYTES", len(DAY))
+    endless = Endless(b" " * 65536)
+
+    def reply(number: int, path: str) -> Reply:
+        return (429, {"retry-after-ms": "5"}, chain([DAY], endless)) if number == 1 else (200, {}, ANSWER)
+
+    with Server(reply) as server:
+        client = registry.wrap(client_of(module, colour, limits=module.Limits(max_connections=1)))
+        answer = streamed(module, colour, client, server.chat)
+        endless.stop()
+    assert answer == (200, ANSWER)
+    assert only(registry).retried == 1
 
 
 def test_bomb_is_decompressed_no_further_than_the_bound(module: ModuleType, colour: str) -> None:

@@ -148,7 +148,7 @@ class _Call:
             else:
                 seat.settle(permit, outcome, now, False)
             return Again.NO
-        again = _again(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
+        again = again_after(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
         self.standing = again is Again.AT_ONCE
         seat.settle(permit, outcome, now, self.standing)
         if again is not Again.NO:
@@ -217,8 +217,11 @@ class _Call:
         self.seat.tell(events.RequestFailed, self.attempts, now - self.began, *why)
 
 
-def _again(policy: Policy, permit: Permit, outcome: Outcome, left: float, failures: int) -> Again:
-    """Return whether and when another attempt is made, with `left` seconds to the deadline."""
+def again_after(policy: Policy, permit: Permit, outcome: Outcome, left: float, failures: int) -> Again:
+    """Return whether and when another attempt follows a failed one.
+
+    `left` is the seconds to the deadline, `failures` the number of transient failures so far, this one included.
+    """
     if left <= 0.0 or not policy.replayable:
         return Again.NO
     at_once = Again.AT_ONCE if policy.patient else Again.NO

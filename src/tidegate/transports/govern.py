@@ -20,8 +20,9 @@ from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.dialogue import Ended, Ending
 from tidegate.core.display import printable
 from tidegate.core.estimate import Estimate
+from tidegate.core.exchange import Again, again_after
 from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Kind, Outcome
+from tidegate.core.vocabulary import OK, Cause, Cost, Kind, Outcome
 from tidegate.transports.keys import Sending, key_of
 from tidegate.transports.marks import Mark
 from tidegate.turn import Turn
@@ -140,10 +141,8 @@ class GovernedCall(Turn, ABC):
     def repeats(self, permit: Permit, outcome: Outcome) -> bool:
         """Return whether the call is to wait and be sent again, so that nobody reads this answer's body any further."""
         policy = self.policy
-        if not (policy.replayable and policy.patient) or self.now() >= self.began + policy.max_wait:
-            return False
-        outage = permit.probe and outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE
-        return outcome.kind in CAPACITY or outage
+        left = self.began + policy.max_wait - self.now()
+        return again_after(policy, permit, outcome, left, policy.attempts) is Again.AT_ONCE
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
