@@ -158,15 +158,8 @@ class HttpxCall(GovernedCall):
         """Return whether a mock answers: a transport of its own, or one that replaced a method of the library."""
         client = self.wrapped.__self__  # type: ignore[attr-defined]
         transport = client._transport_for_url(self.request.url)
-        if not isinstance(transport, self.stack.networks):
-            return type(transport).__name__ == "MockTransport"
-        pool = transport._pool
-        for each, name in ((transport, "handle_request"), (pool, "handle_request")):
-            for method in (name, name.replace("handle", "handle_async")):
-                found = getattr(type(each), method, None)
-                if found is not None and not _is_own(found):
-                    return True
-        return False
+        own = _own_network(transport, self.stack.networks)
+        return type(transport).__name__ == "MockTransport" if own is None else not own
 
     def pairs(self, response: Any) -> list[tuple[bytes, bytes]]:
         """The answer's headers."""
@@ -330,13 +323,21 @@ def _direct(client: Any, networks: tuple[type, ...]) -> bool:
     return not (hooks["request"] or hooks["response"])
 
 
-def _reaches_network(transport: Any, networks: tuple[type, ...], bases: tuple[type, ...], depth: int) -> bool:
-    """Return whether a transport is the library's own, or one over aiohttp, or holds such a one to pass requests to."""
+def _own_network(transport: Any, networks: tuple[type, ...]) -> bool | None:
+    """Return None for a transport that is not the library's own, False for one whose methods a mock replaced."""
     for own, name in zip(networks, SENDING, strict=True):
         if isinstance(transport, own):
             pool = type(getattr(transport, "_pool", None))
             replaced = pool.__module__.startswith("httpcore") and not _is_of(getattr(pool, name), "httpcore")
             return not replaced and _is_of(getattr(own, name), "httpx")
+    return None
+
+
+def _reaches_network(transport: Any, networks: tuple[type, ...], bases: tuple[type, ...], depth: int) -> bool:
+    """Return whether a transport is the library's own, or one over aiohttp, or holds such a one to pass requests to."""
+    own = _own_network(transport, networks)
+    if own is not None:
+        return own
     if any(each.__name__ == "AiohttpTransport" for each in type(transport).__mro__):
         return True
     # Only transports are followed: an application under test may hold HTTP clients of its own.
@@ -346,15 +347,12 @@ def _reaches_network(transport: Any, networks: tuple[type, ...], bases: tuple[ty
 
 @lru_cache(maxsize=64)
 def _is_of(method: Any, library: str) -> bool:
-    """Return whether a method, below what wraps it, is a library's own: respx and pytest-httpx put theirs instead."""
+    """Return whether a method is a library's own below what telemetry wraps around it.
+
+    Mocks put theirs in its place: pytest-httpx 0.36 in the transport, respx 0.23 in the pool.
+    """
     module: str = inspect.unwrap(method).__module__
     return module.startswith(library)
-
-
-def _is_own(method: Any) -> bool:
-    # Mocks of tests stand in for these methods (pytest-httpx 0.36, respx 0.23); what telemetry wraps keeps its module.
-    root = getattr(method, "__module__", "").partition(".")[0]
-    return root.startswith(("httpx", "httpcore", "socksio"))
 
 
 def _is_unread_error(response: Any) -> bool:
