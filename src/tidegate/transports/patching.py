@@ -43,10 +43,11 @@ class Patches:
         with self._lock:
             for (target, method), handle in list(self._handles.items()):
                 try:
-                    if getattr(vars(target).get(method), "_self_parent", None) is handle:
+                    found: Any = vars(target).get(method)
+                    if getattr(found, "_self_parent", None) is handle:
                         # A mock (requests-mock 1.12.1 `Mocker.stop`) put back what it had read from the class: the
                         # wrapper as bound by that access. `unwrap_object` does not know it.
-                        setattr(target, method, handle.__wrapped__)
+                        setattr(target, method, found.__wrapped__)
                     else:
                         wrapt.unwrap_object(target, method, handle)
                 except wrapt.WrapperNotFoundError:
