@@ -110,3 +110,15 @@ print([name for name in ("openai", "anthropic", "httpx", "httpx2") if name in sy
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_a_command_is_run_without_the_modules_of_the_others() -> None:
+    code = """
+import sys
+from typer.testing import CliRunner
+from tidegate.cli.main import app
+assert CliRunner().invoke(app, ["run", "--help"]).exit_code == 0
+print([name for name in ("tidegate.checkup", "tidegate.testing", "tidegate.demo", "sqlalchemy") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -4,21 +4,46 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 import tidegate
 from tidegate.cli.complaints import in_one_line
-from tidegate.cli.demo import demo
-from tidegate.cli.doctor import doctor
-from tidegate.cli.experiment.commands import app as experiment
-from tidegate.cli.explain import explain
-from tidegate.cli.run import run
-from tidegate.cli.simulate import simulate
-from tidegate.cli.status import status
+
+COMMANDS = ("demo", "doctor", "explain", "run", "simulate", "status", "experiment")
+
+
+class Commands(TyperGroup):
+    """The commands, each imported when it is named: `tidegate run` stands in front of every program it starts."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names, in the order of the help."""
+        return [*COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, None for a name that none has; then all are loaded, as suggestions are made from them."""
+        for name in (cmd_name,) if cmd_name in COMMANDS else COMMANDS:
+            if name not in self.commands:
+                self.add_command(_load(name), name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _load(name: str) -> Any:
+    if name == "experiment":
+        return get_command(import_module("tidegate.cli.experiment.commands").app)
+    command = getattr(import_module(f"tidegate.cli.{name}"), name)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # Every argument after that of `run` belongs to the program it starts, options too.
+    alone.command(name, context_settings={"allow_interspersed_args": name != "run"})(in_one_line(command))
+    return get_command(alone)
+
 
 app = typer.Typer(
+    cls=Commands,
     name="tidegate",
     help="Run every LLM call at your provider's true limit. Nothing to configure.",
     no_args_is_help=True,
@@ -44,16 +69,8 @@ def _root(
     pass
 
 
-for _command in (demo, doctor, explain, run, simulate, status):
-    # What follows the command of `run` is that command's own, options too.
-    _parsing = {"allow_interspersed_args": _command is not run}
-    app.command(_command.__name__, context_settings=_parsing)(in_one_line(_command))
-
-app.add_typer(experiment, name="experiment")
-
-
 def main() -> None:
-    """Runs the command line, and ends the process with its exit code."""
+    """Run the command line, and end the process with its exit code."""
     if sys.stdout is None:
         # Closed by a shell (`>&-`): what is said goes nowhere, as with `print`.
         sys.stdout = io.StringIO()
