@@ -50,7 +50,16 @@ def killed(scene: Scene, process: subprocess.Popen[bytes], after: int, seconds: 
     process.wait()
 
 
-@pytest.mark.parametrize(("kills", "rows"), [(3, 40), pytest.param(20, 500, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(
+    ("place", "kills", "rows"),
+    [
+        ("sqlite", 3, 40),
+        pytest.param("postgresql", 3, 40, marks=pytest.mark.chaos),
+        pytest.param("sqlite", 20, 500, marks=pytest.mark.chaos),
+        pytest.param("postgresql", 20, 500, marks=pytest.mark.chaos),
+    ],
+    indirect=["place"],
+)
 def test_a_run_that_is_killed_and_resumed_has_one_row_of_each_identity_and_asks_only_what_was_in_flight_again(
     scene: Scene, kills: int, rows: int
 ) -> None:

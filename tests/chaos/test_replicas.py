@@ -25,6 +25,12 @@ STALE = {
 }
 
 
+ON_BOTH = pytest.mark.parametrize(
+    "place", ["postgresql", pytest.param("sqlite", marks=pytest.mark.chaos)], indirect=True
+)
+"""Replicas share a PostgreSQL database nearly always."""
+
+
 @pytest.fixture
 def audited_scene(scene: Scene) -> Scene:
     """A scene in which every write is written down."""
@@ -68,6 +74,7 @@ def ended(scene: Scene, replica: Replica, name: str) -> int:
     )
 
 
+@ON_BOTH
 def test_one_that_dies_and_one_that_sleeps_past_its_time_lose_and_double_nothing_whatever_their_clocks_say(
     audited_scene: Scene, gate: Path
 ) -> None:
@@ -112,6 +119,7 @@ def test_one_that_dies_and_one_that_sleeps_past_its_time_lose_and_double_nothing
         assert ended(scene, sleeping, name) > sum(each.experiment == name and each.epoch == 1 for each in written)
 
 
+@ON_BOTH
 def test_a_stop_said_at_one_replica_ends_the_run_at_another(audited_scene: Scene, gate: Path) -> None:
     scene = audited_scene
     with replicas(scene, gate, 1.0, -1.0) as (here, there):

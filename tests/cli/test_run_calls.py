@@ -12,43 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import ASK, ASYNC
 from tests.cli.running import PYTHON, TIDEGATE, Done, environ, run
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 
 ROWS = 48
-
-ASK = """
-import os
-import openai
-
-def client(kind=openai.OpenAI):
-    return kind(base_url=os.environ["URL"] + "/v1", api_key="k", max_retries=0)
-
-def ask(row, made=None):
-    made = made or client()
-    answer = made.chat.completions.create(model="m", user=str(row), messages=[{"role": "user", "content": "hi"}])
-    return len(answer.choices)
-
-async def ask_async(made, row):
-    answer = await made.chat.completions.create(model="m", user=str(row), messages=[{"role": "user", "content": "hi"}])
-    return len(answer.choices)
-
-def ask_all(rows):
-    with client() as made:
-        return sum(ask(row, made) for row in rows)
-"""
-
-ASYNC = """
-import asyncio, openai
-from ask import client, ask_async
-
-async def main(rows):
-    async with client(openai.AsyncOpenAI) as made:
-        return sum(await asyncio.gather(*(ask_async(made, row) for row in rows)))
-
-if __name__ == "__main__":
-    print(asyncio.run(main(range(48))))
-"""
 
 POOL = """
 import multiprocessing
@@ -59,7 +27,21 @@ if __name__ == "__main__":
         print(sum(pool.map(ask_all, [range(n, 48, 8) for n in range(8)], chunksize=1)))
 """
 
+SDK = """
+import os, openai
+from concurrent.futures import ThreadPoolExecutor
+
+made = openai.OpenAI(base_url=os.environ["URL"] + "/v1", api_key="k", max_retries=0)
+
+def ask(row):
+    return len(made.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}]).choices)
+
+with ThreadPoolExecutor(48) as threads:
+    print(sum(threads.map(ask, range(48))))
+"""
+
 PROGRAMS = {
+    "threads with an SDK": SDK,
     "asyncio": ASYNC,
     "threads and asyncio at once": """
         import asyncio, threading
@@ -187,7 +169,7 @@ def test_calls_that_were_given_up_are_told_apart(folder: Path) -> None:
     with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=3600.0),), dialect="none")) as provider:
         done = run(PYTHON, "-c", code, env=environ(URL=provider.url, TIDEGATE_MAX_WAIT="0"), cwd=folder)
     assert done.code == 1
-    assert "RateLimitError" in "\n".join(done.lines)
+    assert "429 Too Many Requests" in "\n".join(done.lines)
     assert done.last == "tidegate: 7 calls, 6 answered, 1 given up, 0 429s absorbed"
 
 

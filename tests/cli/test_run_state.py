@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, Done, environ
-from tests.cli.test_run_calls import ASK
 from tidegate.launch import arrivals, environment
 from tidegate.learned import LearnedState
 from tidegate.testing import Limit, Scenario, SimulatorProcess

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, environ
 from tests.cli.terminal import COLUMNS, ROWS, Terminal
-from tests.cli.test_run_calls import ASK
 from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, TIDEGATE, environ
-from tests.cli.test_run_calls import ASK
 from tests.core.values import KEY, answer, bucket
 from tidegate.cli.main import app
 from tidegate.core.admission import Admission

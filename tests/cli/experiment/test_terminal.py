@@ -14,15 +14,16 @@ from tests.cli.terminal import Terminal
 from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
 
 ASKING = """
-import openai
+import httpx
 from tidegate.runner import Experiment
 
-client = openai.AsyncOpenAI(base_url={url!r}, api_key="any", max_retries=0)
+client = httpx.AsyncClient(base_url={url!r}, headers={{"authorization": "Bearer any"}}, timeout=600)
 
 
 async def answer(row):
-    made = await client.chat.completions.create(model="m", messages=[{{"role": "user", "content": str(row)}}])
-    return made.choices[0].message.content
+    body = {{"model": "m", "messages": [{{"role": "user", "content": str(row)}}]}}
+    made = await client.post("/chat/completions", json=body)
+    return made.raise_for_status().json()["choices"][0]["message"]["content"]
 
 
 experiment = Experiment("asked", [{{"n": n}} for n in range(200)], answer, [lambda row, output: 1])
