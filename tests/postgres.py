@@ -25,6 +25,8 @@ GUARD = '"$@" & server=$!; read -r end; kill -INT $server; wait $server'
 SETTINGS = {
     # What a crash of the machine would cost is nothing to a test.
     "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
     "shared_buffers": "32MB",
     "max_connections": "100",
     "listen_addresses": "127.0.0.1",

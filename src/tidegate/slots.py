@@ -57,7 +57,18 @@ class Asker(Waiter):
 class Slots:
     """One key's admission and its line."""
 
-    __slots__ = ("_answered", "_given", "_soonest", "_watchers", "admission", "asking", "executors", "gate", "line")
+    __slots__ = (
+        "_answered",
+        "_given",
+        "_mixed",
+        "_soonest",
+        "_watchers",
+        "admission",
+        "asking",
+        "executors",
+        "gate",
+        "line",
+    )
 
     def __init__(self, admission: Admission, executors: Executors | None = None) -> None:
         self.admission = admission
@@ -67,6 +78,8 @@ class Slots:
         self.asking: dict[Callable[[], object], Asker] = {}
         # Calls that were given a permit and have not taken it yet, with the instants at which it was given.
         self._given: dict[Waiter, float] = {}
+        # They may be of more than one executor.
+        self._mixed = False
         self._watchers: list[Group] = []
         # No call that stands has an earlier deadline.
         self._soonest = NEVER
@@ -136,6 +149,7 @@ class Slots:
         permit, waiter.permit = waiter.permit, None
         if permit is not None:
             self._given.pop(waiter, None)
+            self._mixed = self._mixed and bool(self._given)
             if self.admission.untaken:
                 self.admission.untaken -= 1
         return permit
@@ -179,6 +193,7 @@ class Slots:
         self.line.clear()
         self.asking.clear()
         self._given.clear()
+        self._mixed = False
         self._watchers.clear()
 
     def take_back(self, now: float, out: Out, here: int = 0, others: int = 0) -> None:
@@ -249,7 +264,7 @@ class Slots:
         for each in left:
             self._keep_clock(each, woken)
         if line.running > 1 or (
-            self._given and group is not None and self._first_given().executor is not group.executor
+            self._given and group is not None and (self._mixed or self._first_given().executor is not group.executor)
         ):
             self._watch(group, until, now, here, out, woken)
         if line.passed:
@@ -431,6 +446,8 @@ class Slots:
     def _gave(self, waiter: Waiter, now: float) -> None:
         self.admission.untaken += 1
         self.admission.given_at = now
+        if self._given and waiter.executor is not None and self._first_given().executor is not waiter.executor:
+            self._mixed = True
         self._given[waiter] = now
 
     def _price(self, waiter: Waiter) -> None:
@@ -499,7 +516,9 @@ class Slots:
             watchers += [group for group in self._candidates(own) if group not in watchers][: WATCHERS - len(watchers)]
         suspect = self._first_given().executor if self._given else None
         chain = [group for group in watchers if group.executor is not suspect]
-        if own is not None and self._given and own.executor is not suspect and len(watchers) < WATCHERS:
+        # The head's group watches too, where another executor than its own was given a permit.
+        doubtful = self._given and own is not None and (self._mixed or own.executor is not suspect)
+        if own is not None and doubtful and len(watchers) < WATCHERS:
             chain.append(own)
         chain += [group for group in watchers if group.executor is suspect]
         for number, group in enumerate(chain):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.core.values import KEY, OK
@@ -34,6 +34,7 @@ def leaves_nothing(world: LoopWorld) -> None:
     assert all(sending.permit.settled for sending in world.sends)
 
 
+@example([1, 0, 1], {0}, 2, False)  # the only group that waits was given the first permit, and another the second
 @given(rows, st.sets(st.integers(0, LOOPS - 1), max_size=LOOPS - 1), st.integers(1, 3), st.booleans())
 def test_calls_of_running_loops_pass_stalled_loops_within_a_quarter_second_each(
     made: list[int], stalled: set[int], slots: int, paused: bool
