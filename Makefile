@@ -14,7 +14,7 @@ demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
 
 test: $(ENVS)/test/ready test-openai2 test-aiobotocore
-	$(ENVS)/test/bin/python -m pytest -n 4
+	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk

@@ -85,7 +85,7 @@ special = [
 bodies = values | st.sampled_from(special)
 
 BOUNDED = settings(
-    max_examples=30,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],

@@ -248,7 +248,7 @@ def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BOUNDED = settings(
-    max_examples=25,
+    max_examples=18,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
