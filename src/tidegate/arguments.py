@@ -9,12 +9,18 @@ from tidegate.core.vocabulary import MOST_AMOUNT, Cost, Key
 from tidegate.errors import ConfigurationError
 
 INFINITY = float("inf")
+NUMBERS = frozenset({int, float})
 
 
 def checked_cost(cost: Cost | None) -> Cost:
     """Return `cost`, or one request for None; raise `ConfigurationError` for one that no quota can be charged."""
     if cost is None:
         return ONE_REQUEST
+    try:
+        if type(cost) is Cost and NUMBERS.issuperset(map(type, cost)) and cost.sound:
+            return cost
+    except OverflowError:
+        pass  # an integer beyond every float: the check of each amount names it
     if not isinstance(cost, Cost):
         raise ConfigurationError("cost", cost, "a tidegate.Cost")
     for name, amount in zip(Cost._fields, cost, strict=True):

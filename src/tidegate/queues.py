@@ -317,14 +317,15 @@ class Queues:
             admission.settle(permit, outcome, now, draw, out)
             if admission.rejection is not before:
                 self._rejections.append((permit.key, before, admission.rejection))
+        if rejoin is None or rejoin.slots is None:
+            return self._pump(admission, now, out)
         woken: list[Waiter] = []
-        if rejoin is not None and rejoin.slots is not None:
-            rejection = admission.rejection
-            if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.in_vain:
-                # Its own answer is what it gets: to stand again would only send it again.
-                rejoin.replay = outcome
-            else:
-                woken = rejoin.slots.rejoin(rejoin, now, out)
+        rejection = admission.rejection
+        if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.in_vain:
+            # Its own answer is what it gets: to stand again would only send it again.
+            rejoin.replay = outcome
+        else:
+            woken = rejoin.slots.rejoin(rejoin, now, out)
         return [*woken, *self._pump(admission, now, out)]
 
     def _pump(self, admission: Admission, now: float, out: list[events.Event] | None) -> list[Waiter]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from tidegate import redaction
 from tidegate.arguments import checked_cost
+from tidegate.core import events
 from tidegate.core.credentials import masked
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.gates import INFINITY
@@ -29,7 +30,7 @@ from tidegate.line import NEVER, Waiter
 from tidegate.listening import Listener
 from tidegate.queues import Queues
 from tidegate.settings import Settings
-from tidegate.slots import Asker
+from tidegate.slots import Asker, Slots
 
 T = TypeVar("T")
 
@@ -176,30 +177,47 @@ class RateLimitRegistry(Queues):
         with self._lock:
             now = self.clock()
             slots = self._slots_of(key, DEFAULT_WINDOW, now)
+            admission = slots.admission
             woken: list[Waiter] = []
-            if slots.line.count or slots.admission.untaken:
-                woken = slots.pump(now, out, threading.get_ident(), others=1)
-            ready, gate = slots.admission.ready_at(cost, now)
-            stated = gate.startswith("quota") or ready <= slots.admission.unavailability.stated_until
-            head, rejection = slots.line.head(), slots.admission.rejection
-            opens = now if rejection is None else rejection.opens_at(NEVER, now)
-            if rejection is not None and opens > now:
-                answer: Permit | NotReady = NotReady(opens, rejection.gate, rejection.waits(NEVER))
-            elif head is not None:
-                first, _ = slots.admission.ready_at(head.cost, now)
-                answer = NotReady(max(ready, first), gate or "queue", bool(gate) and stated)
-            elif ready > now:
-                answer = NotReady(ready, gate, stated and ready < INFINITY)
+            free = not slots.line.count and admission.rejection is None
+            if free and admission.ready_at(cost, now)[0] <= now:
+                permit = admission.admit(cost, now, 0.0, out)
+                permit.thread = threading.get_ident()
+                answer: Permit | NotReady = permit
             else:
-                answer = slots.admission.admit(cost, now, 0.0, out)
-                answer.thread = threading.get_ident()
-            if isinstance(answer, NotReady):
-                # What others were given and do not take comes back.
-                answer.ready_at = min(answer.ready_at, slots.taken_back_at(now))
-            if wake is not None and not answer:
-                slots.asking.setdefault(wake, Asker(wake))
-        self._act(woken, out)
+                woken, answer = self._admit_or_refuse(slots, cost, now, out)
+                if wake is not None and not answer:
+                    slots.asking.setdefault(wake, Asker(wake))
+        if woken or out or self._dropped or self._rejections:
+            self._act(woken, out)
         return answer
+
+    def _admit_or_refuse(
+        self, slots: Slots, cost: Cost, now: float, out: list[events.Event] | None
+    ) -> tuple[list[Waiter], Permit | NotReady]:
+        """Answer `try_admit` where others wait, or a gate is closed; return whom to wake, and the answer."""
+        admission = slots.admission
+        woken: list[Waiter] = []
+        if slots.line.count or admission.untaken:
+            woken = slots.pump(now, out, threading.get_ident(), others=1)
+        ready, gate = admission.ready_at(cost, now)
+        stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
+        head, rejection = slots.line.head(), admission.rejection
+        opens = now if rejection is None else rejection.opens_at(NEVER, now)
+        if rejection is not None and opens > now:
+            refusal = NotReady(opens, rejection.gate, rejection.waits(NEVER))
+        elif head is not None:
+            first, _ = admission.ready_at(head.cost, now)
+            refusal = NotReady(max(ready, first), gate or "queue", bool(gate) and stated)
+        elif ready > now:
+            refusal = NotReady(ready, gate, stated and ready < INFINITY)
+        else:
+            permit = admission.admit(cost, now, 0.0, out)
+            permit.thread = threading.get_ident()
+            return woken, permit
+        # What others were given and do not take comes back.
+        refusal.ready_at = min(refusal.ready_at, slots.taken_back_at(now))
+        return woken, refusal
 
     def unavailable(self, key: Key) -> Unavailable:
         """Return for how long `key` has answered nobody, and why; nothing of a key that is not known."""

@@ -237,9 +237,14 @@ class Slots:
                 self._stall(executor, now, out)
                 continue
             blocks = executor.blocks if executor is not None else 0
-            ready, self.gate = self._ready_at(head, now, blocks)
+            if rejection is not None or head.priced_by != admission.estimate.version:
+                ready, gate = self._ready_at(head, now, blocks)
+            else:
+                ready, gate = admission.ready_at(head.cost, now, blocks)
+            self.gate = gate
             if ready > now:
-                if ready > self._soonest and self._dismiss(now, ready, left, woken):
+                # A slot is free when an answer comes: nobody can be told for certain.
+                if ready > self._soonest and gate != "concurrency" and self._dismiss(now, ready, left, woken):
                     continue
                 earliest = group.earliest()
                 deadline = earliest.deadline if earliest is not None else NEVER
