@@ -6,10 +6,10 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.resources import files
+from importlib.util import find_spec
 from tempfile import NamedTemporaryFile
 
-import certifi
 import pytest
 
 import tidegate
@@ -27,8 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     What a shell starts in the background ignores interrupts. A client of httpx loads every authority anew, 45 ms of
     CPU each time, and the tests make thousands of clients that speak to this machine without TLS.
     """
-    if not hasattr(config, "workerinput"):
-        bundle = Path(certifi.where()).read_text()
+    if not hasattr(config, "workerinput") and find_spec("certifi") is not None:
+        bundle = files("certifi").joinpath("cacert.pem").read_text()
         end = "-----END CERTIFICATE-----\n"
         config.add_cleanup((trusted := NamedTemporaryFile("w", suffix=".pem")).close)  # noqa: SIM115
         trusted.write(bundle[bundle.index("-----BEGIN") : bundle.index(end) + len(end)])
