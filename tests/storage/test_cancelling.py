@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.storage.places import Place
+from tidegate.errors import StoreError
 from tidegate.storage import Store
 
 TURNS = 40
@@ -47,3 +48,12 @@ async def test_a_call_that_is_cancelled_at_any_turn_gives_its_connection_back(
     await store.create("e", {}, 1, "rows")
     assert [each.experiment.name for each in await store.list()] == ["e"]
     await store.close()
+
+
+async def test_store_that_is_closed_opens_no_connection(place: Place) -> None:
+    """A run that a shutdown left behind goes on for a moment: nobody would close what it opens then."""
+    store = await Store.open(place.url)
+    await store.close()
+    with pytest.raises(StoreError, match="the store was closed before"):
+        await store.find("e")
+    gc.collect()

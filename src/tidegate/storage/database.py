@@ -30,6 +30,10 @@ from tidegate.storage.urls import shown
 T = TypeVar("T")
 AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
 
+CLOSE_SECONDS = 5.0
+"""Seconds for which closing waits for calls that are under way. Raising it delays the end of a process whose database
+does not answer. A connection that comes back later is closed by nobody."""
+
 RETURN_SECONDS = 0.01
 """Between two looks for a connection to a lost file: longer makes the end of such a run later, by that."""
 
@@ -51,6 +55,8 @@ class Database:
         self._thread = WritingThread(self._of_file(plain_engine(url))) if self.sqlite else None
         self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._lending: set[asyncio.Task[Any]] = set()
+        self._held = 0
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"Database({self.shown!r})"
@@ -107,9 +113,15 @@ class Database:
             return DatabaseFileLost(self.path, what, failure=str(error))
 
     async def close(self) -> None:
-        """Closes every connection, for good."""
-        while self._lending:
-            await asyncio.wait(self._lending)
+        """Close every connection, for good; whoever asks for one from now on is refused."""
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CLOSE_SECONDS
+        while self._lending or (self._held and loop.time() < until):
+            if self._lending:
+                await asyncio.wait(self._lending)
+            else:
+                await asyncio.sleep(RETURN_SECONDS)
         await self._engine.dispose()
         if self._thread is not None:
             await self._thread.close()
@@ -133,15 +145,20 @@ class Database:
         """A connection of the pool's. Who is cancelled while he gets it, or gives it back, does not keep it: a pool
         forgets what a cancelled checkout had taken out.
         """
+        if self._closed:
+            # The pool would open a new one, which nobody closes.
+            raise StoreError(f"{self.shown} closed: the store was closed before; nothing is read or written")
         getting = self._lent(self._connected(engine))
         try:
             connection = await asyncio.shield(getting)
         except asyncio.CancelledError:
             getting.add_done_callback(self._returned)
             raise
+        self._held += 1
         try:
             yield connection
         finally:
+            self._held -= 1
             await asyncio.shield(self._lent(connection.close()))
 
     async def _connected(self, engine: AsyncEngine) -> AsyncConnection:
