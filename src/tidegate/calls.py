@@ -1,4 +1,4 @@
-"""What `registry.execute` and `aexecute` make of any callable: its cost, and what its result or exception means."""
+"""The cost of any callable that `registry.execute` and `aexecute` run, and the meaning of its result or exception."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Call(Turn):
         super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
 
     def price(self, estimate: Estimate) -> Cost:
-        """What the caller expects."""
+        """Return what the caller expects."""
         return self.expected
 
     def send(self, permit: Permit) -> Sent:
@@ -101,7 +101,7 @@ class Call(Turn):
         return sent.response
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
-        """What a result or an exception means; the caller's own predicates come first."""
+        """Return what a result or an exception means; the caller's own predicates come first."""
         if error is not None:
             outcome = self._judge_error(error)
         else:

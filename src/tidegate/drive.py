@@ -43,7 +43,7 @@ class Turn(Protocol):
         ...
 
     def finish(self, ended: Ended) -> Any:
-        """What the caller of a longer dialogue gets, returned or raised."""
+        """Return what the caller of a longer dialogue gets, returned or raised."""
         ...
 
 
@@ -186,7 +186,7 @@ class AsyncioWaker:
         return self._call(self._set_timer, until)
 
     def wait(self, until: float | None) -> Awaitable[None]:
-        """What to await: done when woken, or at `until`. (A future, not a coroutine: a hundred thousand may wait.)"""
+        """Return a future, done when woken or at `until`. (A hundred thousand may wait: a coroutine costs more.)"""
         future = self._future = self.loop.create_future()
         if self._woken:
             self._finish()

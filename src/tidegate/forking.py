@@ -1,4 +1,4 @@
-"""What stands at a fork: everybody who holds a lock is told before it, and on both sides after it."""
+"""The callbacks around a fork: every holder of a lock is told before it, and on both sides after it."""
 
 from __future__ import annotations
 

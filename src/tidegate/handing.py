@@ -24,7 +24,7 @@ MOST_KEYS = 16
 
 
 class Hand:
-    """What is handed down to a piece of work, and what it did with it; a context manager around the work.
+    """The values handed down to a piece of work, and its calls; a context manager around the work.
 
     `keys` are those that it asked for, `{key: expected cost}`, first use first. `refused` is the answer of `refused_at`
     that was handed back for want of capacity: nothing was attempted, as far as the work's own attempts are counted.
@@ -125,7 +125,7 @@ class Hand:
 
     @property
     def standing(self) -> bool:
-        """Whether one of the work's calls waits in a queue now."""
+        """Return whether one of the work's calls waits in a queue now."""
         return bool(self._standing)
 
     def waited(self) -> float:
@@ -160,5 +160,5 @@ def handing(queues: Queues, permit: Permit | None = None) -> Hand:
 
 
 def handed() -> Hand | None:
-    """What is handed down in this context."""
+    """Return what is handed down in this context."""
     return _hand.get()

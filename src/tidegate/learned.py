@@ -1,4 +1,4 @@
-"""What a registry has learned, as a frozen value for a file: `export_state` makes it, `initial_state` begins with it.
+"""The knowledge of a registry, as a frozen value for a file: `export_state` makes it, `initial_state` begins with it.
 
 No secret is in it, nor anything made from one, except where `digest_key` was given: then it has the digests of
 credentials, which only a process with the same key can compare. Without them a key is found by provider, base URL,
@@ -82,12 +82,12 @@ class LearnedKey(_Frozen):
 
     @property
     def learned(self) -> core.Learned:
-        """What its admission begins with."""
+        """Return what its admission begins with."""
         return core.Learned(tuple(core.LearnedQuota(**dict(quota)) for quota in self.quotas), self.gates)
 
     @classmethod
     def of(cls, key: Key, learned: core.Learned, taken_on: datetime, with_digest: bool) -> LearnedKey:
-        """What is carried of a key."""
+        """Return what is carried of a key."""
         named = _masked(key) if with_digest else _at(key)
         quotas = tuple(LearnedQuota(**quota._asdict()) for quota in learned.quotas)
         gates = {name: dict(plain) for name, plain in learned.gates.items()}
@@ -186,7 +186,7 @@ def _content(path: Path) -> bytes:
 
 
 class Seeds:
-    """What an earlier run has left: each entry is taken by one key, once.
+    """The knowledge of an earlier run: each entry is taken by one key, once.
 
     `digests` is what the registry's own would be called, `today` an aware time.
     """
@@ -224,7 +224,7 @@ class Seeds:
         return _masked(key) if self._comparable else _at(key)
 
     def take(self, key: Key) -> tuple[core.Learned, float] | None:
-        """What was learned of `key`, and how many seconds before the beginning of this run."""
+        """Return what was learned of `key`, and how many seconds before the beginning of this run."""
         found = self._left.pop(self._place(key), None)
         if found is None:
             return None

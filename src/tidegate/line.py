@@ -103,7 +103,7 @@ class Waiter:
         return True
 
     def price(self, estimate: Estimate) -> Cost:
-        """What the call is expected to be charged, by what its key has learned so far; one request, unless told."""
+        """Return the expected charge of the call, by what its key has learned so far; one request, unless told."""
         return UNPRICED
 
     def belong(self, slots: object) -> None:
@@ -113,7 +113,7 @@ class Waiter:
             self.timed = None
 
     def alarm(self) -> Waker:
-        """What the call waits on; made on first use, since most calls never wait."""
+        """Return what the call waits on; made on first use, since most calls never wait."""
         if self.waker is None:
             self.waker = self.make_waker()
         return self.waker
@@ -277,7 +277,7 @@ class Group:
                 waiter = waiter.behind
 
     def earliest(self) -> Waiter | None:
-        """Whose deadline comes first."""
+        """Return whose deadline comes first."""
         deadlines = self._deadlines
         if not deadlines and len(self._lanes) == 1:
             for lane in self._lanes.values():

@@ -1,4 +1,4 @@
-"""Who is told of what happens, and what they have not been told yet."""
+"""The listeners of events, and the events that they have not been told yet."""
 
 from __future__ import annotations
 

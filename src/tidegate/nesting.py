@@ -1,4 +1,4 @@
-"""Which attempt is the outermost, and where tidegate is switched off: two facts of the running context.
+"""The outermost attempt, and the places where tidegate is switched off: two facts of the running context.
 
 Stacks lie on stacks (an SDK on httpx on aiohttp, a gateway on an SDK). The outermost recognised attempt marks its
 context with a cell, and whatever is sent inside it passes through: one permit per stack. The cell is mutable and is
@@ -35,7 +35,7 @@ class Cell:
 
 
 def passes() -> bool:
-    """Whether what is sent in this context passes through: inside an attempt under way, or inside `disabled()`."""
+    """Return whether requests in this context pass through: inside an attempt under way, or inside `disabled()`."""
     cell = _cell.get()
     return cell is not None and cell.open
 

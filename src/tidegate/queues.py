@@ -229,7 +229,7 @@ class Queues:
 
     @property
     def listening(self) -> bool:
-        """Whether anybody would hear an event."""
+        """Return whether anybody would hear an event."""
         return bool(self._listeners.all)
 
     def before_fork(self) -> None:

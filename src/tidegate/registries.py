@@ -110,7 +110,7 @@ class RateLimitRegistry(Queues):
             self._listeners.remove(listener)
 
     def snapshot(self) -> RegistrySnapshot:
-        """What every known key does now: limits, levels, who waits, which gate is closed and until when."""
+        """Return what every known key does now: limits, levels, who waits, which gate is closed and until when."""
         with self._lock:
             now = self.clock()
             keys = {key: slots.snapshot(now) for key, slots in self._slots.items()}
@@ -119,7 +119,7 @@ class RateLimitRegistry(Queues):
         return RegistrySnapshot(keys)
 
     def export_state(self) -> LearnedState:
-        """What every key has learned, as a frozen value for `Settings.initial_state` of a later run, or for a file.
+        """Return the knowledge of every key, a frozen value for `Settings.initial_state` of a later run, or for a file.
 
         Digests of credentials are in it only where `Settings.digest_key` was given.
         """

@@ -35,7 +35,7 @@ ORDERED = (
 
 
 class Settings(BaseModel):
-    """How a registry behaves; frozen. Every field can be set in the environment as TIDEGATE_<FIELD>.
+    """The settings of a registry; frozen. Every field can be set in the environment as TIDEGATE_<FIELD>.
 
     A value that is not usable raises `ConfigurationError` with the field, the value and the bound, and so do two that
     contradict each other. A default gives way to the setting that is given: `max_concurrency=2` starts with 2.

@@ -88,7 +88,7 @@ class Slots:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits and nothing is under way."""
+        """Return whether nobody waits and nothing is under way."""
         return not self.line.count and not self.admission.flying
 
     def snapshot(self, now: float) -> KeySnapshot:
@@ -98,7 +98,7 @@ class Slots:
         return key_snapshot(self.admission, self.line.count, first, self.mean_cost(), now)
 
     def mean_cost(self) -> Cost:
-        """What one of those who wait costs on average, as far as the first of them show; one request of nobody."""
+        """Return the mean cost of those who wait, as far as the first of them show; one request of nobody."""
         total, count = [0.0] * len(UNPRICED), 0
         for waiter in islice(self.line.standing(), SAMPLE):
             self._price(waiter)

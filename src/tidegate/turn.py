@@ -77,12 +77,12 @@ class Turn(Waiter):
 
     @property
     def stood(self) -> bool:
-        """Whether it had to stand in the line, before its first attempt or since."""
+        """Return whether it had to stand in the line, before its first attempt or since."""
         return getattr(self, "waker", None) is not None
 
     @property
     def gate(self) -> str:
-        """What is closed for the head of the line."""
+        """Return what is closed for the head of the line."""
         return self.slots.gate if self.slots is not None else ""
 
     @property

@@ -47,7 +47,7 @@ def wrap(
 
 
 def _senders(client: object) -> tuple[list[object], Sdk | None]:
-    """What is to bear the mark of `client`, its HTTP clients or what carries it to them, and the SDK that it is of."""
+    """Return the bearers of `client`'s mark, its HTTP clients or what carries it to them, and its SDK."""
     if transport_of(client) is not None:
         return [client], None
     sdk = sdk_of(client)

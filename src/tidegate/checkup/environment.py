@@ -1,4 +1,4 @@
-"""What is installed in this Python, what tidegate does with it, and what the interpreter is like."""
+"""The packages and the interpreter of this Python environment, and the part of them that tidegate governs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def governed_modules() -> frozenset[str]:
 
 
 def governs(stack: Stack) -> bool:
-    """Whether a transport governs it."""
+    """Return whether a transport governs it."""
     return any(name.split(".")[0] == stack.module for name in governed_modules())
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Verdict(StrEnum):
-    """What a finding comes to; the first word of its line after the section."""
+    """The result of a finding; the first word of its line after the section."""
 
     GOVERNED = "governed"
     UNGOVERNED = "ungoverned"

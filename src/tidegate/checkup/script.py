@@ -1,4 +1,4 @@
-"""What a script does with its calls, as far as it can be read."""
+"""The calls of a script and their settings, as far as they can be read without running it."""
 
 from __future__ import annotations
 

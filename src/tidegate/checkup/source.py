@@ -51,7 +51,7 @@ class Module:
             self.names[alias.asname or alias.name] = full
 
     def dotted(self, node: ast.AST) -> str:
-        """What an expression names, in full: `Retry` is `urllib3.util.Retry` where it was imported so; else ""."""
+        """Return the full name of an expression: `Retry` is `urllib3.util.Retry` where it was imported so; else ""."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id, node.id)
         if isinstance(node, ast.Attribute):

@@ -1,4 +1,4 @@
-"""What the demonstration shows: a board while a phase goes on, lines where there is no terminal, and the results."""
+"""The display of the demonstration: a board during a phase, lines where there is no terminal, and the results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _limits(runs: Sequence[Run]) -> Table:
 
 
 def amount(quota: QuotaSnapshot | Limit | None) -> str:
-    """How much for how long, as learnt or as true."""
+    """Return how much for how long, as learnt or as true."""
     return f"{quota.limit:,.0f} / {quota.window:.3g} s" if quota is not None else "unknown"
 
 

@@ -1,4 +1,4 @@
-"""What a command says when it cannot go on: one line and an exit code, never a traceback."""
+"""The end of a command that cannot go on: one line and an exit code, never a traceback."""
 
 from __future__ import annotations
 

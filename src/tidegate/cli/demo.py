@@ -45,7 +45,7 @@ def demo(
 
 @contextlib.contextmanager
 def _display(console: Console) -> Iterator[Look]:
-    """What to call at each look: it moves a board on a terminal, and prints a line now and then elsewhere."""
+    """Yield the function to call at each look: it moves a board on a terminal, elsewhere it prints a line at times."""
     from tidegate.cli.board import HEADLINES, board, line
 
     phase: Phase | None = None

@@ -41,7 +41,7 @@ class BadLine(ValueError):
 
 
 def explain() -> None:
-    """What an answer means: JSON lines on stdin, one answer each; JSON lines on stdout, or a table on a terminal.
+    """Explain answers of providers: JSON lines on stdin, one answer each; on stdout JSON lines, on a terminal a table.
 
     A line is {"provider": hint or null, "url": ..., "model": ..., "status": ..., "headers": {...}, "body": ..., "now":
     RFC 3339 or null}. A line that is none gives an {"error": ...} line, and the next is read.
@@ -80,7 +80,7 @@ def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
 
 
 def explanation(line: bytes, max_pause: float) -> dict[str, Any]:
-    """What the answer on `line` means; raises `BadLine`. `max_pause` (seconds) is the longest that is waited for it."""
+    """Return the meaning of the answer on `line`; raise `BadLine`. `max_pause` is the longest wait, in seconds."""
     answer = _object(line)
     status = answer.get("status")
     if type(status) is not int or not 100 <= status <= 599:
@@ -140,7 +140,7 @@ def _text(answer: dict[str, Any], name: str) -> str:
 
 
 def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
-    """Whose answer it is: by the hint, else by the address, else by what most servers speak."""
+    """Return whose answer it is: by the hint, else by the address, else by what most servers speak."""
     hint, model = _text(answer, "provider"), _text(answer, "model")
     try:
         url = urlsplit(_text(answer, "url"))

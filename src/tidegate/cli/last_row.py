@@ -84,5 +84,5 @@ class LastRow:
 
 
 def drawable(fd: int, environ: Mapping[str, str]) -> bool:
-    """Whether a row can be drawn there at all: on a terminal that knows how to move its cursor."""
+    """Return whether a row can be drawn there at all: on a terminal that knows how to move its cursor."""
     return os.isatty(fd) and environ.get("TERM", "dumb") not in ("", "dumb", "unknown")

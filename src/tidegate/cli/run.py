@@ -63,7 +63,7 @@ def _kept(state: Path | None, shown: bool) -> StateFile | None:
 
 
 def heard() -> bool:
-    """Whether a line on standard error would spoil nothing: it is a terminal, or goes elsewhere than the output."""
+    """Return whether a line on standard error spoils nothing: it is a terminal, or not where the output goes."""
     try:
         err = os.fstat(STDERR)
         if os.isatty(STDERR):

@@ -1,4 +1,4 @@
-"""What `tidegate run` says: one line while the command runs, and one when it has ended."""
+"""The lines of `tidegate run`: one while the command runs, and one when it has ended."""
 
 from __future__ import annotations
 

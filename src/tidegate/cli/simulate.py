@@ -84,7 +84,7 @@ def _announce(url: str) -> None:
 
 
 def truth_table(truth: Truth) -> Table:
-    """What came in and what became of it, a row for each key and one for all; `peak` is of calls in flight."""
+    """Return what came in and what became of it, a row for each key and one for all; `peak` is of calls in flight."""
     title = f"Ground truth after {truth.elapsed:.1f} s"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("key", overflow="fold")

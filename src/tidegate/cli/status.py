@@ -19,7 +19,7 @@ from tidegate.launch.totals import KeyTotal
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each key, for programs.")] = False,
 ) -> None:
-    """What every `tidegate run` of yours does now: by key, what is under way, who waits for what, and until when."""
+    """Show every `tidegate run` of yours: by key, the calls under way, those that wait, and until when."""
     if os.name != "posix":
         raise stop("status shows what `tidegate run` does, which needs a POSIX system")
     from tidegate.launch.runs import under_way

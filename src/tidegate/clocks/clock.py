@@ -29,7 +29,7 @@ class Clock:
     whole_run: bool = False
 
     def stretched(self, seconds: float, max_wait: float) -> int:
-        """How many seconds it gets in place of `seconds`, a whole number: some frameworks read no other.
+        """Return how many seconds it gets in place of `seconds`, a whole number: some frameworks read no other.
 
         The longest a call may wait, and what the framework found long enough for a call that does not: so a hung call
         still ends. A clock of the whole run is lifted, for its rows end by clocks of their own.

@@ -53,7 +53,7 @@ class Default(NamedTuple):
                 yield Turned(old, new, _put_back(holder, new, held))
 
     def given(self, environ: Mapping[str, str]) -> str | None:
-        """Which variable of the user's decides: none can."""
+        """Return which variable of the user's decides: none can."""
         return None
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Variable(NamedTuple):
         yield Turned(self.seconds, new, lambda: self._put_back(str(new), before))
 
     def given(self, environ: Mapping[str, str]) -> str | None:
-        """Which variable of the user's decides over this clock; None: none is set."""
+        """Return which variable of the user's decides over this clock; None: none is set."""
         return next((name for name in (self.name, *self.rivals) if environ.get(name, "").strip()), None)
 
     def _held(self) -> bool:
@@ -135,7 +135,7 @@ def _holder(function: FunctionType, parameter: str) -> _Holder | None:
 
 
 def _runs(seconds: Any) -> bool:
-    """Whether it is a clock at all: frameworks write 0, None or infinity for none."""
+    """Return whether it is a clock at all: frameworks write 0, None or infinity for none."""
     return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds < math.inf
 
 

@@ -50,7 +50,7 @@ def stretch(settings: Settings) -> None:
 
 
 def stretches(settings: Settings) -> bool:
-    """Whether these settings stretch clocks at all."""
+    """Return whether these settings stretch clocks at all."""
     return settings.framework_clocks == "stretch" and not settings.disabled and settings.max_wait > 0
 
 

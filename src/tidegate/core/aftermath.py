@@ -1,4 +1,4 @@
-"""How long nothing goes after a hidden bucket was drained, because calls under way may still be charged."""
+"""The wait after a hidden bucket was drained, because calls under way may still be charged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ as that lasted the last time, a second at most; at first for this share of what 
 
 
 class Aftermath:
-    """What one key knows of it; instants and durations are in seconds."""
+    """The state of that wait for one key; instants and durations are in seconds."""
 
     __slots__ = ("_drained_at", "_lasts")
 
@@ -28,7 +28,7 @@ class Aftermath:
         self._drained_at = now
 
     def seconds(self, burst: float, pace: float) -> float:
-        """How long to wait this time, at `pace` calls a second, where the bucket holds `burst` calls."""
+        """Return how long to wait this time, at `pace` calls a second, where the bucket holds `burst` calls."""
         lasts = max(self._lasts, min(AFTERMATH_FIRST, AFTERMATH_SHARE * burst / pace))
         self._lasts *= AFTERMATH_FADES
         return lasts

@@ -1,4 +1,4 @@
-"""What an answer teaches: its headers the quotas, its coming the limits, its failing the breaker.
+"""The lessons of an answer: its headers teach the quotas, its arrival the limits, its failure the breaker.
 
 Signals that prove nothing (cancelled, unauthorised, impossible) teach nothing but that the provider answers. A refusal
 for want of capacity has a room of its own, `refusal`.
@@ -33,7 +33,7 @@ def read(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -
 
 
 def prove(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """What it says of the quotas that only an earlier run knew: a good answer that was read says all."""
+    """Check the quotas that only an earlier run knew: a good answer that was read names all that there are."""
     named = {reading.name for reading in outcome.readings if reading.remaining is not None}
     for mirror in gates.quotas.prove(named, outcome.kind is OK and permit.informs):
         _open(gates, mirror, now)

@@ -37,7 +37,7 @@ class Boundaries:
 
     @property
     def certain(self) -> bool:
-        """Whether the next boundary was told, or follows from a period that is known."""
+        """Return whether the next boundary was told, or follows from a period that is known."""
         return self._told or self.known
 
     def declare(self, period: float) -> None:
@@ -91,6 +91,6 @@ class Boundaries:
 
 
 def _both(newer: tuple[float, float], older: tuple[float, float]) -> tuple[float, float]:
-    """What two intervals have in common; the newer where that is nothing."""
+    """Return what two intervals have in common; the newer where that is nothing."""
     common = max(newer[0], older[0]), min(newer[1], older[1])
     return common if common[0] <= common[1] else newer

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """What the breaker lets through."""
+    """The state of a breaker: the calls that it lets through."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -26,7 +26,7 @@ CLOSED = State.CLOSED
 
 
 class Event(StrEnum):
-    """What can happen to a breaker."""
+    """The events that change a breaker."""
 
     TRIPPED = "tripped"
     PROBE_SENT = "probe_sent"
@@ -88,7 +88,7 @@ class Breaker:
 
     @property
     def closed(self) -> bool:
-        """Whether everything may pass."""
+        """Return whether everything may pass."""
         return self.state is State.CLOSED
 
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:

@@ -105,7 +105,7 @@ class Bucket(Mirror):
 
     @property
     def turned(self) -> Refill | None:
-        """How the quota comes back, where that turned out not to be continuously."""
+        """Return how the quota comes back, where that turned out not to be continuously."""
         return self.period.turned
 
     def level(self, now: float) -> float:

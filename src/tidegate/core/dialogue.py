@@ -12,7 +12,7 @@ from tidegate.core.vocabulary import Key, Kind, Outcome
 
 
 class Ending(StrEnum):
-    """How a call ended."""
+    """The ending of a call."""
 
     ANSWERED = "answered"
     HANDED_BACK = "handed_back"
@@ -35,7 +35,7 @@ class Send(NamedTuple):
 
 
 class Sent:
-    """What one attempt came to: its outcome, and the response or exception that carried it.
+    """The result of one attempt: its outcome, and the response or exception that carried it.
 
     `streaming` says that the body is still under way: the permit then goes with the stream, which settles it.
     """
@@ -76,7 +76,7 @@ class Ended(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What a call may do by itself: wait `max_wait` seconds in all, repeat transient failures up to `attempts`.
+    """The limits of a call: it waits `max_wait` seconds in all, and repeats transient failures up to `attempts`.
 
     `replayable` is False for a body that can be sent only once; back-off runs from `backoff_base` to `backoff_cap`
     seconds with full jitter. One that is not `patient` hands a refusal straight back: somebody above asks again.
@@ -103,7 +103,7 @@ class Seat(Protocol):
 
     @property
     def key(self) -> Key:
-        """Whose queue it is."""
+        """Return whose queue it is."""
         ...
 
     @property
@@ -113,7 +113,7 @@ class Seat(Protocol):
 
     @property
     def gate(self) -> str:
-        """What is closed."""
+        """Return what is closed."""
         ...
 
     @property
@@ -132,7 +132,7 @@ class Seat(Protocol):
         ...
 
     def alarm(self) -> Any:
-        """What the driver waits on."""
+        """Return what the driver waits on."""
         ...
 
     def stand(self, now: float, deadline: float) -> Permit | None:

@@ -1,4 +1,4 @@
-"""What a request will be charged, learned per key from what earlier ones used.
+"""The expected charge of a request, learned per key from the usage of earlier ones.
 
 Theory of operation. Tokens of the input are a line over its characters: `fixed_tokens` that every request has (a
 template, tools; below zero where a prefix of all is read from a cache that costs nothing), and a slope. It is fitted to
@@ -43,7 +43,7 @@ UNBOUNDED = -1
 
 
 class Estimate:
-    """What is learned of one key: the input's line, tokens per answer over all in `mean_output` and by bound."""
+    """The estimates of one key: the input's line, tokens per answer over all in `mean_output` and by bound."""
 
     __slots__ = (
         "_answers",
@@ -69,7 +69,7 @@ class Estimate:
         self.version = 0
 
     def export(self, now: float) -> dict[str, float]:
-        """What a later run may begin with; nothing before the first lesson."""
+        """Return what a later run may begin with; nothing before the first lesson."""
         if not self.version:
             return {}
         return {

@@ -1,4 +1,4 @@
-"""What happened, as frozen values: all telemetry starts here.
+"""The events of tidegate, as frozen values: all telemetry starts here.
 
 Every event names its key and `at`, in monotonic seconds. Durations are in seconds. No event carries a credential, a
 prompt or an answer.

@@ -26,7 +26,7 @@ from tidegate.core.vocabulary import CAPACITY, TERMINAL, Cause, Kind, Outcome
 
 
 class Again(StrEnum):
-    """Whether and when a call is attempted again."""
+    """The time of another attempt: never, at once, or later."""
 
     NO = "no"
     AT_ONCE = "at_once"
@@ -40,7 +40,7 @@ def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], 
 
 
 class _Call:
-    """What one exchange remembers. `permit` is what it holds, `sent` what the last attempt came to.
+    """The state of one exchange. `permit` is what it holds, `sent` what the last attempt came to.
 
     `gate` is what was closed when it last had to wait, `stood_at` when it joined the queue; `probing` says that the
     last attempt was the breaker's probe.

@@ -212,7 +212,7 @@ class Gates:
         return clocks.at(now)
 
     def run(self, permit: Permit) -> Run:
-        """What was let in before `permit` was sent, since the key was last idle."""
+        """Return what was let in before `permit` was sent, since the key was last idle."""
         counts = self.counts
         count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
         rates = [

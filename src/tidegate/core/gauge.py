@@ -1,4 +1,4 @@
-"""What a provider lets in, counted between refusals.
+"""The rate that a provider lets in, counted between refusals.
 
 Theory of operation. Refusals come back at once, so what was not refused was let in. A refusal says that the hidden
 quota was empty when the refused attempt was sent: between two such instants (the last one is the *zero*) the provider
@@ -82,7 +82,7 @@ class Gauge:
         return let_in
 
     def withdrawn(self) -> None:
-        """What was counted as sent never was: it was not let in, and cost nothing."""
+        """Take back a call that was counted as sent: it never was, so it was not let in, and cost nothing."""
         self._refused += 1
 
     def since_zero(self, let_in: int, sent_at: float) -> tuple[int, float]:
@@ -95,7 +95,7 @@ class Gauge:
         return count / seconds if seconds > 0.0 else 0.0
 
     def nothing_new(self, let_in: int) -> bool:
-        """Whether nothing was let in since the last refusal that was asked about."""
+        """Return whether nothing was let in since the last refusal that was asked about."""
         before, self._seen = self._seen, let_in
         return let_in == before
 
@@ -113,5 +113,5 @@ class Gauge:
             self.burst = max(1.0, self._first.calls - self.rate * self._first.seconds)
 
     def deep(self, pace: float) -> bool:
-        """Whether the bucket holds seconds of this pace."""
+        """Return whether the bucket holds seconds of this pace."""
         return self.burst > DEEP * pace

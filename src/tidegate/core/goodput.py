@@ -1,4 +1,4 @@
-"""Whether more calls in flight bring more answers, for a provider that never refuses but slows.
+"""The search for the concurrency beyond which answers only slow down, for a provider that never refuses.
 
 Theory of operation. By Little's law, what is in flight is what is answered a second times how long it takes. Answers
 are sorted by how much was in flight when they were asked for, into levels that double. While the provider keeps up, a
@@ -75,7 +75,7 @@ class Level:
 
 
 class Goodput:
-    """What each level of concurrency brings to one key.
+    """The answers per second of one key at each level of concurrency.
 
     `useful` is the limit that is worth having, infinity where none is known. Instants are monotonic seconds.
     """

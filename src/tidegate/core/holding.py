@@ -1,4 +1,4 @@
-"""How long a measured rate is held before a rise measures it anew.
+"""The seconds for which a measured rate is held before a rise measures it anew.
 
 Theory of operation. A rise costs refusals, and brings what came back unused while less than the rate was held; so it
 may come late where the hidden bucket keeps that, and must not where nothing is kept. It comes soon where the rate is
@@ -38,7 +38,7 @@ ANNOUNCED_PATIENCE = 30.0
 
 
 def shallow(gauge: Gauge) -> bool:
-    """Whether the bucket keeps next to nothing."""
+    """Return whether the bucket keeps next to nothing."""
     return gauge.burst < max(SMALL, SMALL_SECONDS * gauge.rate)
 
 

@@ -1,4 +1,4 @@
-"""Which kind of mirror a quota needs, by what its readings say and what became of the last copy."""
+"""The choice of the mirror for a quota, by its readings and by the fate of the last copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.core.window import Window
 
 
 def measurable(reading: Reading) -> bool:
-    """Whether a reading says enough to begin a mirror with."""
+    """Return whether a reading says enough to begin a mirror with."""
     # A limit without its level (prose) is nothing to stand on; a level without its limit says nothing of the refill,
     # and "0 remaining" of no limit is how some gateways write "unlimited".
     if reading.remaining is None:

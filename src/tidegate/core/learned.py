@@ -1,4 +1,4 @@
-"""What a key has learned, as plain values: taken out at the end of one run, and put into the next one at its beginning.
+"""The knowledge of a key as plain values: exported at the end of one run, and put into the next at its beginning.
 
 Theory of operation. Quotas are carried as limit, window and level; the level is brought up to date for the time that
 has passed, never above the limit. Every other gate offers plain numbers of its own (`Learner`). What an earlier run
@@ -29,7 +29,7 @@ class Learner(Protocol):
     """A gate that can say what it has learned in plain numbers, and begin with them."""
 
     def export(self, now: float) -> Plain:
-        """What is worth carrying; empty where nothing was learned. No instants: durations and amounts only."""
+        """Return what is worth carrying; empty where nothing was learned. No instants: durations and amounts only."""
         ...
 
     def seed(self, plain: Plain, now: float) -> None:
@@ -79,7 +79,7 @@ def learners(admission: Admission) -> dict[str, Learner]:
 
 
 def export(admission: Admission, now: float) -> Learned:
-    """What a key has learned by `now`; of quotas, those that headers told of in this run."""
+    """Return what a key has learned by `now`; of quotas, those that headers told of in this run."""
     quotas = admission.quotas
     told = [mirror for name, mirror in quotas.mirrors.items() if quotas.lessons[name].origin is Origin.HEADERS]
     gates = {name: dict(each.export(now)) for name, each in learners(admission).items()}

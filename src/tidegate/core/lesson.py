@@ -1,4 +1,4 @@
-"""What a value was learnt from, how often and when: the sober measure of how far to trust it."""
+"""The origin of a learned value, the number of its confirmations and its age: a measure of its confidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MINUTE = 60.0
 
 
 class Origin(StrEnum):
-    """What a value was learnt from."""
+    """The origin of a value."""
 
     DEFAULT = "default"
     EARLIER_RUN = "earlier run"
@@ -30,7 +30,7 @@ STATED = frozenset({Origin.HEADERS, Origin.RETRY_AFTER})
 
 
 class Confidence(StrEnum):
-    """How far a value can be trusted."""
+    """The confidence in a value."""
 
     STATED = "stated"
     INFERRED = "inferred"
@@ -88,7 +88,7 @@ class Lesson:
         self.origin, self.count = Origin.EARLIER_RUN, 0
 
     def learnt(self, of: str, now: float, holds_for: float = MINUTE) -> Learnt:
-        """What is known now."""
+        """Return what is known now."""
         return Learnt(of, self.origin, self.count, now - self.at, holds_for)
 
 
@@ -115,7 +115,7 @@ class QuotaLesson(Lesson):
             self.window = Origin.ANSWERS
 
     def learnt_window(self, of: str, now: float, holds_for: float) -> Learnt:
-        """What is known of the window now."""
+        """Return what is known of the window now."""
         count = 0 if self.window is Origin.DEFAULT else self.count
         return Learnt(of, self.window if self.count else self.origin, count, now - self.at, holds_for)
 

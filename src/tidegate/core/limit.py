@@ -1,4 +1,4 @@
-"""How many calls may be in flight at once: a swift first round, and the ceiling of a server with so many slots.
+"""The limit of calls in flight: a swift first round, and the ceiling of a server with so many slots.
 
 Theory of operation. The limit begins at a few and opens slot by slot while all are taken and nothing is refused: twice
 as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, and more slowly from `SLOW_FROM` on; each success
@@ -102,7 +102,7 @@ class ConcurrencyLimit:
 
     @property
     def growing_fast(self) -> bool:
-        """Whether the limit is in its first round of growth."""
+        """Return whether the limit is in its first round of growth."""
         return self._ramping
 
     def opens_at(self, now: float) -> float:
@@ -160,7 +160,7 @@ class ConcurrencyLimit:
         return int(self._value) > before
 
     def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool, grace: float) -> bool:
-        """Whether a ceiling explains a refusal with `in_flight` under way; `admitted` is the most that was let in.
+        """Return whether a ceiling explains a refusal with `in_flight` under way; `admitted` is the most ever let in.
 
         Then the limit goes just under it. What was not refused within `grace` seconds was let in.
         """
@@ -179,7 +179,7 @@ class ConcurrencyLimit:
         return True
 
     def suspect(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
-        """Whether it was a ceiling after all that a pace was taken for: it is, the third time in a row."""
+        """Return whether it was a ceiling after all that a pace was taken for: it is, the third time in a row."""
         self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
         if self._suspicions < SUSPICIONS:
             return False

@@ -1,4 +1,4 @@
-"""What a bucket keeps in hand, so that what nobody can know exactly does not overdraw it."""
+"""The reserve of a bucket, so that what nobody can know exactly does not overdraw it."""
 
 from __future__ import annotations
 

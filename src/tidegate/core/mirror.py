@@ -56,12 +56,12 @@ class Mirror(ABC):
 
     @property
     def turned(self) -> Refill | None:
-        """How the quota comes back, where that turned out to be otherwise than this copy takes it to."""
+        """Return how the quota comes back, where that turned out to be otherwise than this copy takes it to."""
         return None
 
     @property
     def paces(self) -> bool:
-        """Whether the instant of the next free unit is known."""
+        """Return whether the instant of the next free unit is known."""
         return True
 
     @abstractmethod

@@ -70,7 +70,7 @@ is `shallow`, the pace that it began with is held, on trial."""
 
 
 class Phase(IntEnum):
-    """What the pacer does."""
+    """The states of the pacer."""
 
     SEEKING = 0
     HOLDING = 1
@@ -128,7 +128,7 @@ class Pacer:
 
     @property
     def mark(self) -> int:
-        """What an attempt that goes out now must bring along to its refusal; -1 while nothing is paced."""
+        """Return what an attempt that goes out now must bring along to its refusal; -1 while nothing is paced."""
         return self.gauge.sent if self.active else -1
 
     def sent(self, now: float) -> None:
@@ -235,12 +235,12 @@ class Pacer:
         self._hold(rate, now)
 
     def disproved(self) -> bool:
-        """Whether the first refusal comes too soon for the rate of an earlier run; asked at each refusal."""
+        """Return whether the first refusal comes too soon for the rate of an earlier run; asked at each refusal."""
         seeded, self._seeded = self._seeded, False
         return seeded and self.gauge.sent <= SURE
 
     def _learn(self, let_in: int, count: int, seconds: float, cause: Cause, now: float) -> None:
-        """What `count` calls in `seconds` since the zero say, of `let_in` altogether."""
+        """Take in that `count` calls were let in within `seconds` since the zero, of `let_in` altogether."""
         holding, rate = self.phase is Phase.HOLDING, self.rate
         if holding and count >= KEPT_CALLS:
             self._broken += 1
@@ -338,7 +338,7 @@ class Pacer:
         self._try_floor(now)
 
     def _step(self, now: float) -> None:
-        """What was sent at this pace was let in."""
+        """Take in that the calls sent at this pace were let in."""
         if self.phase is Phase.CLIMBING:
             self.spacing.rate = self._climb.step(self.rate)
             self._after(self._climb.seconds, 0, now)

@@ -1,4 +1,4 @@
-"""How long to go without reading an answer, while every quota is ample."""
+"""The time for which no answer needs to be read, while every quota is ample."""
 
 from __future__ import annotations
 

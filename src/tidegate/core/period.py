@@ -1,4 +1,4 @@
-"""What a quota counts over and how it comes back, inferred from the times that its answers name.
+"""The window of a quota and its kind of refill, inferred from the times that its answers name.
 
 Theory of operation. A reset is the time until full of a bucket, so `reset · limit / used` is its window: every answer
 bounds it, and the bounds are intersected. Where no window makes all of them true, one of three things is so. The same
@@ -109,7 +109,7 @@ class Period:
         return self._natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
-        """What was taken when (instant, units), so long before `sent_at` that it is no charge that is still unseen."""
+        """Return the charges (instant, units) old enough before `sent_at` to be no charge that is still unseen."""
         return [(at, amount) for at, amount in self._taken if at < sent_at - JITTER]
 
     def forget(self) -> None:

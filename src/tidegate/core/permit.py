@@ -1,4 +1,4 @@
-"""What an admitted call holds, and what is counted of those that held it."""
+"""The permit of an admitted call, and the counters of a key."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class Permit:
 
     @property
     def key(self) -> Key:
-        """Whose quota it counts against."""
+        """Return whose quota it counts against."""
         return self.admission.key
 
 
 class Counts:
-    """What happened on one key since it was made; latencies of the last hundred answered attempts, in seconds.
+    """The counters of one key since it was made; latencies of the last hundred answered attempts, in seconds.
 
     `resent` attempts were of calls that had been sent before, `absorbed` of those after a refusal, which the caller so
     never saw. Calls that were `given_up` for want of capacity include those that were never sent, `unsent`. The failure

@@ -38,11 +38,11 @@ class Portion:
         self._strikes = 0
 
     def explains(self, now: float) -> bool:
-        """Whether it explains one more refusal, as one of which half had been spent."""
+        """Return whether it explains one more refusal, as one of which half had been spent."""
         return self.mirror.level(now) < 0.5 * self.mirror.limit
 
     def fails(self, limit: float, now: float) -> bool:
-        """Whether it was none: what it is a portion of has now another `limit`, it refills otherwise, or refuses on."""
+        """Return whether it was none: its quota has another `limit` now, refills otherwise, or refuses on."""
         allowed = STRIKES + (now - self.mirror.since) / (STRIKES_WINDOWS * self.mirror.window)
         return limit != self._limit or self.mirror.turned is not None or self._strikes > allowed
 
@@ -52,7 +52,7 @@ class Portion:
 
 
 class LetIn(NamedTuple):
-    """What was let in before a refused request: seconds before it, of those under way; how many in all since the first
+    """The calls let in before a refused request: seconds before it, of those under way; how many in all since the first
     of them, in so many seconds.
     """
 

@@ -116,7 +116,7 @@ class Quotas:
         self._charged = [each for each in self._charged if each[0] is not mirror]
 
     def _outdated(self, reading: Reading) -> bool:
-        """Whether a reading shows that what an earlier run knew of its quota holds no more."""
+        """Return whether a reading shows that what an earlier run knew of its quota holds no more."""
         if reading.name not in self.unproven:
             return False
         mirror = self._mirrors[reading.name]
@@ -228,7 +228,7 @@ class Quotas:
 
     @property
     def divided(self) -> bool:
-        """Whether a portion is known."""
+        """Return whether a portion is known."""
         return self._portion is not None
 
     def explained_by_portion(self, now: float) -> str:

@@ -1,4 +1,4 @@
-"""What a refusal for want of capacity teaches, and which gate it closes.
+"""The lessons of a refusal for want of capacity, and the gate that it closes.
 
 Theory of operation. Refusals come in waves: every attempt carries the epoch in which it was sent, and one that was sent
 before the last refusal was acted upon teaches nothing but its own headers. Each is explained once, by the first of
@@ -138,7 +138,7 @@ def _forget_pace(gates: Gates, permit: Permit) -> None:
 
 
 def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
-    """Whether it was a ceiling or a rate that refused; either then holds calls back."""
+    """Decide between a ceiling and a rate as the cause of a refusal; either then holds calls back."""
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
     before, pacer = gates.limit.slots, gates.pacer
@@ -160,7 +160,7 @@ def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new
 
 
 def _capped(gates: Gates, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
-    """Whether the concurrency limit takes the refusal. Who names a time, or a slope, has no want of slots."""
+    """Return whether the concurrency limit takes the refusal. Who names a time, or a slope, has no want of slots."""
     cause, limit, grace = outcome.cause, gates.limit, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
         return False

@@ -38,7 +38,7 @@ _charged_at = attrgetter("charged_at")
 
 
 class View(NamedTuple):
-    """What was thought to be taken when the request numbered `order` had been charged, and corrected until then."""
+    """The part taken when the request numbered `order` was charged, as believed then, and the corrections since."""
 
     order: int
     taken: float

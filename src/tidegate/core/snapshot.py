@@ -1,4 +1,4 @@
-"""What a key does now, as frozen values for people and programs."""
+"""The present state of a key, as frozen values for people and programs."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def key_snapshot(admission: Admission, waiting: int, head: Cost, mean: Cost, now
 
 
 def outlook(admission: Admission, waiting: int, mean: Cost, now: float) -> Outlook:
-    """What the gates of one key know at `now` of `waiting` calls that cost `mean` on average."""
+    """Return what the gates of one key know at `now` of `waiting` calls that cost `mean` on average."""
     closed, by = max((admission.pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"))
     latencies = admission.counts.latencies
     return Outlook(

@@ -38,11 +38,11 @@ class Spacing:
         return now if missing <= 1e-9 else now + missing / self.rate
 
     def alone(self, now: float) -> bool:
-        """Whether an attempt is under way that nobody may follow before its fate is known."""
+        """Return whether an attempt is under way that nobody may follow before its fate is known."""
         return now < self._judged_at < INFINITY
 
     def proven(self, now: float) -> bool:
-        """Whether the attempt that went alone has been let in by now; true once for each."""
+        """Return whether the attempt that went alone has been let in by now; true once for each."""
         if now < self._judged_at:
             return False
         self._judged_at = INFINITY

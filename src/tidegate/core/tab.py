@@ -16,7 +16,7 @@ Charge = tuple[Mirror, Debit, float]
 
 
 class Charged(Protocol):
-    """Whose charge it is; `answered` says that the provider has taken it in."""
+    """The owner of a charge; `answered` says that the provider has taken it in."""
 
     @property
     def answered(self) -> bool: ...
@@ -38,7 +38,7 @@ Tabbed = tuple[list[Charge], Cost, int, float, Charged]
 
 
 def drawn_together(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
-    """What is to be booked of a tab, where a reading of the call numbered `confirmed` is about to be taken in.
+    """Return what is to be booked of a tab, where a reading of the call numbered `confirmed` is about to be taken in.
 
     The reading drops the charges that it confirms as soon as they are made: for that, one stands for them all.
     """

@@ -24,7 +24,7 @@ Refill = Literal["continuous", "fixed", "rolling"]
 
 
 class Kind(StrEnum):
-    """What an attempt came to, as far as the caller's next step is concerned."""
+    """The kind of an attempt's result, as far as the caller's next step is concerned."""
 
     OK = "ok"
     RATE_LIMIT = "rate_limit"
@@ -69,7 +69,7 @@ TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
 
 
 class Key(NamedTuple):
-    """Whose quota a call counts against: one admission state per key.
+    """The owner of the quota that a call counts against: one admission state per key.
 
     `credential` is a keyed digest (hexadecimal), never the secret or a part of it; `scope` is the model, deployment or
     region where the provider's quota has that scope, else empty; `family` names an endpoint family whose limits are
@@ -94,7 +94,7 @@ class Key(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a call is expected to be charged, estimated before it is sent. `tokens` is the provider's combined count.
+    """The expected charge of a call, estimated before it is sent. `tokens` is the provider's combined count.
 
     `produced` is the output that a provider charges only as it is written (Anthropic): it counts against `tokens` and
     `output_tokens` when the answer ends, and is reserved until then. An output token counts `weight`. Of `tokens`, the
@@ -153,7 +153,7 @@ PRODUCED = frozenset({"tokens", "output_tokens"})
 
 
 class Usage(NamedTuple):
-    """What the response said the call used, in tokens; `cached_tokens` is the part of the input read from a cache."""
+    """The usage that a response names, in tokens; `cached_tokens` is the part of the input read from a cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -161,7 +161,7 @@ class Usage(NamedTuple):
 
 
 class Inquiry(NamedTuple):
-    """What a request says of itself, read once before it is queued.
+    """The facts of a request, read once from its body before it is queued.
 
     `input_chars` is the length of what will be counted as input; `max_output_tokens` is the request's own bound or
     None; `model` is empty where the request names none.
@@ -174,7 +174,7 @@ class Inquiry(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What one response said of one quota.
+    """The state of one quota as one response named it.
 
     `name` tells the quotas of one key apart (it is constant over responses, whatever window is derived). `window` is in
     seconds where the header's name, its value or the provider's table says it, else None. `reset_after` is in seconds
@@ -205,7 +205,7 @@ class Answer(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What one attempt came to and what it taught.
+    """The result of one attempt and its lessons.
 
     `retry_after` is in seconds and None where the answer named no time (or is no refusal); `row` names the table row
     that decided; `ignored` counts the values that were unusable (negative, not a number, absurd, too long). `answer` is

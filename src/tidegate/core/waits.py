@@ -1,4 +1,4 @@
-"""How long nothing goes after a refusal, until one attempt goes alone.
+"""The wait after a refusal, until one attempt goes alone.
 
 Theory of operation. The first wait lets some of the hidden quota come back. Where the lone attempt is refused too the
 next one goes later, and later. A server that says that it is overloaded is asked more often, so that its recovery is

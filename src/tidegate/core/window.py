@@ -110,7 +110,7 @@ class Window(Mirror):
 
     @property
     def paces(self) -> bool:
-        """Whether the instant at which the quota comes back is known."""
+        """Return whether the instant at which the quota comes back is known."""
         return self._boundaries.high is not None
 
     def level(self, now: float) -> float:

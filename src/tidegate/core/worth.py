@@ -1,4 +1,4 @@
-"""What estimated tokens are worth in the provider's count, and by how much they are off.
+"""The worth of estimated tokens in the provider's count, and the spread of their error.
 
 Theory of operation. Between two answers a bucket's level falls by what was charged less what came back. Over a span of
 a tenth of the limit that is held against what had been estimated, and their ratio is the worth of an estimate. Single
@@ -48,7 +48,7 @@ class Worth:
         self._confirmed = NOISE_MEMORY * self._confirmed + amount
 
     def noise(self, outstanding: float, limit: float) -> float:
-        """What to keep in hand while so much is outstanding."""
+        """Return what to keep in hand while so much is outstanding."""
         if self._confirmed <= 0.0 or outstanding <= 0.0:
             return 0.0
         deviation: float = (self._squares / self._confirmed * outstanding) ** 0.5

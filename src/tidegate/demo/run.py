@@ -58,7 +58,7 @@ class Run:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every row was answered."""
+        """Return whether every row was answered."""
         return self.answered == self.rows
 
     @property

@@ -52,6 +52,6 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: Learned 
 
 
 def running(given: Mapping[str, str]) -> bool:
-    """Whether a run around this one counts already."""
+    """Return whether a run around this one counts already."""
     outer = given.get(RUN_DIR, "")
     return bool(outer) and Path(outer).is_dir()

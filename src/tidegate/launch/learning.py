@@ -1,4 +1,4 @@
-"""What the processes of a run learn, from its beginning to its end: `tidegate run --state FILE`.
+"""The limits that the processes of a run learn, from its beginning to its end: `tidegate run --state FILE`.
 
 Each process leaves what its registries learned in a folder of the run when it ends by itself; the run puts them
 together, over what the file had before. A process that is killed leaves nothing.
@@ -49,7 +49,7 @@ class StateFile:
 
     @property
     def outdated(self) -> bool:
-        """Whether it was written by another version of tidegate, whose states this one cannot read."""
+        """Return whether it was written by another version of tidegate, whose states this one cannot read."""
         return self._earlier.version != VERSION
 
     def begin(self, folder: str) -> Learned:

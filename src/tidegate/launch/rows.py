@@ -1,4 +1,4 @@
-"""What a row of a sheet looks like: the counts of one key in one process, for its writer and for its reader."""
+"""The layout of a row of a sheet: the counts of one key in one process, for its writer and for its reader."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def name_quota(row: memoryview, number: int, name: str) -> None:
 
 
 def read(row: memoryview) -> KeyRow | None:
-    """What a row says; None of one that nobody has."""
+    """Return what a row says; None of one that nobody has."""
     # Whoever wrote it, it goes to a terminal.
     key = printable(_text(row, KEY_AT, KEY_BYTES))
     if not key:

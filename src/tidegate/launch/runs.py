@@ -1,4 +1,4 @@
-"""Which runs are under way on this machine: each keeps its counts in a folder of its own, below the temporary one."""
+"""The runs under way on this machine: each keeps its counts in a folder of its own, below the temporary one."""
 
 from __future__ import annotations
 

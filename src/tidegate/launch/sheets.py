@@ -221,7 +221,7 @@ class KeptLine(Line):
 
     @property
     def count(self) -> int:
-        """How many wait."""
+        """Return how many wait."""
         return self._counts.integers[_WAITING]
 
     @count.setter

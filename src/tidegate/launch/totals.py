@@ -1,4 +1,4 @@
-"""What all processes of a run have counted so far, key by key."""
+"""The counts of all processes of a run so far, by key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class QuotaTotal:
 
     @property
     def share(self) -> float | None:
-        """What was used of all there was: what stood ready at first, and the limit for as long as it went on."""
+        """Return what was used of all there was: what stood ready at first, and the limit for as long as it went on."""
         there_was = self.stood + self.limit / self.window * max(0.0, self.until - self.since)
         return min(1.0, max(0.0, self.used) / there_was) if there_was > 0.0 else None
 
@@ -41,7 +41,7 @@ class QuotaTotal:
 
     @classmethod
     def of(cls, row: QuotaRow, until: float) -> QuotaTotal:
-        """What one process saw."""
+        """Return what one process saw."""
         return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
 
 
@@ -69,7 +69,7 @@ class KeyTotal:
         return max(known, key=lambda each: each[0])[1] if known else None
 
     def outlook(self, now: float) -> Outlook:
-        """What lies before those who wait, in all processes that still run; `now` is in monotonic seconds.
+        """Return what lies before those who wait, in all processes that still run; `now` is in monotonic seconds.
 
         They take the slots of all, and of each quota what the process that looked last saw of it.
         """
@@ -154,7 +154,7 @@ class Folder:
         self._ended: dict[str, KeyTotal] = {}
 
     def totals(self) -> Totals:
-        """What has been counted by now."""
+        """Return what has been counted by now."""
         sheets = sorted(self._path.glob(f"*{rows.SUFFIX}"))
         newest: dict[int, int] = {}
         for path in sheets:

@@ -1,4 +1,4 @@
-"""What providers are, as data, and what requests and responses say by it. Pure; nothing raises at a request.
+"""The providers, as data, and the reading of requests and responses by it. Pure; nothing raises at a request.
 
 recognise, adopt, named     which provider a request goes to
 generates, sdk_family       whether a path of any host infers, and whose SDK sends the request

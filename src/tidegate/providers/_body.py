@@ -1,4 +1,4 @@
-"""What the body of a refusal says: its codes, its message, the wait it names. Never raises, whatever the body is."""
+"""The body of a refusal: its codes, its message, the wait it names. Never raises, whatever the body is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a refusal means whoever sends it: the rows that every table ends with, in the order they are tried."""
+"""The meaning of refusals from any sender: the rows that every table ends with, in the order they are tried."""
 
 from __future__ import annotations
 

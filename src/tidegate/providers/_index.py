@@ -1,4 +1,4 @@
-"""Which provider a request goes to, by host and path."""
+"""The provider of a request, by host and path."""
 
 from __future__ import annotations
 

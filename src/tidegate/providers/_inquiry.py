@@ -1,4 +1,4 @@
-"""What a request says of itself, whose quota it counts against, and what it is expected to be charged."""
+"""The facts of a request, the quota that it counts against, and its expected charge."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
 
 
 def scope(provider: Provider, inquiry: Inquiry, host: str, path: str) -> str:
-    """What the quota is kept for within the account: the model or deployment, or `""` where it is account-wide.
+    """Return what the quota is kept for within the account: the model or deployment, or `""` where it is account-wide.
 
     Segments of the path that the endpoint marks as scope (a project, a location) stand before the model; models that
     share one quota have the ending that says so as their scope. Source: PROVIDERS.md section 19. `host` is there for
@@ -178,7 +178,7 @@ def payer(provider: Provider, value: str) -> str:
 def estimate(
     provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_output: float, fixed_tokens: float = 0.0
 ) -> Cost:
-    """What the call is expected to be charged when it is admitted, by the provider's rule.
+    """Return what the call is expected to be charged when it is admitted, by the provider's rule.
 
     `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, whatever its length) are learned per key;
     unusable ones of the first two count as 4 and 0.
@@ -203,7 +203,7 @@ def estimate(
 
 
 def charged(provider: Provider, usage: Usage) -> Usage:
-    """What the usage of an answered call counts, by the provider's rule: input read from a cache may be free.
+    """Return what the usage of an answered call counts, by the provider's rule: input read from a cache may be free.
 
     Output tokens stay as many as there were; what each of them counts is in the cost (`Cost.weight`).
     """
@@ -223,7 +223,7 @@ def _document(body: bytes) -> dict[str, object] | None:
 
 
 def _leniently(body: bytes) -> object:
-    """What only Python's own parser reads, which takes five times as long: lone surrogates, deep nesting."""
+    """Return what only Python's own parser reads, which takes five times as long: lone surrogates, deep nesting."""
     try:
         return json.loads(body.decode())
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""What an attempt came to, from its status, headers and body. Pure, total, and quick where the answer is good."""
+"""The outcome of an attempt, from its status, headers and body. Pure, total, and quick where the answer is good."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NULL_ERRORS = (b'"error":null', b'"error": null')
 def judge(
     provider: Provider, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None, now_on: datetime
 ) -> Outcome:
-    """What the answer comes to, and what it taught. Never raises.
+    """Return what the answer comes to, and what it taught. Never raises.
 
     `headers` are the raw pairs in any case; `body` may be None. `now_on` is aware, and used where the answer has no
     `date`. On a good answer (below 400) `retry-after` is ignored (PROVIDERS.md rule 1) and usage is read from the body.
@@ -155,7 +155,7 @@ def _over(reading: Reading, window: float) -> Reading:
 
 
 def _matches(provider: Provider, row: ErrorRow, refusal: Refusal, prose: Prose, found: Found) -> bool:
-    """Whether every criterion of the row holds. Inside a stream there may be no status: then the words decide alone."""
+    """Return whether every criterion of the row holds. Inside a stream there may be no status: words decide alone."""
     if row.status and refusal.status not in row.status and (refusal.status is not None or not (row.codes or row.text)):
         return False
     if row.codes and row.codes.isdisjoint(refusal.codes):
@@ -245,6 +245,6 @@ def _prose_reading(provider: Provider, prose: Prose, readings: list[Reading]) ->
 
 
 def _counts(row: HeaderRow, unit: Unit, window: float, provider: Provider) -> bool:
-    """Whether the row is that quota. Undeclared request rows may count days (PROVIDERS.md rule 2), tokens do not."""
+    """Return whether the row is that quota. Undeclared request rows may count days (PROVIDERS.md rule 2)."""
     assumed = provider.default_window if row.window is None and unit != "requests" else row.window
     return row.unit == unit and assumed == window

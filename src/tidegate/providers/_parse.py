@@ -1,4 +1,4 @@
-"""What one header value says: numbers, durations, instants. None for anything else; nothing here raises.
+"""The values of single headers: numbers, durations, instants. None for anything else; nothing here raises.
 
 Header values come as bytes, as they were on the wire. Every grammar is ASCII and has a length cap that is checked
 before it is tried, and each pattern has bounded repetition.

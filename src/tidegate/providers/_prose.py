@@ -1,4 +1,4 @@
-"""What the message of a refusal says of limits and waits. Read last, and only from refusals.
+"""The limits and waits that the message of a refusal names. Read last, and only from refusals.
 
 Messages are in English and lower-cased before they come here, with runs of white space made one space, and cut to
 4,096 characters. Every pattern is word-bounded and has bounded repetition.
@@ -41,7 +41,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "mo": 2592000.0}
 
 
 class Prose(NamedTuple):
-    """What a message said. `wait` and `window` are in seconds; a window of 0 means "at the same time"."""
+    """The facts of a message. `wait` and `window` are in seconds; a window of 0 means "at the same time"."""
 
     wait: float | None = None
     limit: float | None = None
@@ -51,7 +51,7 @@ class Prose(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        """Whether the request alone is above the limit, so that waiting cannot help."""
+        """Return whether the request alone is above the limit, so that waiting cannot help."""
         return self.limit is not None and self.requested is not None and self.requested > self.limit > 0
 
 

@@ -43,7 +43,7 @@ class Exceeded(NamedTuple):
 
 
 class Details(NamedTuple):
-    """What an error's details say; `wait` is in seconds, `reasons` are in lower case."""
+    """The facts of an error's details; `wait` is in seconds, `reasons` are in lower case."""
 
     wait: float | None = None
     exceeded: tuple[Exceeded, ...] = ()
@@ -51,7 +51,7 @@ class Details(NamedTuple):
 
 
 def read_details(details: object) -> Details:
-    """What the `details` of an error say: nothing, if they are of another shape."""
+    """Return what the `details` of an error say: nothing, if they are of another shape."""
     if not isinstance(details, list):
         return Details()
     parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]

@@ -106,7 +106,7 @@ class HeaderRow:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """What one refusal means. All criteria that are given must hold; of several codes or phrases any one.
+    """The meaning of one refusal. All criteria that are given must hold; of several codes or phrases any one.
 
     `codes` are compared whole with the answer's code, type and status words; `text` is found as whole words in the
     message, or is the whole message where `whole`. `exceeds` asks that the message names a request above the limit,
@@ -148,13 +148,13 @@ class ErrorRow:
             require(100 <= status <= 599, f"{where}.status", status, "100 to 599")
 
     def says(self, text: str) -> bool:
-        """Whether the message holds one of the phrases as whole words, or is one; True where the row has none."""
+        """Return whether the message holds one of the phrases as whole words, or is one; True if the row has none."""
         return not self.text or _phrases(self.text, self.whole).search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Charging:
-    """What a call is charged, by unit, as the provider's headers show it or its documents say.
+    """The charge of a call, by unit, as the provider's headers show it or its documents say.
 
     `produced` is output that is charged as it is written, on top of what is charged at admission. `burndown` lists
     (part of a model's name, what each of its output tokens counts); the first that is found holds, else 1.
@@ -186,7 +186,7 @@ class Charging:
         object.__setattr__(self, "choose", itemgetter(*(AMOUNTS.index(amount) for amount in charged)))
 
     def weight(self, model: str) -> float:
-        """What an output token of `model` counts."""
+        """Return what an output token of `model` counts."""
         return next((weight for part, weight in self.burndown if part in model), 1.0)
 
 

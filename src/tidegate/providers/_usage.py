@@ -1,4 +1,4 @@
-"""What a response says the call used, found by bytes search rather than by parsing a megabyte of JSON."""
+"""The usage that a response names, found by bytes search rather than by parsing a megabyte of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which evaluations are in the database only: what was turned away from a full queue, or is left of an earlier run.
+"""The evaluations in the database only: those turned away from a full queue, or left by an earlier run.
 
 Theory of operation. Memory holds a bounded number of evaluations per evaluator; what does not fit is left where it can
 always be derived from: the runs that lack their annotation. A scan of those goes forward from a cursor. What is turned

@@ -1,4 +1,4 @@
-"""What one running experiment has open, and how far it is wholly done: pure counting."""
+"""The open items of one running experiment, and the part that is wholly done: pure counting."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Books:
 
     @property
     def owes(self) -> bool:
-        """Whether the database may have evaluations that memory does not hold."""
+        """Return whether the database may have evaluations that memory does not hold."""
         return any(backlog.owing for backlog in self.backlogs)
 
     def has_work(self, stage: int) -> bool:
@@ -92,7 +92,7 @@ class Books:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is left to do, here or in the database."""
+        """Return whether nothing is left to do, here or in the database."""
         return self.tasks_exhausted and not self._live and not self.unwritten and not self.owes
 
     def water(self) -> tuple[int, int]:

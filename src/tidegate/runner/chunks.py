@@ -1,4 +1,4 @@
-"""How a task tells of its answer while it is being written: `emit`, or a generator."""
+"""The chunks of an answer while a task writes it: `emit`, or a generator."""
 
 from __future__ import annotations
 

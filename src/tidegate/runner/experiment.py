@@ -1,4 +1,4 @@
-"""What runs: an experiment, and the evaluators that judge its answers."""
+"""An experiment, and the evaluators that judge its answers."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Experiment:
         return f"{type(self.dataset).__name__} of {name_of(self.task)}"
 
     def spec(self) -> dict[str, Any]:
-        """What the store keeps of it: where it is found again, and its settings; never a credential."""
+        """Return what the store keeps of it: where it is found again, and its settings; never a credential."""
         kept: dict[str, Any] = {
             "name": self.name,
             "source": self.source,
@@ -152,7 +152,7 @@ class Experiment:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a callable is called: its own name, or its class's."""
+    """Return what a callable is called: its own name, or its class's."""
     inner = getattr(function, "func", function)
     name = getattr(inner, "__name__", type(inner).__name__)
     return re.sub(r"\W+", "_", name).strip("_") or "function"

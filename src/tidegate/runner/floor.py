@@ -1,4 +1,4 @@
-"""What all experiments of one runner share."""
+"""The state that all experiments of one runner share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an experiment is wholly done: what lets a run of a million rows be resumed at once."""
+"""The part of an experiment that is wholly done: with it a run of a million rows is resumed at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between a stage and its turn: a key of the registry, or a gate of its own while its key is not known.
+"""The gates between a stage and its turn: a key of the registry, or a gate of its own while its key is not known.
 
 Theory of operation. A gate is asked when its turn has come. A key that says no is closed on the roster, so that it
 costs nothing, and is opened again by whichever comes first: the instant that the key named, or the registry's word that

@@ -24,7 +24,7 @@ class Guard:
         self.count = 0
 
     def failed(self, kind: str) -> bool:
-        """Whether this failure is the one that stops the run; once it has tripped, it never says so again."""
+        """Return whether this failure is the one that stops the run; once it has tripped, it never says so again."""
         self.count = self.count + 1 if kind == self.kind else 1
         self.kind = kind
         if self.tripped or self.count < self.threshold:

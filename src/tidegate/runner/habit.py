@@ -1,4 +1,4 @@
-"""Which key a stage's function asks first: learned from its calls, so that the key can be asked before the next one."""
+"""The key that a stage's function asks first: learned from its calls, so that it can be asked before the next one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tidegate.core.vocabulary import Cost, Key
 
 
 class Habit:
-    """What is known of one stage: nothing at first, then the key and cost of its latest first request.
+    """The knowledge of one stage: nothing at first, then the key and cost of its latest first request.
 
     A function that ended without asking any key makes no governed calls, as far as is known: `known` without a `key`.
     """

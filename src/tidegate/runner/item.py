@@ -16,7 +16,7 @@ class Place(NamedTuple):
 
 
 class Item:
-    """What is to be done once, and what it has cost so far; a job runs it, and keeps nothing.
+    """A thing to be done once, and its cost so far; a job runs it, and keeps nothing.
 
     `attempts` counts those that were spent (refusals for want of capacity spend none), `seconds` the time that its
     function has run. `refused_at` is when it first came back for want of capacity (monotonic seconds, None: never),

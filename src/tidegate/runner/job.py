@@ -70,7 +70,7 @@ class Asking(Hand):
 
 
 class Owner(Protocol):
-    """Whose job it is. All of it is called in the loop's thread, but for `asked_for` and `emitted`."""
+    """The owner of a job. All of it is called in the loop's thread, but for `asked_for` and `emitted`."""
 
     def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
         """The function asks for its first key; in any thread."""

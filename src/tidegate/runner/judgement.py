@@ -1,4 +1,4 @@
-"""What an evaluator's result comes to: named outputs, each a score, a label or a value. What failed has no score."""
+"""The judgement in an evaluator's result: named outputs, each a score, a label or a value. A failure has no score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.storage import Annotation, ResultStatus, encoded
 
 
 class NoJudgement(Exception):
-    """What an evaluator returned is no judgement: nothing, or something that its declared outputs do not know."""
+    """The result of an evaluator is no judgement: nothing, or something that its declared outputs do not know."""
 
 
 def judged(result: Any, name: str, outputs: tuple[str, ...]) -> tuple[Annotation, ...]:

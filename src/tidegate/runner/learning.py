@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Learning:
-    """What one run learns of its stages' keys."""
+    """The knowledge of one run about its stages' keys."""
 
     def __init__(self, running: Running) -> None:
         self._running = running

@@ -97,7 +97,7 @@ class Lives:
             minded.append(Minded(loop, reading, f"experiment {name}: reading its dataset", running.fail))
 
     async def _count(self, running: Running, row: ExperimentRow) -> None:
-        """How far an earlier run came, for those who watch."""
+        """Tell those who watch how far an earlier run came."""
         try:
             counts = await self._floor.store.counts(row.id)
         except StoreError:

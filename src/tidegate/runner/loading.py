@@ -61,7 +61,7 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
 
 
 def lacking(credentials: Iterable[object]) -> str:
-    """Which of the environment variables that an experiment names are not set here, in words; empty where all are."""
+    """Return the environment variables that an experiment names and that are not set here; empty where all are."""
     names = [str(name) for name in credentials if not os.environ.get(str(name))]
     return f"credentials are missing: {', '.join(names)} is not set here" if names else ""
 
@@ -76,7 +76,7 @@ def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experimen
 
 
 def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
-    """What a function that makes the experiment returns."""
+    """Return what a function that makes the experiment returns."""
     try:
         needed = [
             each.name
@@ -94,7 +94,7 @@ def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
 
 
 def _instead(module: ModuleType) -> str:
-    """What a module has instead, for a complaint."""
+    """Return what a module has instead, for a complaint."""
     names = sorted(name for name, value in vars(module).items() if isinstance(value, Experiment))
     return f": its experiments are {', '.join(names)}" if names else ""
 

@@ -1,4 +1,4 @@
-"""What becomes of an item when its job has ended: a row in the store, a place in a queue, or another time."""
+"""The next step of an item when its job has ended: a row in the store, a place in a queue, or another time."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ BASE, CAP = 0.1, 5.0
 
 
 async def patiently(call: Callable[[], Awaitable[T]], what: str) -> T:
-    """What `call()` returns, repeated while the store says that the same call may be made again."""
+    """Return what `call()` returns, repeated while the store says that the same call may be made again."""
     failures = 0
     while True:
         try:

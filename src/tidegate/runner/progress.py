@@ -1,4 +1,4 @@
-"""How far a running experiment is, and what it waits for: a frozen picture, made when somebody asks."""
+"""The progress of a running experiment, and its waits: a frozen picture, made when somebody asks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class StageProgress:
 
     @property
     def finished(self) -> int:
-        """How many items have come to an end."""
+        """Return how many items have come to an end."""
         return sum(self.done.values())
 
 

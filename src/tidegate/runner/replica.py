@@ -1,4 +1,4 @@
-"""What a replica is called: by that, another one on the same machine sees whether its process is gone."""
+"""The name of a replica: by it, another one on the same machine sees that its process is gone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def named() -> str:
 
 
 def gone(replica: str | None) -> bool:
-    """Whether a replica ran on this machine and its process has ended; False where that cannot be said.
+    """Return whether a replica ran on this machine and its process has ended; False where that cannot be said.
 
     Its claim need not be waited for then: a `kill -9` is resumed at once.
     """

@@ -37,7 +37,7 @@ def unanswered(
 
 
 def failed(result: RunResult | AnnotationResult) -> bool:
-    """Whether a result is anything but good."""
+    """Return whether a result is anything but good."""
     if isinstance(result, RunResult):
         return result.status is not OK
     return any(annotation.status is not OK for annotation in result.annotations)

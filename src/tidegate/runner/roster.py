@@ -1,4 +1,4 @@
-"""Who is next: of all experiments that have something ready behind an open gate, the one served longest ago.
+"""The choice of the next experiment: of all with something ready behind an open gate, the one served longest ago.
 
 Theory of operation. Every dispatch gives an experiment the next number; the least number goes first, and a new
 experiment begins below all of them. One that is throttled keeps its number, and with it its turn. Each gate has a heap
@@ -16,7 +16,7 @@ NEWEST = -(2**62)
 
 
 class Gate:
-    """What stands behind one gate; by `first`, its number, and `entry` it stands among the open ones."""
+    """The stages behind one gate; by `first`, its number, and `entry` it stands among the open ones."""
 
     __slots__ = ("closed", "entry", "first", "heap", "members", "name")
 

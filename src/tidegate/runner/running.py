@@ -100,7 +100,7 @@ class Running:
 
     @property
     def live(self) -> bool:
-        """Whether new work is taken up."""
+        """Return whether new work is taken up."""
         return self.phase is Phase.LIVE
 
     def begin(self) -> None:
@@ -343,7 +343,7 @@ class Running:
         self.floor.writer.put(self, item, result)
 
     def look_for_more(self) -> None:
-        """Whether the store may have what memory lacks: then a page is wanted."""
+        """Note that the store may have what memory lacks: then a page is wanted."""
         if self.phase is Phase.LIVE and (
             self.books.owes or (self.workload.runs_low(TASK) and not self.books.tasks_exhausted)
         ):

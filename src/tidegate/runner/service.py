@@ -114,13 +114,13 @@ class ExperimentRunner:
         return await self.wait(number)
 
     async def wait(self, name_or_id: str | int) -> Summary:
-        """How an experiment went, once its run here has ended; at once where it does not run here."""
+        """Return how an experiment went, once its run here has ended; at once where it does not run here."""
         row = await self._row(name_or_id)
         await self._lives.ended(row.id)
         return await self.summary(row.id)
 
     async def summary(self, name_or_id: str | int) -> Summary:
-        """How an experiment stands now."""
+        """Return how an experiment stands now."""
         row = await self._row(name_or_id)
         return Summary(row, await self.store.counts(row.id), tuple(await self.store.scores(row.id)))
 
@@ -150,14 +150,14 @@ class ExperimentRunner:
         return await self._taking.resume(await self._row(name_or_id))
 
     def progress(self, name_or_id: str | int) -> Progress | None:
-        """How far an experiment is that runs here; None for any other."""
+        """Return how far an experiment is that runs here; None for any other."""
         for number, running in self._running.items():
             if name_or_id in (number, running.experiment.name):
                 return progress(running)
         return None
 
     def subscribe(self, experiment: Experiment | str | int) -> Subscription:
-        """What happens to an experiment from now on; also before it is started, by its name. Ends with its run: by the
+        """Return an experiment's events from now on; also before it is started, by its name. Ends with its run: by the
         number of one that does not run here, at once.
         """
         made = self._hub.subscribe(experiment.name if isinstance(experiment, Experiment) else experiment)

@@ -1,4 +1,4 @@
-"""What a runner may be told; every setting has a good default."""
+"""The settings of a runner; every setting has a good default."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _row_and_output(item: Item) -> tuple[Any, ...]:
 
 
 def invocation(function: Callable[..., Any], arguments: Callable[[Item], tuple[Any, ...]]) -> Invocation:
-    """How `function` is called for an item: by what kind of function it is."""
+    """Return how `function` is called for an item: by what kind of function it is."""
     plain = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
     if inspect.iscoroutinefunction(plain):
         return lambda item: function(*arguments(item))

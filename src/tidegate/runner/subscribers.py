@@ -1,4 +1,4 @@
-"""Who watches a run: bounded streams of what happens, which never hold the run up.
+"""The subscribers of a run: bounded streams of its events, which never hold the run up.
 
 A subscriber that does not keep up loses chunks, the oldest first, then anything else; it is told how many. Its end of
 the stream is never lost.
@@ -121,7 +121,7 @@ class Hub:
             self._topics.pop(topic, None)
 
     def heard(self, *topics: int | str) -> bool:
-        """Whether anybody listens."""
+        """Return whether anybody listens."""
         return bool(self._topics) and any(topic in self._topics for topic in topics)
 
     def tell(self, event: Event, *topics: int | str) -> None:

@@ -1,4 +1,4 @@
-"""How a run went, in numbers."""
+"""The result of a run, in numbers."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class Summary:
 
     @property
     def answered(self) -> int:
-        """How many runs have an answer."""
+        """Return how many runs have an answer."""
         return self.counts.runs.get(ResultStatus.OK, 0)
 
     @property
     def unanswered(self) -> int:
-        """How many runs have none: failed, parked, invalid, or never tried.
+        """Return how many runs have none: failed, parked, invalid, or never tried.
 
         Runs of repetitions that are asked for no more stand for no others.
         """
@@ -47,7 +47,7 @@ class Summary:
 
     @property
     def unjudged(self) -> int:
-        """How many outputs of the experiment's evaluators have no judgement because they failed or were parked."""
+        """Return the number of outputs of evaluators without a judgement because they failed or were parked."""
         asked = self.experiment.spec.get("evaluators")
         return sum(
             count
@@ -68,12 +68,12 @@ class Summary:
 
     @property
     def untried(self) -> int:
-        """How many runs nobody has tried yet."""
+        """Return how many runs nobody has tried yet."""
         return max(0, self.unanswered - sum(self.counts.runs.get(status, 0) for status in WORDS))
 
     @property
     def to_judge(self) -> int:
-        """How many evaluations of answered rows nobody has tried yet."""
+        """Return how many evaluations of answered rows nobody has tried yet."""
         asked = self.experiment.spec.get("evaluators")
         names = asked if isinstance(asked, Mapping) else {}
         judged = self.counts.annotations
@@ -81,7 +81,7 @@ class Summary:
 
     @property
     def headline(self) -> str:
-        """How it stands, in one line."""
+        """Return how it stands, in one line."""
         row, runs = self.experiment, self.counts.runs
         times = f" × {row.repetitions}" if row.repetitions > 1 else ""
         parts = [f"{row.rows} {'row' if row.rows == 1 else 'rows'}{times}", f"{self.answered} answered"]
@@ -103,5 +103,5 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Whether every row was answered, and every answer judged."""
+        """Return whether every row was answered, and every answer judged."""
         return self.status is Status.COMPLETED and not self.unanswered and not self.unjudged

@@ -1,4 +1,4 @@
-"""How a replica comes by an experiment: by a user's start or resume, or as an orphan of a replica that has died.
+"""The ways of a replica to an experiment: by a user's start or resume, or as an orphan of a replica that has died.
 
 One experiment is taken by one at a time. Nothing is claimed that cannot be run: where something fails after the claim,
 the claim is given back with the reason, so that nobody waits for it to go stale. A user who is cancelled meanwhile has
@@ -244,7 +244,7 @@ def _quiet_now(before: tuple[ExperimentRow, float], now: float) -> float:
 
 
 async def _seen_through(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
-    """What `work` returns. Where the caller is cancelled it goes on, and is told so by the event that it was given."""
+    """Return the result of `work`. A cancelled caller leaves it going on; the event that it was given says so."""
     left = asyncio.Event()
     task = asyncio.get_running_loop().create_task(work(left))
     try:

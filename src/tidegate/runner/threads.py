@@ -36,7 +36,7 @@ class TooManyHang(Error):
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """What `call` returns or raises, in a thread with a copy of this context; who is cancelled leaves it behind.
+    """Return what `call` returns or raises, in a thread with a copy of this context; who is cancelled leaves it behind.
 
     Raises `TooManyHang` where too many were left behind.
     """

@@ -1,4 +1,4 @@
-"""What the end of a call means for its row: an answer, a refusal for want of capacity, a failure that may pass or not.
+"""The meaning of a call's end for its row: an answer, a refusal for want of capacity, a failure that may pass or not.
 
 An answer that cannot be used (a judge that named no score) may be mended by another attempt, as models are not the
 same twice; but where all attempts come to that, it is the prompt, and counts as a failure that no attempt can mend.
@@ -22,7 +22,7 @@ from tidegate.errors import KeyRefused, NotAdmitted, UnusableAnswer
 
 
 class Ruling(StrEnum):
-    """What becomes of the item."""
+    """The next step of an item."""
 
     ANSWERED = "answered"
     CAPACITY = "capacity"

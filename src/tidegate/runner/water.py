@@ -1,4 +1,4 @@
-"""How far a run is wholly done, written now and then: a resume begins there."""
+"""The mark below which a run is wholly done, written now and then: a resume begins there."""
 
 from __future__ import annotations
 

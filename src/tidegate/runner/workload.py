@@ -1,4 +1,4 @@
-"""What one experiment has to do now: its queues, and which item is next behind a gate.
+"""The remaining work of one experiment: its queues, and the item that is next behind a gate.
 
 Theory of operation. Each stage (tasks, each evaluator) has two queues: what is to be tried first, and retries that are
 ready. A stage stands behind a *gate*: the key that its function asks first, or a gate of its own while that is not
@@ -95,7 +95,7 @@ class Workload:
         self._gates[stage] = gate
 
     def gate(self, stage: int) -> Hashable:
-        """What that stage's items ask."""
+        """Return what that stage's items ask."""
         return self._gates[stage]
 
     def gates(self) -> Iterator[Hashable]:
@@ -103,7 +103,7 @@ class Workload:
         return (self._gates[queue.stage] for queue in self._queues if queue.items)
 
     def has(self, gate: Hashable) -> bool:
-        """Whether something is ready behind that gate."""
+        """Return whether something is ready behind that gate."""
         return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
 
     def room(self, stage: int) -> int:
@@ -111,7 +111,7 @@ class Workload:
         return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, self.high - len(self._fresh[stage].items))
 
     def runs_low(self, stage: int) -> bool:
-        """Whether the next page of a stage is wanted."""
+        """Return whether the next page of a stage is wanted."""
         return len(self._fresh[stage].items) <= self.low and self._size(stage) <= MAX_QUEUE_BYTES // 2
 
     def add(self, items: Iterable[Item]) -> None:
@@ -143,12 +143,12 @@ class Workload:
         return self._later[0][0] if self._later else None
 
     def rank(self, gate: Hashable) -> int:
-        """How urgent what is next behind a gate is; less goes first."""
+        """Return how urgent what is next behind a gate is; less goes first."""
         queue = self._next(gate)
         return OVER_SHARE if queue is None else self._urgency(queue)
 
     def peek(self, gate: Hashable) -> Item | None:
-        """What is next behind a gate."""
+        """Return what is next behind a gate."""
         queue = self._next(gate)
         return queue.items[0] if queue is not None else None
 
@@ -195,7 +195,7 @@ class Workload:
         self._later_size = [0] * len(self._fresh)
 
     def depth(self, stage: int) -> int:
-        """How many items of a stage are ready."""
+        """Return how many items of a stage are ready."""
         return len(self._fresh[stage].items) + len(self._ready[stage].items)
 
     def _size(self, stage: int) -> int:

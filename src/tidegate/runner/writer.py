@@ -42,7 +42,7 @@ UNWRITTEN_BYTES = 16 * 1024 * 1024
 
 
 class Receiver(Protocol):
-    """Who wants to know what became of his results."""
+    """A subscriber to the fate of its results."""
 
     def durable(self, item: Item | None, result: Result) -> None:
         """It is in the database."""
@@ -95,12 +95,12 @@ class Writer:
 
     @property
     def room(self) -> bool:
-        """Whether more work may be started."""
+        """Return whether more work may be started."""
         return len(self._entries) < self._bound and self._size < UNWRITTEN_BYTES
 
     @property
     def waiting(self) -> int:
-        """How many results are not durable yet."""
+        """Return how many results are not durable yet."""
         return len(self._entries)
 
     def put(self, receiver: Receiver, item: Item | None, result: Result) -> None:

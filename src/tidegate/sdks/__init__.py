@@ -1,1 +1,1 @@
-"""What is particular to each SDK: where its HTTP clients are, and how it is kept from repeating what we gave up on."""
+"""The particulars of each SDK: the place of its HTTP clients, and the stop of its retries after we gave up."""

@@ -1,4 +1,4 @@
-"""Whether a response is one that tidegate gave up on, as the wrapped functions of the SDKs ask."""
+"""The check for a response that tidegate gave up on, as the wrapped functions of the SDKs ask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate.transports.govern import GAVE_UP, NO_RETRY
 
 
 def is_given_up(response: Any) -> bool:
-    """Whether an SDK should hand this response back rather than repeat: its call waited as long as it may.
+    """Return whether an SDK should hand this response back rather than repeat: its call waited as long as it may.
 
     Told by a header on responses of httpx, httpx2 and requests, by an attribute on those of aiohttp; google-auth's
     asynchronous session wraps the latter in `_response` (google-auth 2.62 `aio/transport/aiohttp.py`).

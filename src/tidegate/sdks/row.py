@@ -77,7 +77,7 @@ class Sdk:
     hooks: Hooks = field(default_factory=lambda: Hooks({}))
 
     def has(self, client: object) -> bool:
-        """Whether a client, or a class that it derives from, is of this SDK."""
+        """Return whether a client, or a class that it derives from, is of this SDK."""
         return any(f"{each.__module__}.".startswith(f"{self.package}.") for each in type(client).__mro__)
 
     def family_of(self, client: object) -> str:
@@ -86,7 +86,7 @@ class Sdk:
         return next((self.families[name] for name in names if name in self.families), self.family)
 
     def http_clients(self, client: object) -> Iterator[object]:
-        """What is found at the places."""
+        """Return what is found at the places."""
         for place in self.places:
             try:
                 found = attrgetter(place)(client)

@@ -47,7 +47,7 @@ def decoded(text: str | None) -> Any:
 
 
 def digest(text: str) -> bytes:
-    """What a content is known by."""
+    """Return what a content is known by."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
@@ -84,5 +84,5 @@ def _dumped(value: object, sort_keys: bool) -> str:
 
 
 def _levels(text: str) -> int:
-    """How many levels of lists and objects a JSON text has."""
+    """Return how many levels of lists and objects a JSON text has."""
     return max(accumulate(STEPS.get(sign, 0) for sign in STRINGS.sub("", text)), default=0)

@@ -1,4 +1,4 @@
-"""Who runs an experiment: every act is one UPDATE, decided in its WHERE and timed by the database's clock.
+"""The claims on experiments: every act is one UPDATE, decided in its WHERE and timed by the database's clock.
 
 Theory of operation. RUNNING means claimed: the row has an owner and the instant at which he last renewed the claim.
 A claim that is not renewed for a while is stale, and anybody may take it; each taking adds one to the epoch, and
@@ -143,7 +143,7 @@ def _freed(status: Status) -> Update:
 
 
 async def _changed(database: Database, act: Update) -> bool:
-    """Whether an act changed anything."""
+    """Return whether an act changed anything."""
     return await database.acted(lambda connection: bool(connection.execute(act).rowcount))
 
 

@@ -37,21 +37,21 @@ class Instant(TypeDecorator[datetime]):
 
 
 class Now(FunctionElement[datetime]):
-    """What `now` makes."""
+    """The SQL of `now`."""
 
     type = Instant()
     inherit_cache = True
 
 
 class Ago(FunctionElement[datetime]):
-    """What `ago` makes."""
+    """The SQL of `ago`."""
 
     type = Instant()
     inherit_cache = True
 
 
 class Since(FunctionElement[float]):
-    """What `since` makes."""
+    """The SQL of `since`."""
 
     type = Float()
     inherit_cache = True

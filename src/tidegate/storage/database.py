@@ -69,7 +69,7 @@ class Database:
                 yield connection
 
     async def transacted(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, in a transaction: committed at its end, rolled back by an exception.
+        """Return what `work` returns, in a transaction: committed at its end, rolled back by an exception.
 
         On SQLite it has the write lock at once.
         """
@@ -80,7 +80,7 @@ class Database:
                 return await connection.run_sync(work)
 
     async def acted(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, which is one statement: where a statement is a transaction by itself, it is left so."""
+        """Return the result of `work`, one statement; where a statement is a transaction by itself, it is left so."""
         if self._thread is not None:
             return await self.transacted(work)
         async with self.reading() as connection:
@@ -215,7 +215,7 @@ class WritingThread:
         self._closed = False
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, in a transaction; who is cancelled meanwhile does not learn how it ended."""
+        """Return what `work` returns, in a transaction; who is cancelled meanwhile does not learn how it ended."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     async def connected(self) -> None:

@@ -52,7 +52,7 @@ async def complete_dataset(database: Database, dataset_id: int, rows: int | None
 
 
 async def _there_already(database: Database, dataset_id: int, values: Sequence[Values]) -> bool:
-    """Whether just these rows are there: a reading that was broken off is gone through again without a write."""
+    """Return whether just these rows are there: a reading that was broken off is gone through again without a write."""
     row, ordinals = dataset_rows.c, [row["ordinal"] for row in values]
     page = (
         select(*(row[name] for name in COMPARED))

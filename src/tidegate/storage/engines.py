@@ -1,4 +1,4 @@
-"""How a database is connected to: the engine whose connections the loop shares, and plain ones for threads.
+"""The connections to a database: the engine whose connections the loop shares, and plain ones for threads.
 
 What an engine was given it shows to whoever prints it, but for the password before the host: what else is secret in a
 URL goes into its arguments, which nobody is shown.

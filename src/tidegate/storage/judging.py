@@ -1,4 +1,4 @@
-"""What is left to judge: the good runs for which an evaluator has not said all that it is to say.
+"""The evaluations left to do: the good runs for which an evaluator has not said all that it is to say.
 
 The pages are made as those of tasks are (`pending`): what failed from the partial index below the water mark, what is
 missing window by window from there on. Each evaluator is a query of its own, as each may have declared other outputs.

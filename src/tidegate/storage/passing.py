@@ -1,4 +1,4 @@
-"""Which failures of a database pass: the same call, made again, may succeed."""
+"""The failures of a database that pass: the same call, made again, may succeed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ that says it in another language is waited for as one that is away."""
 
 
 def passes(error: DBAPIError) -> bool:
-    """Whether the same call may succeed later: the connection was lost, the server is away, or a lock was not had."""
+    """Return whether the same call may succeed later: connection lost, server away, or lock not had."""
     if error.connection_invalidated:
         return True
     code = getattr(error.orig, "sqlite_errorname", None)

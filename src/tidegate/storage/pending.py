@@ -1,4 +1,4 @@
-"""What is left to do: not a queue that is kept, but what the results lack, a page at a time in the order of the rows.
+"""The work left to do: not a queue that is kept, but what the results lack, a page at a time in the order of the rows.
 
 Theory of operation. A page goes on where the last one ended. Below an experiment's water mark everything has a result,
 so that only what failed can be wanted there, and a partial index has just that. From the mark on, rows are looked at
@@ -52,7 +52,7 @@ BEFORE_ALL = (-1, 0)
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What there is of one experiment: rows below `end`, nothing missing below the water marks."""
+    """The extent of one experiment: rows below `end`, nothing missing below the water marks."""
 
     dataset_id: int
     repetitions: int
@@ -105,7 +105,7 @@ async def pending_tasks(
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
-    """What there is of an experiment; None where there is no such experiment."""
+    """Return what there is of an experiment; None where there is no such experiment."""
     row = (await connection.execute(_extent(), {"experiment": experiment_id})).one_or_none()
     return None if row is None else Extent(*row)
 
@@ -140,7 +140,7 @@ async def walk(connection: AsyncConnection, page: Window, start: int, extent: Ex
 
 
 def past(ordinal: ColumnElement[int], repetition: ColumnElement[int], after: TaskCursor | None) -> ColumnElement[bool]:
-    """Whether an item comes after a cursor, where its ordinal is at least the cursor's."""
+    """Return whether an item comes after a cursor, where its ordinal is at least the cursor's."""
     return true() if after is None else or_(ordinal > after[0], repetition > after[1])
 
 

@@ -1,4 +1,4 @@
-"""What an experiment came to: counts, scores, its log, and every run with its annotations."""
+"""The results of an experiment: counts, scores, its log, and every run with its annotations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST_LABELS = 100
 
 
 async def counts(database: Database, experiment_id: int) -> Counts:
-    """How far an experiment is: its rows, its task items by status, and its eval items by evaluator and status."""
+    """Return the counts of an experiment: rows, task items by status, and eval items by evaluator and status."""
     one = runs.c
     of_runs = select(one.status, func.count()).where(one.experiment_id == experiment_id, not_ok(runs))
     all_runs = select(func.count()).where(one.experiment_id == experiment_id)
@@ -48,7 +48,7 @@ async def counts(database: Database, experiment_id: int) -> Counts:
 
 
 async def scores(database: Database, experiment_id: int) -> list[Score]:
-    """What each output of each evaluator came to, by evaluator and output."""
+    """Return what each output of each evaluator came to, by evaluator and output."""
     one = annotation_rows.c
     by = [one.evaluator, one.output]
     of_outputs = select(

@@ -154,7 +154,7 @@ class Store:
         return await judging.pending_evals(self._database, experiment_id, evaluators, after, limit, again)
 
     async def counts(self, experiment_id: int) -> Counts:
-        """How far an experiment is."""
+        """Return how far an experiment is."""
         return await reports.counts(self._database, experiment_id)
 
     async def write(self, batch: Sequence[RunResult | AnnotationResult | LogLine]) -> frozenset[int]:
@@ -214,7 +214,7 @@ class Store:
         return await reports.failures(self._database, experiment_id)
 
     async def scores(self, experiment_id: int) -> builtins.list[Score]:
-        """What each output of each evaluator came to, by evaluator and output."""
+        """Return what each output of each evaluator came to, by evaluator and output."""
         return await reports.scores(self._database, experiment_id)
 
     async def results(self, experiment_id: int, *, after: TaskCursor | None, limit: int) -> builtins.list[StoredRun]:

@@ -1,4 +1,4 @@
-"""Which database a text names: a path, `sqlite:///…` or `postgresql://…`; and how to name it without its password."""
+"""The database that a text names (a path, `sqlite:///…` or `postgresql://…`), and its name without a password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into the store and what comes out of it: frozen values, without a word of SQL.
+"""The values that go into the store and come out of it: frozen, without a word of SQL.
 
 A row is known by its `ordinal`, its place in the dataset counted from 0; repetitions are counted from 1. A task item is
 (experiment, ordinal, repetition), an eval item is the same and an evaluator. Results and log lines carry the `epoch` of
@@ -35,7 +35,7 @@ class Status(StrEnum):
 
 
 class ResultStatus(StrEnum):
-    """How an item ended. ERROR and PARKED are taken up again where a resume asks for it; INVALID is of the row."""
+    """The ending of an item. ERROR and PARKED are taken up again where a resume asks for it; INVALID is of the row."""
 
     OK = "ok"
     ERROR = "error"
@@ -44,7 +44,7 @@ class ResultStatus(StrEnum):
 
 
 class Category(StrEnum):
-    """What a log line is about."""
+    """The subject of a log line."""
 
     TASK = "TASK"
     EVAL = "EVAL"
@@ -52,7 +52,7 @@ class Category(StrEnum):
 
 
 class Level(StrEnum):
-    """How much a log line matters."""
+    """The level of a log line."""
 
     ERROR = "ERROR"
     WARN = "WARN"
@@ -60,7 +60,7 @@ class Level(StrEnum):
 
 
 class Toggle(Enum):
-    """What came of a user's stop or resume: done, already so, too soon after the last one, or no such experiment."""
+    """The result of a user's stop or resume: done, already so, too soon after the last one, or no such experiment."""
 
     DONE = "done"
     ALREADY = "already"
@@ -165,7 +165,7 @@ class PendingEval:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How a task item ended. `output` is JSON text (`encoded`); `seconds` is what its attempts took together."""
+    """The result of a task item. `output` is JSON text (`encoded`); `seconds` is what its attempts took together."""
 
     experiment_id: int
     epoch: int
@@ -200,7 +200,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationResult:
-    """How an eval item ended: all outputs of one evaluator for one run, at least one. They are written together."""
+    """The result of an eval item: all outputs of one evaluator for one run, at least one. They are written together."""
 
     experiment_id: int
     epoch: int
@@ -239,7 +239,7 @@ class LoggedLine:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How far an experiment is: rows stored, runs by status, and by evaluator its eval items by status."""
+    """The counts of an experiment: rows stored, runs by status, and by evaluator its eval items by status."""
 
     rows: int
     runs: Mapping[ResultStatus, int] = field(default_factory=dict)
@@ -248,7 +248,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What one output of one evaluator came to: how often it was `ok`, `failed`, and the mean of `scored` scores."""
+    """The scores of one output of one evaluator: how often it was `ok`, `failed`, and the mean of `scored` scores."""
 
     evaluator: str
     output: str
@@ -260,13 +260,13 @@ class Score:
 
     @property
     def title(self) -> str:
-        """What people call it: the evaluator's name, and the output's where it has one of its own."""
+        """Return what people call it: the evaluator's name, and the output's where it has one of its own."""
         return self.evaluator if self.output == self.evaluator else f"{self.evaluator}.{self.output}"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How often tasks (`evaluator` is None) or one evaluator ended in one way that is not good; `example` is a text."""
+    """The tasks (`evaluator` is None) or judgements that ended in one way that is not good; `example` is a text."""
 
     evaluator: str | None
     status: ResultStatus

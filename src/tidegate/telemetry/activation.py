@@ -1,4 +1,4 @@
-"""Who is told of: every registry of a process that has an OpenTelemetry SDK, or one for which it was asked.
+"""The registries to tell of: all of a process that has an OpenTelemetry SDK, or one for which it was asked.
 
 Theory of operation. Nothing is to be configured. A registry attends from its making on; the import of an SDK, before or
 after, subscribes a listener to all that attend. Without an SDK there is no listener, so no event is built, and

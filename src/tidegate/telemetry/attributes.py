@@ -1,4 +1,4 @@
-"""What signals carry: every attribute with its unit and its source, and those that all signals of one key share.
+"""The attributes of signals, each with its unit and its source, and those that all signals of one key share.
 
 Names are those of the OpenTelemetry conventions where they have one, `tidegate.*` elsewhere. No credential, prompt or
 answer is among them, nor the digest of a credential, which would make new series in every process: keys that agree in
@@ -96,7 +96,7 @@ PORTS = {"https": 443, "http": 80}
 
 
 class KeyAttributes:
-    """What every signal of one key carries, and each of the sets that they make with the facts of an event.
+    """The attributes of every signal of one key, and each of the sets that they make with the facts of an event.
 
     Facts are few: outcomes, causes, statuses, gates and quotas. Equal sets are one object, made once.
     """
@@ -155,7 +155,7 @@ def _numbered(described: dict[str, Value]) -> KeyAttributes:
 
 
 def described(key: Key) -> dict[str, Value]:
-    """What may be said of a key: not its credential, and of its base URL the host and the port alone."""
+    """Return what may be said of a key: not its credential, and of its base URL the host and the port alone."""
     found: dict[str, Value] = {PROVIDER.name: PROVIDER_NAMES.get(key.provider, key.provider)}
     if "://" in key.base_url:
         found.update(_place(key.base_url))

@@ -1,4 +1,4 @@
-"""What each event becomes: measurements, an event on the caller's span, a span; docs/telemetry.md shows the tables.
+"""The signals of each event: measurements, an event on the caller's span, a span; docs/telemetry.md shows the tables.
 
 Theory of operation. A listener runs on the thread that caused the event. What a call tells of itself, and what its own
 attempt brought about, is told in the caller's context: there the current span is the caller's. Who is admitted next,
@@ -41,7 +41,7 @@ class Instrument(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """How much an event adds to an instrument (1, unless told; a counter counts no zeros), under which facts.
+    """The amount that an event adds to an instrument (1, unless told; a counter counts no zeros), and its facts.
 
     `apart` says that the current span has nothing to do with it, so that it is no exemplar.
     """
@@ -61,7 +61,7 @@ class Note(NamedTuple):
 
 
 class Signals(NamedTuple):
-    """What one class of event becomes."""
+    """The signals of one class of event."""
 
     measures: tuple[Measure, ...] = ()
     note: Note | None = None

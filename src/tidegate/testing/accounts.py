@@ -43,7 +43,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the books say of a call, with the levels that headers announce, read just after it was charged."""
+    """The accounts of a call, with the levels that headers announce, read just after it was charged."""
 
     outcome: Admission | Refusal
     announced: tuple[Level, ...]

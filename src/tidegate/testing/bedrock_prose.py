@@ -1,4 +1,4 @@
-"""What Bedrock says when it refuses: status, error and message.
+"""The refusals of Bedrock: status, error and message.
 
 Sources: captures bedrock-429-too-many-tokens, bedrock-429-via-claude-code and bedrock-503-ServiceUnavailable; names and
 statuses are those of botocore's bedrock-runtime service-2.json. It never names a limit or a time.

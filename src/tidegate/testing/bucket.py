@@ -9,7 +9,7 @@ from tidegate.testing.limiters import SLACK, Limiter, Unit
 
 
 class Refill:
-    """How much comes back between two instants: a rate, times a share of it that changes on a schedule.
+    """The refill between two instants: a rate, times a share of it that changes on a schedule.
 
     `shares` are pairs (start, share), sorted by start; before the first the share is 1. With `period` the schedule
     repeats every so many seconds. This is how capacity flips and how another tenant takes its part.

@@ -1,4 +1,4 @@
-"""How a provider tells of its limits: the headers of every answer and the bodies of refusals, a dialect each.
+"""The announcements of a provider's limits: the headers of every answer and the bodies of refusals, a dialect each.
 
 Pure: levels, refusals and the wall time come in, header pairs and JSON values go out. As with the real ones,
 OpenAI's remaining is the floor of the level and its reset the time to *full*, in Go's durations; Anthropic's reset is
@@ -51,7 +51,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """What a refusal may tell: the model's name and the seconds to wait (None: nothing), in headers and in prose."""
+    """The facts of a refusal: the model's name and the seconds to wait (None: nothing), in headers and in prose."""
 
     model: str
     seconds: float | None
@@ -67,7 +67,7 @@ class Dialect:
 
 
 def told(mode: str, seconds: float | None) -> float | None:
-    """What a refusal says of the time for a retry-after `exact`, `late`, `absurd` or `none`; seconds."""
+    """Return what a refusal says of the time for a retry-after `exact`, `late`, `absurd` or `none`; seconds."""
     if seconds is None or mode == "none":
         return None
     if mode == "absurd":

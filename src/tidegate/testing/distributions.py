@@ -14,7 +14,7 @@ Shape = Literal["constant", "uniform", "lognormal"]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """How an amount varies; make one with `constant`, `uniform`, `lognormal` or `parse`.
+    """The distribution of an amount; make one with `constant`, `uniform`, `lognormal` or `parse`.
 
     `a` and `b` are: the value and 0 for constant, the lowest and highest for uniform, the median and sigma (of the
     logarithm) for lognormal.

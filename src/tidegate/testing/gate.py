@@ -17,7 +17,7 @@ _RANK = {reason: rank for rank, reason in enumerate(Reason)}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a call weighs, in tokens: its input, what it will produce, and its own bound on that (None: no bound)."""
+    """The weight of a call, in tokens: its input, what it will produce, and its own bound on that (None: no bound)."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -25,7 +25,7 @@ class Call:
 
 
 class Prices(Protocol):
-    """What a gate asks: see `Pricing`."""
+    """The questions of a gate: see `Pricing`."""
 
     def at_admission(self, unit: str, call: Call) -> float: ...
     def at_end(self, unit: str, call: Call, produced: int) -> float: ...
@@ -33,7 +33,7 @@ class Prices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """What a limiter of `tokens` or `output_tokens` is charged for a call, at admission and at the end.
+    """The charge of a call to a limiter of `tokens` or `output_tokens`, at admission and at the end.
 
     `input`: the input at admission, and that is all. `input+max_tokens`: the bound on the output is reserved at
     admission (`default_max_tokens` where the call names none) and, if `gives_back`, what was not produced returns at

@@ -1,4 +1,4 @@
-"""What Gemini says of a refusal: all of it in the body, nothing in headers.
+"""The refusals of Gemini: all of it in the body, nothing in headers.
 
 The violated quota stands in `google.rpc.QuotaFailure`, the time in `google.rpc.RetryInfo` (whole seconds, rounded down)
 and, with its decimals, in the message: as a capture of 2026-08-19 has them.

@@ -127,7 +127,7 @@ def whole_interaction(body: Body, reply: Reply) -> dict[str, Any]:
 
 
 def count_tokens(body: Body) -> dict[str, Any]:
-    """What `countTokens` answers; it is no inference, and is not limited here."""
+    """Return what `countTokens` answers; it is no inference, and is not limited here."""
     return {"totalTokens": read_generate(body).input_tokens}
 
 

@@ -44,7 +44,7 @@ def ideal_schedule(
     drawn: bool = False,
     start: float = 0.0,
 ) -> Schedule:
-    """What an oracle does that knows every limit.
+    """Return what an oracle does that knows every limit.
 
     From `start` on (seconds of the provider's clock) it sends the calls in order, each as early as the limiters of one
     key allow, with at most `concurrency` in flight (None: as many as it likes), and no more than the scenario's `knee`,
@@ -60,7 +60,7 @@ def ideal_schedule(
 
 
 class Foreseen:
-    """What the oracle takes care to have room for at admission: all that the call will have been charged at its end.
+    """The amounts that the oracle has room for at admission: all that the call will have been charged at its end.
 
     A provider that charges the output as it is written lets a client go into debt; the oracle keeps its limits, but for
     a call that is larger than a limit: that one it sends when the limit is full.

@@ -40,7 +40,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What a limiter holds at one instant.
+    """The state of a limiter at one instant.
 
     `remaining` may be negative (in debt after settling); `reset_after` is in seconds until full (bucket) or until the
     boundary (windows); `window` is in seconds, 0 where there is none.
@@ -81,7 +81,7 @@ class Limiter:
         """Go on from the state of a limiter that this one replaces in mid-run."""
 
     def remaining(self, now: float) -> float:
-        """What is left, negative in debt."""
+        """Return what is left, negative in debt."""
         return math.inf
 
     def reset_after(self, now: float) -> float:

@@ -1,4 +1,4 @@
-"""What refusals say in words: Go's durations, "on tokens per min (TPM): Limit x, Used y, Requested z"."""
+"""The words of refusals: Go's durations, "on tokens per min (TPM): Limit x, Used y, Requested z"."""
 
 from __future__ import annotations
 

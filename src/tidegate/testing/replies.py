@@ -1,4 +1,4 @@
-"""What an endpoint reads from a request and what it answers with, before any provider's shape is put on it."""
+"""The facts of a request that an endpoint reads, and of its answer, before any provider's shape is put on it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PIECE = re.compile(r"\s*\S+\s*?")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an answer must be: JSON that fits `schema`, as its text or as the arguments of the function `tool`."""
+    """The form of an answer: JSON that fits `schema`, as its text or as the arguments of the function `tool`."""
 
     schema: Mapping[str, Any]
     tool: str = ""
@@ -29,7 +29,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: the text that decides the answer, what counts as input, the bound on the output, and its form."""
+    """The question: the text that decides the answer, what counts as input, the bound on the output, and its form."""
 
     prompt: str
     input_tokens: int
@@ -39,7 +39,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered: `cut_short` where the request's own bound was reached; `created` is in seconds of wall time.
+    """The answer: `cut_short` where the request's own bound was reached; `created` is in seconds of wall time.
 
     With a `tool` the text is the arguments of a call of it.
     """
@@ -71,7 +71,7 @@ class Stream:
 
 
 def asks_stream(body: Body) -> bool:
-    """Whether a body asks for a stream."""
+    """Return whether a body asks for a stream."""
     return bool(body.get("stream"))
 
 

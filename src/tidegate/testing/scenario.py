@@ -1,4 +1,4 @@
-"""What a simulated provider is like, as one frozen value: limits, headers, latency, faults.
+"""A simulated provider, as one frozen value: limits, headers, latency, faults.
 
 A `Scenario` is written in Python, read from JSON (`from_json`) or made from command-line flags (`flags.from_flags`).
 Instants are seconds since the server's start or last reset; durations are seconds.
@@ -125,7 +125,7 @@ class Scenario:
 
     @property
     def pricing(self) -> Pricing:
-        """How the calls are charged."""
+        """Return how the calls are charged."""
         return Pricing(self.charge, self.gives_back, self.default_max_tokens, self.burndown)
 
     @property

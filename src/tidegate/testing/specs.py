@@ -106,7 +106,7 @@ class Limit:
 
     @property
     def is_announced(self) -> bool:
-        """Whether headers tell of this limit."""
+        """Return whether headers tell of this limit."""
         return self.kind not in ("slots", "slope", "credit") if self.announced is None else self.announced
 
     def build(self, name: str) -> Limiter:
@@ -159,7 +159,7 @@ class OutageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What breaks: the `nth` admitted calls (from 1), and each other one with `probability`.
+    """The faults: they befall the `nth` admitted calls (from 1), and each other one with `probability`.
 
     status        the call is answered with `status` (and was charged)
     drop          the connection is cut instead of an answer

@@ -38,7 +38,7 @@ def _path(target: str) -> str:
 
 
 class MalformedError(Exception):
-    """What came in is not HTTP/1.1 that this server reads; the answer's status is in `status`."""
+    """The input is not HTTP/1.1 that this server reads; the answer's status is in `status`."""
 
     def __init__(self, status: int) -> None:
         self.status = status

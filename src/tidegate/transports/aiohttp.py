@@ -134,7 +134,7 @@ class AiohttpCall(GovernedCall):
         return response
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
-        """What an answer comes to; a stream that is complete may end with a failure."""
+        """Return what an answer comes to; a stream that is complete may end with a failure."""
         outcome = super().outcome(permit, status, response, body)
         if outcome.kind is Kind.OK and body is not None:
             failure = providers.judge_event(self.provider, body[-SHORT:])
@@ -147,7 +147,7 @@ class AiohttpCall(GovernedCall):
         return pairs
 
     def judge_error(self, error: Exception) -> Outcome:
-        """What an exception means: aiohttp derives some of its own from OSError, as Python does its TimeoutError."""
+        """Return the meaning of an exception: aiohttp derives some from OSError, as Python its TimeoutError."""
         names = {each.__name__ for each in type(error).__mro__}
         if "TimeoutError" in names and "ConnectionTimeoutError" not in names:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
@@ -274,7 +274,7 @@ class Stack:
 
 
 class Body(NamedTuple):
-    """What a request's body is, and the options of `_request` that send it."""
+    """The body of a request, and the options of `_request` that send it."""
 
     options: dict[str, Any]
     content: bytes | None
@@ -327,7 +327,7 @@ def _account(session: Any, options: Mapping[str, Any], url: Any) -> str:
 
 
 def _body(module: ModuleType, session: Any, options: dict[str, Any]) -> Body:
-    """What is sent; what comes as `json` is serialised here, once, as `_request` would."""
+    """Return what is sent; what comes as `json` is serialised here, once, as `_request` would."""
     data, given = options.get("data"), options.get("json")
     again = options.get("upload_tracker") is None
     if given is not None and data is None:

@@ -107,7 +107,7 @@ class BotocoreCall(GovernedCall):
 
     @property
     def context(self) -> dict[str, Any]:
-        """What botocore carries along through all attempts of a call."""
+        """Return what botocore carries along through all attempts of a call."""
         context: dict[str, Any] = self.args[2]
         return context
 

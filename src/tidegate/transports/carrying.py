@@ -20,7 +20,7 @@ def carried() -> Mark | None:
 
 @contextmanager
 def carrying(mark: Mark | None) -> Iterator[None]:
-    """What is sent inside, through whatever HTTP client, is governed by `mark`; None changes nothing."""
+    """Govern requests inside by `mark`, through whatever HTTP client they go; None changes nothing."""
     if mark is None:
         yield
         return

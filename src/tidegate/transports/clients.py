@@ -36,7 +36,7 @@ class Clients:
         return next(module for module in self.loaded() if self._holds(module, client))
 
     def is_client(self, candidate: object) -> bool:
-        """Whether it is a client of this stack."""
+        """Return whether it is a client of this stack."""
         return any(self._holds(module, candidate) for module in self.loaded())
 
     def remember(self, client: object) -> None:
@@ -44,7 +44,7 @@ class Clients:
         self._wrapped.add(client)
 
     def remembered(self) -> bool:
-        """Whether anything that was wrapped lives."""
+        """Return whether anything that was wrapped lives."""
         return len(self._wrapped) > 0
 
     def _holds(self, module: ModuleType, candidate: object) -> bool:

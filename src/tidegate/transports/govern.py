@@ -1,4 +1,4 @@
-"""What every HTTP stack shares: one governed call, its cost, and what its answers come to.
+"""The part that every HTTP stack shares: one governed call, its cost, and the outcome of its answers.
 
 A transport asks `marks` whether a request is governed; if so, it makes a `GovernedCall`, runs it through
 `tidegate.drive` and tells it what came back.
@@ -175,13 +175,13 @@ class GovernedCall(Turn, ABC):
             return False
 
     def price(self, estimate: Estimate) -> Cost:
-        """What the call is expected to be charged, by what its key has learned so far."""
+        """Return what the call is expected to be charged, by what its key has learned so far."""
         inquiry = self.inquiry
         mean = estimate.output_for(inquiry.max_output_tokens)
         return providers.estimate(self.provider, inquiry, estimate.chars_per_token, mean, estimate.fixed_tokens)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
-        """What an answer comes to; `body` is None while it streams. One that cannot be judged teaches nothing."""
+        """Return the outcome of an answer; `body` is None while it streams. An unreadable one teaches nothing."""
         try:
             if status >= 400:
                 return self.kept(self.judge(status, self.pairs(response), body), response, body)
@@ -216,7 +216,7 @@ class GovernedCall(Turn, ABC):
         return outcome if answer is None else outcome._replace(answer=answer)
 
     def raised(self, permit: Permit, error: Exception) -> Outcome:
-        """What an attempt that raised comes to; a hook that raises for the status does not hide the answer from us."""
+        """Return the outcome of an attempt that raised; a hook that raises for the status hides no answer from us."""
         response: Any = getattr(error, "response", None)
         facts = getattr(response, "__dict__", {})
         request = facts.get("_request", facts.get("request"))
@@ -230,11 +230,11 @@ class GovernedCall(Turn, ABC):
         """The headers of a stack's response, raw, in any case."""
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
-        """What a response means."""
+        """Return what a response means."""
         return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
 
     def judge_error(self, error: Exception) -> Outcome:
-        """What an exception of the HTTP stack means, by the names that all of them use."""
+        """Return what an exception of the HTTP stack means, by the names that all of them use."""
         found = connection_failure(error)
         if found is not None:
             return found
@@ -243,7 +243,7 @@ class GovernedCall(Turn, ABC):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def reads_usage(self, permit: Permit) -> bool:
-        """Whether to look for the usage in the answer: always while it is new or charged by, then now and then."""
+        """Return whether to look for the usage in the answer: always while it is new or charged by, later at times."""
         cost = permit.cost
         now_and_then = permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0
         return now_and_then or cost.produced > 0.0 or cost.held > 0.0

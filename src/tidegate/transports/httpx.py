@@ -120,7 +120,7 @@ class HttpxCall(GovernedCall):
         return response
 
     def _received(self, permit: Permit, response: Any, error_stream: Any, stream: type | None) -> Sent:
-        """What came; `stream` is what carries the permit of a body under way, None where a mock made the answer up."""
+        """Return what came; `stream` carries the permit of a body under way, None where a mock made the answer up."""
         if stream is None:
             return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
         body = self._body(response, error_stream)
@@ -146,7 +146,7 @@ class HttpxCall(GovernedCall):
         return decoded(beginning.iter_bytes())
 
     def judge_error(self, error: Exception) -> Outcome:
-        """What an exception means; nothing where it does not come from below the HTTP library."""
+        """Return what an exception means; nothing where it does not come from below the HTTP library."""
         # What the network raises is translated for httpx, with its cause; a mock raises httpx's own at once.
         return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
 

@@ -1,4 +1,4 @@
-"""Whose quota a request counts against: its key, from where it goes and from the credential that pays."""
+"""The key of a request, whose quota it counts against: from where it goes and from the credential that pays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Sending(NamedTuple):
 
 
 def key_of(registry: RateLimitRegistry, sending: Sending, inquiry: Inquiry) -> Key:
-    """Whose quota the request counts against; keys are interned, so that a client's next request finds its own."""
+    """Return the key of a request; keys are interned, so that a client's next request finds its own."""
     route = sending.route
     provider, names = route.provider, route.names
     headers = dict(sending.headers)

@@ -1,4 +1,4 @@
-"""Which requests are governed, by which registry and how: the mark that `wrap` and `install` leave.
+"""The mark that `wrap` and `install` leave: it says which requests are governed, by which registry and how.
 
 A transport asks `marked` before it sends, then `provider_of`, and `provider_elsewhere` where that knows nothing. None
 means: pass through untouched.
@@ -28,7 +28,7 @@ def nobody(host: str) -> str | None:
 
 
 class Mark(NamedTuple):
-    """How a client is governed; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
+    """The mark of a client; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
 
     With `any_host` every inference path is governed, else those of known providers, of local servers, of the hosts that
     `named` knows, with the family of what they speak, and those of `provider_elsewhere`.
@@ -51,7 +51,7 @@ class Mark(NamedTuple):
 
 
 def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> Policy:
-    """What a client's calls may do by themselves: transient failures are its SDK's to repeat."""
+    """Return what a client's calls may do by themselves: transient failures are its SDK's to repeat."""
     return Policy(registry.settings.max_wait if max_wait is None else max_wait, 1)
 
 
@@ -78,7 +78,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
-    """Whose inference endpoint `path` on `host` is, as far as `mark` governs it; None: pass through."""
+    """Return whose inference endpoint `path` on `host` is, as far as `mark` governs it; None: pass through."""
     if mark.any_host:
         return providers.adopt(host, path, mark.family)
     provider = providers.recognise(host, path)

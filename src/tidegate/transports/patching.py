@@ -27,7 +27,7 @@ class Patches:
 
     @property
     def on(self) -> bool:
-        """Whether anything is patched."""
+        """Return whether anything is patched."""
         return bool(self._handles)
 
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:

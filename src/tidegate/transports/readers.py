@@ -16,14 +16,14 @@ _watches: dict[int, StreamWatch] = {}
 
 
 class Readers:
-    """What is made of one module's readers."""
+    """The readers made of one module's own."""
 
     def __init__(self, module: ModuleType) -> None:
         self.plain = module.StreamReader
         self.watched = _watched(module.StreamReader)
 
     def holds(self, content: Any) -> bool:
-        """Whether it is a body that the network feeds; a stand-in's, or an empty one, is not."""
+        """Return whether it is a body that the network feeds; a stand-in's, or an empty one, is not."""
         return type(content) is self.plain
 
     def follow(self, content: Any, watch: StreamWatch) -> bool:
@@ -76,7 +76,7 @@ def put_back(content: Any, data: bytes) -> None:
 
 
 class Unconnected:
-    """What a reader calls to slow down a network that is not there."""
+    """The stand-in for a connection, which a reader calls to slow down a network that is not there."""
 
     connected = False
     _reading_paused = False

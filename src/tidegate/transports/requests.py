@@ -72,7 +72,7 @@ class RequestsCall(GovernedCall):
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
-        """What an exception means: requests derives all of its own from OSError, wrong URLs among them."""
+        """Return what an exception means: requests derives all of its own from OSError, wrong URLs among them."""
         # What the network raises is translated where it is caught; a mock raises requests' own at once.
         if not self.mocks and error.__context__ is None:
             return UNREAL

@@ -71,7 +71,7 @@ SIGNING: dict[str, Methods] = {
 
 
 class Signer(NamedTuple):
-    """Who signed a request, and how it is asked again."""
+    """The signer of a request, and the way to ask it again."""
 
     owner: weakref.ref[Any]
     methods: Methods

@@ -11,7 +11,7 @@ from tidegate.transports.patching import Patches
 
 
 class Transport(Protocol):
-    """What each stack offers: a `Clients`, or a module with these names where its clients are marked otherwise."""
+    """The interface of each stack: a `Clients`, or a module with these names where its clients are marked otherwise."""
 
     MODULES: tuple[str, ...]
     """The modules it governs, whether or not they are loaded."""

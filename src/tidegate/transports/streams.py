@@ -19,7 +19,7 @@ where an event is of a few hundred bytes."""
 
 
 class StreamWatch:
-    """What a stream's bytes say, and its permit; `finish` gives the permit back once."""
+    """The reading of a stream's bytes, and its permit; `finish` gives the permit back once."""
 
     __slots__ = ("_chunks", "_head", "_held", "_outcome")
 
@@ -37,7 +37,7 @@ class StreamWatch:
             trim()
 
     def keeping(self) -> tuple[Callable[[bytes], None], list[bytes], Callable[[], object]]:
-        """What `saw` does, for whoever sees many: keeps a chunk, those that are kept, and cuts them."""
+        """Return what `saw` does, for whoever sees many: keeps a chunk, those that are kept, and cuts them."""
         return self._chunks.append, self._chunks, self._trim
 
     def _trim(self) -> bytes:

@@ -1,4 +1,4 @@
-"""What becomes of an experiment whose code or credentials are not here: BLOCKED, with the reason, and nothing lost."""
+"""The state of an experiment whose code or credentials are not here: BLOCKED, with the reason, and nothing lost."""
 
 from __future__ import annotations
 

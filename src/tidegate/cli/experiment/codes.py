@@ -1,4 +1,4 @@
-"""How a command about experiments ends: one exit code for each thing that a script would do something else about."""
+"""The exit codes of the commands about experiments: one for each thing that a script would react to differently."""
 
 from __future__ import annotations
 

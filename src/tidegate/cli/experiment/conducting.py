@@ -165,7 +165,7 @@ class Conducting:
             console.print(next_, markup=False, soft_wrap=True)
 
     def _next(self, summary: Summary, failures: list[Failure]) -> str:
-        """What there is to be done about it."""
+        """Return what there is to be done about it."""
         if summary.status is Status.RUNNING:
             return f"replica {summary.experiment.claimed_by} has taken it over"
         parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)

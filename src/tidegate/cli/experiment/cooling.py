@@ -16,7 +16,7 @@ AGAIN = 0.5
 
 
 async def once_cooled(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], what: str) -> T:
-    """What `toggle` returns once it raises `CoolingDown` no more; where it has to wait, it says once `what` comes then.
+    """Return the result of `toggle` after the cool-down; where it has to wait, it says once `what` comes then.
 
     Raises `CoolingDown` a second after it should have been over: somebody else's toggles begin it anew.
     """

@@ -1,4 +1,4 @@
-"""Which database a command means, and who is in it."""
+"""The database that a command means, and the experiments in it."""
 
 from __future__ import annotations
 

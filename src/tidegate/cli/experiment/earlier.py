@@ -1,4 +1,4 @@
-"""What a run is told before it begins: whose the experiment is now, and what earlier runs have left of it."""
+"""The messages before a run begins: the present owner of the experiment, and the results of earlier runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _left(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator
 
 
 def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
-    """What is not as it was when the experiment was stored, as far as that can be seen: code cannot."""
+    """Return what is not as it was when the experiment was stored, as far as that can be seen: code cannot."""
     if row.spec.get("source") not in (None, experiment.source):
         yield "file"
     if row.source != experiment.described:

@@ -1,4 +1,4 @@
-"""What to type next, for the database that was meant."""
+"""The commands to type next, for the database that was meant."""
 
 from __future__ import annotations
 

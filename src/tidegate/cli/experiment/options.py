@@ -22,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs")]
 
 
 class Format(StrEnum):
-    """What `export` writes."""
+    """The file formats of `export`."""
 
     JSONL = "jsonl"
     CSV = "csv"

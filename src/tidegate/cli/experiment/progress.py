@@ -1,4 +1,4 @@
-"""What is seen of a run under way: bars on a terminal, a line now and then elsewhere. Both on standard error."""
+"""The display of a run under way: bars on a terminal, a line now and then elsewhere. Both on standard error."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def nothing(_key: str) -> str:
 def waits(
     stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Callable[[str], str] = nothing
 ) -> list[str]:
-    """What does not go, and why: what the runner holds back, and what waits inside its calls.
+    """Return what does not go, and why: what the runner holds back, and what waits inside its calls.
 
     `trouble(key)` says how the last attempt failed there: that is what a breaker is about.
     """

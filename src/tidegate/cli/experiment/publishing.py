@@ -37,7 +37,7 @@ def published(name: str, replica: str) -> Iterator[None]:
 
 
 def told_by(replica: str) -> list[KeyTotal]:
-    """What the keys of a replica's process do now, where it is one of this user's on this machine."""
+    """Return what the keys of a replica's process do now, where it is one of this user's on this machine."""
     from tidegate.launch.runs import under_way
 
     for run in under_way():

@@ -1,4 +1,4 @@
-"""What an experiment came to, as tables for people and as plain values for programs."""
+"""The results of an experiment, as tables for people and as plain values for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What signals ask of a run: the first Ctrl-C to stop, the second to cancel, the third to end the process at once.
+"""The effects of signals on a run: the first Ctrl-C stops it, the second cancels, the third ends the process at once.
 
 TERM and HUP ask it to go and to keep the claim. The first two are heard by the event loop; code that holds the loop up
 keeps it from hearing anything, so that the third is counted where Python itself hears it.

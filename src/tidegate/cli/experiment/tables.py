@@ -33,7 +33,7 @@ class Printer(Console):
             yield each if plain else Segment(printable(each.text, lines=True), each.style)
 
     def on_broken_pipe(self) -> None:
-        """What is said from now on goes nowhere."""
+        """Discard everything that is printed from now on."""
         self.quiet = True
         with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), self.file.fileno())
@@ -59,5 +59,5 @@ def table(*names: str, right: Collection[str] = (), cut: Collection[str] = ()) -
 
 
 def bad(number: int) -> str:
-    """How many went wrong, in rich's markup: red, unless nothing did."""
+    """Return how many went wrong, in rich's markup: red, unless nothing did."""
     return f"[red]{number}[/red]" if number else "0"

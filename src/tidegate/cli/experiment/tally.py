@@ -1,4 +1,4 @@
-"""How far a run is, how fast it goes of late, and so when it will be done."""
+"""The progress of a run, its recent speed, and the estimate of its end."""
 
 from __future__ import annotations
 

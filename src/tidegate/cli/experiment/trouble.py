@@ -1,4 +1,4 @@
-"""How attempts failed lately, key by key: what is behind a breaker that holds calls back."""
+"""The recent failures of attempts, by key: the reason for an open breaker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Trouble:
             self._last[str(event.key)] = _failure(event)
 
     def of(self, key: str) -> str:
-        """What failed there last, in a few words; empty where nothing did."""
+        """Return what failed there last, in a few words; empty where nothing did."""
         return self._last.get(key, "")
 
 

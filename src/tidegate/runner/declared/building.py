@@ -81,7 +81,7 @@ def _outputs(judge: Judge) -> Sequence[str]:
 
 
 def _reading(judge: Judge) -> Callable[[str], Any]:
-    """How the judge's answer becomes a score, a label, or named outputs."""
+    """Return how the judge's answer becomes a score, a label, or named outputs."""
     if judge.outputs is not None:
         names = judge.outputs
         return lambda answer: judging.outputs(answer, names)

@@ -1,4 +1,4 @@
-"""What `experiment.yaml` may say: which rows, which question to which model, which judges. Never a credential."""
+"""The schema of `experiment.yaml`: its rows, its question to a model, its judges. Never a credential."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class _At(ValueError):
-    """What is wrong with a part that has to do with others; `place` is the field below it that is to blame."""
+    """A mistake in a part that has to do with others; `place` is the field below it that is to blame."""
 
     def __init__(self, place: Place, bound: str) -> None:
         self.place = place
@@ -91,7 +91,7 @@ class Message(_Part):
 
 
 class Question(_Part):
-    """What is asked of which model. `prompt` is short for one message of the user."""
+    """The question and its model. `prompt` is short for one message of the user."""
 
     provider: Literal["openai", "anthropic", "google", "compatible"]
     model: Text
@@ -264,7 +264,7 @@ def _known(place: Place) -> list[str]:
 
 
 def _shown(value: object, place: Place) -> object:
-    """What was given, unless it may be a secret, or is a whole part of the file."""
+    """Return what was given, unless it may be a secret, or is a whole part of the file."""
     secret = place and str(place[-1]).lower() in {*SECRETIVE, "api_key_env", "base_url"}
     if secret or not isinstance(value, str | int | float | bool | None):
         return "…"

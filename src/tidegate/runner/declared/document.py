@@ -28,7 +28,7 @@ with the experiment."""
 
 
 class Document:
-    """What a YAML file says; `values` are its mappings, lists, texts and numbers, `name` is what to call it."""
+    """A YAML file; `values` are its mappings, lists, texts and numbers, `name` is what to call it."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -58,7 +58,7 @@ class Document:
             raise ConfigurationError("experiment", str(path), f"a readable file: {_first_line(error)}") from None
 
     def field(self, place: Place) -> str:
-        """What to call a value in a complaint: file, line and field; of what is missing, where it should be."""
+        """Return what to call a value in a complaint: file, line and field; of what is missing, where it should be."""
         line = next(self._lines[place[:size]] for size in range(len(place), -1, -1) if place[:size] in self._lines)
         field = ".".join(str(part) for part in place)
         return f"{self.name}, line {line}" + (f", {field}" if field else "")
@@ -72,7 +72,7 @@ class Document:
         return found
 
     def value(self, place: Place) -> Any:
-        """What stands at a place; None where nothing does."""
+        """Return what stands at a place; None where nothing does."""
         found: Any = self.values
         for each in place:
             there = isinstance(found, dict) or (isinstance(found, list) and isinstance(each, int) and each < len(found))

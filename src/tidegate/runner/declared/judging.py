@@ -1,4 +1,4 @@
-"""What a judge's answer says: a score, a label, or a JSON object of named outputs. What says none of it is no score."""
+"""The meaning of a judge's answer: a score, a label, or a JSON object of named outputs. None of it is no score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a declared question is when it is asked, and what its answer may lack: the same for every SDK."""
+"""A declared question as it is asked, and the checks of its answer: the same for every SDK."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Template:
 
 
 def values_of(row: Any) -> dict[str, Any]:
-    """What a row offers to templates: its own fields, and the whole of it as `row`, unless it has that itself."""
+    """Return the fields of a row for templates, and the whole of it as `row`, unless it has that itself."""
     own = {str(name): value for name, value in row.items()} if isinstance(row, Mapping) else {}
     return {"row": row, **own}
 
