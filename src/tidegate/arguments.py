@@ -10,6 +10,7 @@ from tidegate.errors import ConfigurationError
 
 INFINITY = float("inf")
 NUMBERS = frozenset({int, float})
+"""Types of the amounts that are checked all at once; a bool, or a subclass, is checked by itself."""
 
 
 def checked_cost(cost: Cost | None) -> Cost:

@@ -237,6 +237,7 @@ class Slots:
                 self._stall(executor, now, out)
                 continue
             blocks = executor.blocks if executor is not None else 0
+            # Nearly always the key is not rejected and the head is priced: then one call less, on the hottest path.
             if rejection is not None or head.priced_by != admission.estimate.version:
                 ready, gate = self._ready_at(head, now, blocks)
             else:

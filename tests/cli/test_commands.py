@@ -100,25 +100,20 @@ def test_a_value_of_the_wrong_kind_is_refused_by_its_flag(words: tuple[str, ...]
     assert flag in said
 
 
-def test_the_help_needs_no_sdk_and_no_http_library() -> None:
-    code = """
+@pytest.mark.parametrize(
+    ("command", "others"),
+    [
+        ("demo", ("openai", "anthropic", "httpx", "httpx2")),
+        ("run", ("tidegate.checkup", "tidegate.testing", "tidegate.demo", "sqlalchemy")),
+    ],
+)
+def test_the_help_of_a_command_loads_no_sdk_and_no_other_command(command: str, others: tuple[str, ...]) -> None:
+    code = f"""
 import sys
 from typer.testing import CliRunner
 from tidegate.cli.main import app
-assert CliRunner().invoke(app, ["demo", "--help"]).exit_code == 0
-print([name for name in ("openai", "anthropic", "httpx", "httpx2") if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout.strip(), done.stderr) == ("[]", "")
-
-
-def test_a_command_is_run_without_the_modules_of_the_others() -> None:
-    code = """
-import sys
-from typer.testing import CliRunner
-from tidegate.cli.main import app
-assert CliRunner().invoke(app, ["run", "--help"]).exit_code == 0
-print([name for name in ("tidegate.checkup", "tidegate.testing", "tidegate.demo", "sqlalchemy") if name in sys.modules])
+assert CliRunner().invoke(app, [{command!r}, "--help"]).exit_code == 0
+print([name for name in {others} if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")

@@ -101,14 +101,19 @@ def test_asking_call_that_is_not_rejected_quickly_was_let_in(scene: Scene) -> No
     assert [scene.call().state for _ in range(3)] == ["sent"] * 3
 
 
-def test_calls_behind_a_slow_asking_one_keep_to_the_slots() -> None:
-    """It may be rejected yet: then those that came meanwhile get that answer, and were not all sent."""
+def behind_a_slow_asking_one(count: int) -> tuple[Scene, Caller, list[Caller]]:
+    """A rejected key with two slots, the call that asks it again, and `count` calls that came 0.3 s later."""
     scene = Scene(start_concurrency=2)
     reject(scene)
     scene.clock.advance(1.0)
     asking = scene.call()
     scene.clock.advance(0.3)
-    others = [scene.call() for _ in range(60)]
+    return scene, asking, [scene.call() for _ in range(count)]
+
+
+def test_calls_behind_a_slow_asking_one_keep_to_the_slots() -> None:
+    """It may be rejected yet: then those that came meanwhile get that answer, and were not all sent."""
+    scene, asking, others = behind_a_slow_asking_one(60)
     assert [each.state for each in others].count("sent") == 1
     asking.reply(NO_MONEY)
     assert [each.look() for each in others if each.state == "waiting"] == ["ended"] * 59
@@ -116,12 +121,7 @@ def test_calls_behind_a_slow_asking_one_keep_to_the_slots() -> None:
 
 
 def test_calls_behind_a_slow_asking_one_go_when_it_is_answered() -> None:
-    scene = Scene(start_concurrency=2)
-    reject(scene)
-    scene.clock.advance(1.0)
-    asking = scene.call()
-    scene.clock.advance(0.3)
-    others = [scene.call() for _ in range(5)]
+    scene, asking, others = behind_a_slow_asking_one(5)
     asking.reply(OK)
     for _ in range(5):
         sent = [each for each in others if each.look() == "sent"]

@@ -33,6 +33,7 @@ class Commands(TyperGroup):
 
 
 def _load(name: str) -> Any:
+    """Return the command `name`, or the group `experiment`, from the module of that name."""
     if name == "experiment":
         return get_command(import_module("tidegate.cli.experiment.commands").app)
     command = getattr(import_module(f"tidegate.cli.{name}"), name)

@@ -142,6 +142,7 @@ class GovernedCall(Turn, ABC):
         """Return whether the call is to wait and be sent again, so that nobody reads this answer's body any further."""
         policy = self.policy
         left = self.began + policy.max_wait - self.now()
+        # As if every transient failure had been spent: one that is repeated later still shows its body.
         return again_after(policy, permit, outcome, left, policy.attempts) is Again.AT_ONCE
 
     @abstractmethod
