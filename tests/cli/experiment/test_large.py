@@ -11,13 +11,13 @@ from sqlalchemy import Engine, event
 
 from tests.cli.experiment.commands import Place
 
-ROWS, BODY = 2_000, 8_000
-"""Sixteen megabytes of rows, and as many of answers."""
+ROWS, BODY = 1_000, 8_000
+"""Eight megabytes of rows, and as many of answers."""
 
-PAGE = 50
-"""Runs an export reads at once: eight hundred kilobytes."""
+PAGE = 25
+"""Runs an export reads at once: four hundred kilobytes."""
 
-HELD = 6e6
+HELD = 3e6
 """Bytes that an export may hold: two pages and their texts, which is a fifth of what there is."""
 
 EXPERIMENTS = 1_000
