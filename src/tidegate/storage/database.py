@@ -73,6 +73,7 @@ class Database:
 
         On SQLite it has the write lock at once.
         """
+        self._require_open()
         with self.translated():
             if self._thread is not None:
                 return await self._thread.run(work)
@@ -88,6 +89,7 @@ class Database:
 
     async def hold(self) -> None:
         """Keep an SQLite file open from now on, and note which one it is."""
+        self._require_open()
         if self.file is not None and self._thread is not None:
             try:
                 await asyncio.to_thread(self.file.hold)
@@ -113,13 +115,13 @@ class Database:
             return DatabaseFileLost(self.path, what, failure=str(error))
 
     async def close(self) -> None:
-        """Close every connection, for good; whoever asks for one from now on is refused."""
+        """Close every connection, for good, after the writes that were begun; any later use raises `StoreError`."""
         self._closed = True
         loop = asyncio.get_running_loop()
         until = loop.time() + CLOSE_SECONDS
-        while self._lending or (self._held and loop.time() < until):
+        while (self._lending or self._held) and (left := until - loop.time()) > 0.0:
             if self._lending:
-                await asyncio.wait(self._lending)
+                await asyncio.wait(self._lending, timeout=left)
             else:
                 await asyncio.sleep(RETURN_SECONDS)
         await self._engine.dispose()
@@ -145,9 +147,7 @@ class Database:
         """A connection of the pool's. Who is cancelled while he gets it, or gives it back, does not keep it: a pool
         forgets what a cancelled checkout had taken out.
         """
-        if self._closed:
-            # The pool would open a new one, which nobody closes.
-            raise StoreError(f"{self.shown} closed: the store was closed before; nothing is read or written")
+        self._require_open()
         getting = self._lent(self._connected(engine))
         try:
             connection = await asyncio.shield(getting)
@@ -160,6 +160,11 @@ class Database:
         finally:
             self._held -= 1
             await asyncio.shield(self._lent(connection.close()))
+
+    def _require_open(self) -> None:
+        """Raise `StoreError` once the database is closed: an engine would open it again, for good."""
+        if self._closed:
+            raise StoreError(f"{self.shown} closed: the store was closed before; nothing is read or written")
 
     async def _connected(self, engine: AsyncEngine) -> AsyncConnection:
         """Return a connection; of a file that is lost, one that was open before, as soon as it is given back."""
@@ -198,6 +203,7 @@ class Database:
     @contextmanager
     def plain(self) -> Iterator[Connection]:
         """A transaction as `transacted` has it, for whoever is in a thread of his own, on a connection of its own."""
+        self._require_open()
         engine = self._plain_engine()
         try:
             with self.translated(), engine.begin() as connection:
@@ -227,7 +233,8 @@ class WritingThread:
         if not self._closed:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
-            self._thread.shutdown()
+            # It has nothing left to do; to wait for its end here would keep the event loop from running.
+            self._thread.shutdown(wait=False)
 
     def _connect(self) -> None:
         self._engine.raw_connection().close()

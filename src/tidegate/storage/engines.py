@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util.concurrency import in_greenlet
 
 from tidegate.errors import StoreError
 from tidegate.storage.exact_sums import SummingConnection
@@ -61,8 +62,23 @@ def shared_engine(url: URL) -> AsyncEngine:
     engine: AsyncEngine = _made(
         url, create_async_engine, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, pool_use_lifo=True
     )
+    dialect = engine.sync_engine.dialect
+    if url.get_backend_name() == "sqlite" and dialect.has_terminate:
+        dialect.do_terminate = _close_in_turn  # type: ignore[method-assign, assignment]
     event.listen(engine.sync_engine, "connect", _settler(url))
     return engine
+
+
+def _close_in_turn(connection: Any) -> None:
+    """Close a connection of aiosqlite whose task was cancelled, after the statement that it runs.
+
+    SQLAlchemy 2.1.9 stops the connection's thread twice when the task is cancelled again meanwhile, as `asyncio.run`
+    does at its end. The second stop is never answered, and the event loop waits for it for ever.
+    """
+    if in_greenlet():
+        connection.close()
+    else:
+        connection.terminate()  # the garbage collector's: nothing can be awaited
 
 
 def plain_engine(url: URL) -> Engine:
