@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -334,6 +335,37 @@ def test_loop_that_runs_inside_a_blocked_loop_passes_it() -> None:
         return [said, *await asyncio.gather(*tasks)]
 
     assert asyncio.run(outer()) == ["inner", "outer", "outer", "outer"]
+
+
+def test_call_of_a_worker_thread_that_a_loop_waits_for_is_answered(
+    run: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """`pool.submit(call).result()` on the loop's thread: the bridge of many frameworks from async to sync code."""
+    registry = make()
+
+    async def main() -> object:
+        answered = asyncio.Event() if run is run_asyncio else trio.Event()
+        async with Tasks() as tasks:
+
+            async def slow() -> None:
+                await answered.wait()
+
+            tasks.start(lambda: registry.aexecute(KEY, slow))
+            await tasks.turn()
+            for number in range(3):
+                tasks.start(lambda number=number: registry.aexecute(KEY, lambda: answer(number)))
+                await tasks.turn()
+            with ThreadPoolExecutor(1) as pool:
+                result = pool.submit(registry.execute, KEY, lambda: "sync", max_wait=PATIENT).result()
+            assert registry.snapshot().waiting == 3
+            answered.set()
+        assert tasks.results == [None, 0, 1, 2]
+        return result
+
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        assert run(main) == "sync"
+    assert [each.message.partition(":")[0] for each in caplog.records] == ["event loop of thread MainThread blocked"]
+    assert registry.snapshot().in_flight == 0
 
 
 def test_sync_call_that_blocks_a_loop_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

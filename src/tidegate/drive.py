@@ -106,6 +106,7 @@ async def adrive(turn: AsyncTurn) -> Any:
     sent = None
     permit = turn.begin()
     if permit is not None:
+        permit.loop = _running_loop()
         try:
             sent = await turn.asend(permit)
         except BaseException:
@@ -120,6 +121,7 @@ async def adrive(turn: AsyncTurn) -> Any:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
+                effect.permit.loop = _running_loop()
                 resume = Resume(0.0, await turn.asend(effect.permit))
             else:
                 until, waker = effect
@@ -269,6 +271,11 @@ def _on_running_loop() -> bool:
     # Another thread may be importing it right now.
     lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
     return lowlevel is not None and bool(lowlevel.in_trio_run())
+
+
+def _running_loop() -> object:
+    """Return the event loop that runs this task: trio's token, or asyncio's loop."""
+    return sys.modules["trio"].lowlevel.current_trio_token() if in_trio() else asyncio.get_running_loop()
 
 
 def in_trio() -> bool:

@@ -90,6 +90,10 @@ class Executors:
         executor.thread = thread
         return executor
 
+    def of(self, loop: object) -> Executor | None:
+        """Return the executor of an event loop, where calls of it wait or were given a permit."""
+        return self._loops.get(id(loop))
+
     def stall_thread(self, thread: int) -> list[Executor]:
         """Stall the event loops of a thread that a call blocks; return them."""
         blocked = [executor for executor in self._loops.values() if executor.thread == thread]

@@ -25,7 +25,7 @@ from tidegate.learned import Seeds
 from tidegate.line import Price, Waiter
 from tidegate.listening import Listeners
 from tidegate.settings import Settings
-from tidegate.slots import Slots
+from tidegate.slots import LoopProbe, Slots
 
 ABANDONED = Outcome(Kind.ABANDONED)
 logger = logging.getLogger("tidegate")
@@ -395,8 +395,23 @@ def _warn_of_blocking(waiter: Waiter) -> None:
     )
 
 
+def _warn_of_stalled_loop(probe: LoopProbe) -> None:
+    """Say once a process that other calls do not wait for the attempts of an event loop that does not run."""
+    global _warned
+    if _warned:
+        return
+    _warned = True
+    logger.warning(
+        "event loop of thread %s blocked: it holds slots that calls of other threads wait for; they go before its own"
+        " calls, which stand still until it runs again; await what it waits for, or use asyncio.to_thread",
+        next((thread.name for thread in threading.enumerate() if thread.ident == probe.thread), probe.thread),
+    )
+
+
 def _wake(waiter: Waiter) -> bool:
     waker = waiter.waker
+    if isinstance(waiter, LoopProbe) and waiter.stalled:
+        _warn_of_stalled_loop(waiter)
     if waker is None:
         return True
     if waiter.permit is None and waiter.until is not None:

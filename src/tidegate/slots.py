@@ -13,7 +13,9 @@ executor that did not run is passed over until it does. Each executor keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
+from typing import Any
 
 from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
@@ -54,13 +56,49 @@ class Asker(Waiter):
         return self.wake()
 
 
+class LoopProbe(Asker):
+    """A question to an event loop that holds slots, whether it runs: it answers by running a callback.
+
+    `sent_at` is in monotonic seconds. `stalled` is set when no answer came in time: its attempts do not count from then
+    on, until the callback runs after all.
+    """
+
+    __slots__ = ("_admission", "answered", "loop", "sent_at", "stalled", "thread")
+
+    def __init__(self, admission: Admission, loop: Any, thread: int, now: float) -> None:
+        super().__init__(self.ring)
+        self._admission = admission
+        self.loop = loop
+        self.thread = thread
+        self.sent_at = now
+        self.answered = False
+        self.stalled = False
+
+    def ring(self) -> None:
+        """Schedule the callback, on an asyncio loop or by a trio token."""
+        if self.stalled:
+            return
+        schedule = getattr(self.loop, "call_soon_threadsafe", None) or self.loop.run_sync_soon
+        # A loop that is closed never answers.
+        with suppress(RuntimeError):
+            schedule(self.answer)
+
+    def answer(self) -> None:
+        """Note that the loop runs; called on its thread, without the lock."""
+        self.answered = True
+        with suppress(ValueError):
+            self._admission.stalled_loops.remove(self.loop)
+
+
 class Slots:
     """One key's admission and its line."""
 
     __slots__ = (
+        "_alive_at",
         "_answered",
         "_given",
         "_mixed",
+        "_probe",
         "_soonest",
         "_watchers",
         "admission",
@@ -85,6 +123,9 @@ class Slots:
         self._soonest = NEVER
         # The attempt whose rejection those in the line were given last.
         self._answered = 0
+        # The event loop that holds slots and was asked for a sign of life last, and when one came.
+        self._probe: LoopProbe | None = None
+        self._alive_at = -NEVER
 
     @property
     def idle(self) -> bool:
@@ -195,6 +236,7 @@ class Slots:
         self._given.clear()
         self._mixed = False
         self._watchers.clear()
+        self._probe = None
 
     def take_back(self, now: float, out: Out, here: int = 0, others: int = 0) -> None:
         """Takes back the permits of executors that do not run, where somebody else waits who does.
@@ -223,7 +265,7 @@ class Slots:
         `here` is a thread that is known to run, `others` wait elsewhere than in the line.
         """
         woken: list[Waiter] = []
-        line, admission, until = self.line, self.admission, NEVER
+        line, admission, until, doubt_at = self.line, self.admission, NEVER, NEVER
         left: list[Group] = []
         if self._given:
             self.take_back(now, out, here, others)
@@ -244,6 +286,10 @@ class Slots:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
             self.gate = gate
             if ready > now:
+                if gate == "concurrency" and admission.flying:
+                    doubt_at = self._doubt(executor, now, here, out, woken)
+                    if doubt_at <= now:
+                        continue
                 # A slot is free when an answer comes: nobody can be told for certain.
                 if ready > self._soonest and gate != "concurrency" and self._dismiss(now, ready, left, woken):
                     continue
@@ -254,7 +300,10 @@ class Slots:
                     left.append(group)
                     continue
                 until = ready
-                if group.holder is not head or head.until != min(ready, deadline):
+                if doubt_at < group.watch_at and line.running < 2:
+                    group.watch_at = doubt_at
+                    self._hold_clock(group, ready, woken)
+                elif group.holder is not head or head.until != min(ready, deadline):
                     self._hold_clock(group, ready, woken)
                 break
             # In this order: whoever leaves without the lock looks at `standing` first, then at `permit`.
@@ -272,7 +321,9 @@ class Slots:
         if line.running > 1 or (
             self._given and group is not None and (self._mixed or self._first_given().executor is not group.executor)
         ):
-            self._watch(group, until, now, here, out, woken)
+            self._watch(group, min(until, doubt_at - PATIENCE), now, here, out, woken)
+        if group is None:
+            self._probe = None
         if line.passed:
             self._tell_passed(woken)
         if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < NEVER:
@@ -417,6 +468,47 @@ class Slots:
             # Its timer is used up, or is about to be set anew.
             group.watch_at = NEVER
             waiter.until = None
+
+    def _doubt(self, executor: Executor | None, now: float, here: int, out: Out, woken: list[Waiter]) -> float:
+        """Ask the event loop of the oldest attempt for a sign of life, where others than its own calls wait for a slot.
+
+        Return when to look again: infinity where nothing is doubted, `now` where the loop was found not to run. Its
+        attempts cannot end, and its calls cannot go: both are passed over until it runs.
+        """
+        admission = self.admission
+        oldest = next((each for each in admission.flying.values() if not admission.is_stalled(each.loop)), None)
+        loop = oldest.loop if oldest is not None else None
+        if oldest is None or loop is None or (self.line.running < 2 and executor is not None and executor.loop is loop):
+            self._probe = None
+            return NEVER
+        known, probe = self.executors.of(loop), self._probe
+        if here and here == oldest.thread:
+            self._probe, self._alive_at = None, now
+        elif probe is not None and probe.loop is loop:
+            if probe.answered or (known is not None and known.seen_at > probe.sent_at):
+                self._probe, self._alive_at = None, now
+            elif now < probe.sent_at + PATIENCE:
+                return probe.sent_at + PATIENCE
+            else:
+                self._stall_loop(probe, known, now, out)
+                woken.append(probe)
+                return now
+        quiet_at = max(admission.given_at, self._alive_at) + PATIENCE
+        if now < quiet_at:
+            return quiet_at
+        self._probe = LoopProbe(admission, loop, oldest.thread, now)
+        woken.append(self._probe)
+        return now + PATIENCE
+
+    def _stall_loop(self, probe: LoopProbe, known: Executor | None, now: float, out: Out) -> None:
+        """Pass over the calls of an event loop that does not run, and leave its attempts out of the count."""
+        self._probe, probe.stalled = None, True
+        self.admission.stalled_loops.append(probe.loop)
+        if probe.answered:
+            probe.answer()  # it came between the two lines before
+        self.admission.release_probe(probe.thread, now)
+        if known is not None:
+            self._stall(known, now, out)
 
     def _others(self, executor: Executor, others: int) -> bool:
         """Return whether somebody waits who runs, besides the calls of `executor`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -26,6 +27,8 @@ class Loop:
         self.blocks = blocks
         self.rung = 0
         self.armed = 0
+        self.closed = False
+        self.callbacks: list[Callable[[], object]] = []
 
     def wake(self) -> bool:
         self.rung += 1
@@ -34,6 +37,18 @@ class Loop:
     def arm(self, until: float) -> bool:
         self.armed += 1
         return True
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+        if self.closed:
+            raise RuntimeError("Event loop is closed")
+        self.callbacks.append(callback)
+
+    def run(self) -> int:
+        """Run what was scheduled; return how many callbacks that were."""
+        callbacks, self.callbacks = self.callbacks, []
+        for each in callbacks:
+            each()
+        return len(callbacks)
 
 
 @pytest.fixture
@@ -346,3 +361,87 @@ def test_threads_that_run_seldom_look_for_the_sake_of_others(clock: VirtualClock
         assert permit is not None
     assert sum(each.rung for each in threads) == 100
     assert sum(each.armed for each in threads) + looks <= 30
+
+
+def sent_by(registry: RateLimitRegistry, loop: Loop) -> Permit:
+    """The permit of an attempt that an event loop has under way."""
+    permit = taken(registry)
+    permit.thread, permit.loop = loop.thread, loop
+    return permit
+
+
+def looked(registry: RateLimitRegistry, clock: VirtualClock, *waiters: Waiter, seconds: float = 2.0) -> Waiter | None:
+    """Let those that wait look when their time has come; return the first that has a permit within `seconds`."""
+    end = clock() + seconds
+    while (due := min((each.until for each in waiters if each.until is not None), default=end + 1.0)) <= end:
+        clock.advance(max(0.0, due - clock()))
+        for each in waiters:
+            if each.until is not None and each.until <= clock() and registry.look(each) is not None:
+                return each
+    clock.advance(max(0.0, end - clock()))
+    return None
+
+
+@pytest.mark.parametrize("queued", [0, 2], ids=["alone", "before it"])
+@pytest.mark.parametrize("closed", [False, True], ids=["blocked", "closed"])
+def test_slot_of_a_loop_that_does_not_run_is_not_waited_for(
+    registry: RateLimitRegistry, clock: VirtualClock, queued: int, closed: bool
+) -> None:
+    """As where a loop's own thread waits for a worker thread, whose call has to wait for the loop's attempts."""
+    loop, began = Loop(1), clock()
+    held = sent_by(registry, loop)
+    own = [stood(registry, loop) for _ in range(queued)]
+    loop.closed = closed
+    other = stood(registry, thread(2))
+    assert looked(registry, clock, other) is other
+    assert clock() - began <= 3 * PATIENCE
+    assert [each.permit for each in own] == [None] * queued
+    # It runs again: its attempt ends, and its calls go, each in its turn.
+    loop.run()
+    assert registry.snapshot().in_flight == 2
+    registry.settle(held, OK)
+    later = stood(registry, thread(3))
+    assert registry.look(later) is None
+
+
+def test_slot_of_a_loop_that_runs_is_waited_for(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    loop = Loop(1)
+    sent_by(registry, loop)
+    other, asked = stood(registry, thread(2)), 0
+    for _ in range(40):
+        assert looked(registry, clock, other, seconds=0.1) is None
+        asked += loop.run()
+    # It is asked now and then, not at each look.
+    assert 0 < asked <= 4.0 / PATIENCE
+
+
+def test_loop_that_runs_again_has_its_attempts_counted(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    loop = Loop(1)
+    held = sent_by(registry, loop)
+    other = stood(registry, thread(2))
+    assert looked(registry, clock, other) is other
+    registry.settle(taken_by(other), OK)
+    loop.run()
+    assert stood(registry, thread(3)).standing
+    registry.settle(held, OK)
+
+
+def taken_by(waiter: Waiter) -> Permit:
+    """The newest permit of a key: that of a call that has just looked."""
+    permit: Permit = list(waiter.slots.admission.flying.values())[-1]
+    return permit
+
+
+def test_attempts_of_threads_are_waited_for_without_a_timer(registry: RateLimitRegistry) -> None:
+    """A thread that sends is blocked by its attempt alone, which has a time limit of its own."""
+    taken(registry)
+    waiting = [stood(registry, thread(number)) for number in (2, 3)]
+    assert [each.until for each in waiting] == [3600.0, 3600.0]
+
+
+def test_attempts_of_their_own_loop_are_waited_for_without_a_timer(registry: RateLimitRegistry) -> None:
+    loop = Loop(1)
+    sent_by(registry, loop)
+    waiting = [stood(registry, loop) for _ in range(2)]
+    assert [each.until for each in waiting] == [3600.0, None]
+    assert loop.callbacks == []

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import aiohttp
 import httpx
@@ -195,3 +196,20 @@ def test_connection_below_requests_is_governed(installed: tidegate.RateLimitRegi
         assert session.post(server.chat, json={}).status_code == 200
         assert len(server.seen) == 2
     assert only(installed).refused == 1
+
+
+@pytest.mark.parametrize(("client", "method"), [(httpx.Client, "send"), (requests.Session, "send")])
+def test_install_governs_again_where_a_mock_of_before_put_the_plain_method_back(client: Any, method: str) -> None:
+    plain = vars(client)[method]
+    with mock.patch.object(client, method, return_value=None):
+        tidegate.install()
+    assert vars(client)[method] is plain
+    tidegate.install()
+    try:
+        assert vars(client)[method].__wrapped__ is plain
+        on = vars(client)[method]
+        tidegate.install()
+        assert vars(client)[method] is on
+    finally:
+        tidegate.uninstall()
+    assert vars(client)[method] is plain

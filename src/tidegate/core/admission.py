@@ -42,7 +42,7 @@ class Admission(Gates):
             self.pause.sent(now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
-            under_way = len(self.flying) - (self.held_by(blocked) if blocked else 0)
+            under_way = self.counted(blocked)
             if under_way >= self.limit.slots:
                 self.limit.filled(under_way, now)
             if self.pacer.active:
@@ -154,6 +154,7 @@ class Admission(Gates):
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
         self.flying = {}
+        self.stalled_loops.clear()
         if self.breaker.state is State.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
 

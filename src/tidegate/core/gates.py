@@ -69,7 +69,8 @@ class Gates:
 
     `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was told of, and
     that nothing has gone out since. `untaken` permits were given to calls that have not run since then, the last one
-    at `given_at`: that nothing is refused meanwhile proves little.
+    at `given_at`: that nothing is refused meanwhile proves little. `stalled_loops` are event loops that do not run:
+    their attempts cannot end, and do not count.
     """
 
     __slots__ = (
@@ -94,6 +95,7 @@ class Gates:
         "refusal",
         "rejection",
         "resumes",
+        "stalled_loops",
         "unavailability",
         "untaken",
         "used_at",
@@ -121,6 +123,7 @@ class Gates:
         self.resumes = False
         self.rejection: KeyRejection | None = None
         self.refusal: tuple[Outcome, float] | None = None
+        self.stalled_loops: list[object] = []
         self._attempts_before = self._refused_before = 0
 
     @property
@@ -128,9 +131,18 @@ class Gates:
         """Attempts under way."""
         return len(self.flying)
 
-    def held_by(self, thread: int) -> int:
-        """Attempts under way that a thread runs."""
-        return sum(permit.thread == thread for permit in self.flying.values())
+    def counted(self, blocked: int) -> int:
+        """Return the attempts under way that can end: not those of stalled loops, or of the thread `blocked`."""
+        if not blocked and not self.stalled_loops:
+            return len(self.flying)
+        return sum(
+            not (blocked and permit.thread == blocked) and not self.is_stalled(permit.loop)
+            for permit in self.flying.values()
+        )
+
+    def is_stalled(self, loop: object) -> bool:
+        """Return whether an event loop is known not to run."""
+        return any(loop is each for each in self.stalled_loops)
 
     def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
         """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends).
@@ -138,7 +150,7 @@ class Gates:
         The call may block the thread `blocked` whose event loop then cannot end its attempts: they do not count.
         """
         ready, gate = now, ""
-        under_way = len(self.flying) - (self.held_by(blocked) if blocked else 0)
+        under_way = self.counted(blocked) if blocked or self.stalled_loops else len(self.flying)
         if under_way >= self.limit.slots:
             opens = self.limit.opens_at(now)
             if self.untaken:

@@ -18,7 +18,7 @@ class Permit:
     `informs` says whether a success's headers are to be read: all, unless ample quota is known to be left; then now and
     then. A refusal's are read always. One that is sent `beyond` the learned slots and rate, for a call that does not
     wait, cuts neither where it is refused. `thread` is the identifier of the thread that runs the attempt, 0 if not
-    known.
+    known, and `loop` the event loop that does, None for an attempt that blocks its thread.
     """
 
     __slots__ = (
@@ -32,6 +32,7 @@ class Permit:
         "in_flight",
         "informs",
         "learned",
+        "loop",
         "mark",
         "order",
         "place",
@@ -56,6 +57,7 @@ class Permit:
         self.probe = probe
         self.place = 0
         self.thread = 0
+        self.loop: object = None
         self.settled = False
         self.answered = False
         self.learned = False

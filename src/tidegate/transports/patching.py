@@ -14,6 +14,9 @@ import wrapt
 
 from tidegate.imports import is_loading, when_loaded
 
+MAX_DEPTH = 64
+"""Wrappers around one function that are looked through. Raising it only matters for a chain without an end."""
+
 logger = logging.getLogger("tidegate")
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -31,9 +34,12 @@ class Patches:
         return bool(self._handles)
 
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
-        """Wraps `target.method`, of a class or a module; returns False where it is wrapped already."""
+        """Wrap `target.method`, of a class or a module; return False where the wrapper is on it already.
+
+        A wrapper that is gone, because somebody put back a function of before, is put on again.
+        """
         with self._lock:
-            if (target, method) in self._handles:
+            if (handle := self._handles.get((target, method))) and _is_on(handle, vars(target).get(method)):
                 return False
             self._handles[target, method] = wrapt.wrap_function_wrapper(target, method, wrapper)
             return True
@@ -53,6 +59,15 @@ class Patches:
                 except wrapt.WrapperNotFoundError:
                     continue
                 del self._handles[target, method]
+
+
+def _is_on(handle: Any, function: Any) -> bool:
+    """Return whether a function is the wrapper `handle`, or wraps it in a way that can be seen."""
+    for _ in range(MAX_DEPTH):
+        if function is None or function is handle or getattr(function, "_self_parent", None) is handle:
+            break
+        function = getattr(function, "__wrapped__", None)
+    return function is not None
 
 
 def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
