@@ -286,7 +286,7 @@ class Slots:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
             self.gate = gate
             if ready > now:
-                if gate == "concurrency" and admission.flying:
+                if gate == "concurrency" and (line.running > 1 or self._foreign(executor)):
                     doubt_at = self._doubt(executor, now, here, out, woken)
                     if doubt_at <= now:
                         continue
@@ -469,14 +469,21 @@ class Slots:
             group.watch_at = NEVER
             waiter.until = None
 
+    def _foreign(self, executor: Executor | None) -> bool:
+        """Return whether the oldest attempt under way is of another event loop than `executor`."""
+        oldest = next(iter(self.admission.flying.values()), None)
+        return oldest is not None and (executor is None or oldest.loop is not executor.loop)
+
     def _doubt(self, executor: Executor | None, now: float, here: int, out: Out, woken: list[Waiter]) -> float:
         """Ask the event loop of the oldest attempt for a sign of life, where others than its own calls wait for a slot.
 
         Return when to look again: infinity where nothing is doubted, `now` where the loop was found not to run. Its
         attempts cannot end, and its calls cannot go: both are passed over until it runs.
         """
-        admission = self.admission
-        oldest = next((each for each in admission.flying.values() if not admission.is_stalled(each.loop)), None)
+        admission, blocks = self.admission, executor.blocks if executor is not None else 0
+        flying = admission.flying.values()
+        # What a call blocks itself does not run for certain.
+        oldest = next((each for each in flying if each.thread != blocks and not admission.is_stalled(each.loop)), None)
         loop = oldest.loop if oldest is not None else None
         if oldest is None or loop is None or (self.line.running < 2 and executor is not None and executor.loop is loop):
             self._probe = None

@@ -445,3 +445,32 @@ def test_attempts_of_their_own_loop_are_waited_for_without_a_timer(registry: Rat
     waiting = [stood(registry, loop) for _ in range(2)]
     assert [each.until for each in waiting] == [3600.0, None]
     assert loop.callbacks == []
+
+
+@pytest.mark.parametrize("latency", [None, 0.1, 7.0])
+def test_refusal_in_the_slot_of_a_blocked_loop_is_waited_out_and_teaches_nothing(
+    clock: VirtualClock, latency: float | None
+) -> None:
+    """The provider works on that loop's attempt yet: the call that blocks the loop waits as long as an answer takes."""
+    registry, loop, expected = make(clock, 2), Loop(1), 1.0
+    if latency is not None:
+        expected = max(0.25, latency)
+        permit = taken(registry)
+        clock.advance(latency)
+        registry.settle(permit, OK)
+    held = [sent_by(registry, loop), sent_by(registry, loop)]
+    call = come(registry, thread(1, blocks=True))
+    assert call.permit is not None
+    for _ in range(3):
+        call.permit = None
+        registry.settle(taken_by(call), refusal(None), rejoin=call)
+        assert call.permit is None
+        assert call.until == pytest.approx(clock() + expected)
+        clock.advance(expected)
+        assert registry.look(call) is not None
+    registry.settle(taken_by(call), OK)
+    for permit in held:
+        registry.settle(permit, OK)
+    (key,) = registry.snapshot().keys.values()
+    assert (key.limit, key.refused, key.paused_for) == (2, 3, 0.0)
+    assert not held[0].admission.pacer.active

@@ -40,10 +40,18 @@ class Admission(Gates):
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
+        overcommitted = (
+            bool(blocked or self.stalled_loops)
+            and not beyond
+            and self.limit.opens_at(now) > now
+            and self.counted(blocked) < self.limit.slots <= len(self.flying)
+        )
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
-            under_way = self.counted(blocked)
-            if under_way >= self.limit.slots:
+            under_way = len(self.flying)
+            if overcommitted:
+                permit.overcommitted = permit.beyond = True
+            elif under_way >= self.limit.slots:
                 self.limit.filled(under_way, now)
             if self.pacer.active:
                 self.pacer.sent(now)

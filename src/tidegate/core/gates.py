@@ -37,6 +37,11 @@ BUSY = 0.5
 """Seconds that a first round, or a trial of a ceiling, waits for a call that was let in and has not run: a loop that
 starts two thousand calls is busy for that long, and reads no refusal. It may also be stuck, and others are not."""
 
+OVERCOMMIT_WAITS = 0.25, 1.0, 60.0
+"""Seconds after which a slot of a loop that does not run is tried again when the provider refused that: the mean
+latency of answers, but the first at least, the second where none is known, the third at most. By then the attempt that
+held the slot is answered. Shorter waits pay more refusals, longer ones hold up a call that blocks its loop."""
+
 INFINITY = float("inf")
 
 Out = list[events.Event] | None
@@ -70,7 +75,7 @@ class Gates:
     `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was told of, and
     that nothing has gone out since. `untaken` permits were given to calls that have not run since then, the last one
     at `given_at`: that nothing is refused meanwhile proves little. `stalled_loops` are event loops that do not run:
-    their attempts cannot end, and do not count.
+    their attempts cannot end, and do not count, from `overcommit_at` on.
     """
 
     __slots__ = (
@@ -89,6 +94,7 @@ class Gates:
         "lessons",
         "limit",
         "order",
+        "overcommit_at",
         "pacer",
         "pause",
         "quotas",
@@ -124,6 +130,7 @@ class Gates:
         self.rejection: KeyRejection | None = None
         self.refusal: tuple[Outcome, float] | None = None
         self.stalled_loops: list[object] = []
+        self.overcommit_at = now
         self._attempts_before = self._refused_before = 0
 
     @property
@@ -140,6 +147,12 @@ class Gates:
             for permit in self.flying.values()
         )
 
+    def overcommitted(self, now: float) -> None:
+        """Take in that the provider refused a call in the slot of a loop that does not run: it is held yet."""
+        shortest, unknown, longest = OVERCOMMIT_WAITS
+        latency = self.counts.latency
+        self.overcommit_at = now + (max(shortest, min(latency, longest)) if latency < INFINITY else unknown)
+
     def is_stalled(self, loop: object) -> bool:
         """Return whether an event loop is known not to run."""
         return any(loop is each for each in self.stalled_loops)
@@ -150,10 +163,12 @@ class Gates:
         The call may block the thread `blocked` whose event loop then cannot end its attempts: they do not count.
         """
         ready, gate = now, ""
-        under_way = self.counted(blocked) if blocked or self.stalled_loops else len(self.flying)
+        under_way = len(self.flying)
         if under_way >= self.limit.slots:
             opens = self.limit.opens_at(now)
-            if self.untaken:
+            if (blocked or self.stalled_loops) and opens > now and self.counted(blocked) < self.limit.slots:
+                opens = min(opens, max(now, self.overcommit_at))
+            elif self.untaken:
                 opens = max(opens, self.given_at + BUSY)
             if opens > now:
                 ready, gate = opens, "concurrency"
@@ -172,7 +187,7 @@ class Gates:
             ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
-            if self.quotas.unproven and not under_way:
+            if self.quotas.unproven and not (self.counted(blocked) if blocked or self.stalled_loops else under_way):
                 # What an earlier run knew holds nobody back for long: one goes and asks.
                 quota, name = self.quotas.probed_at(cost, now)
                 if quota <= ready:

@@ -18,7 +18,8 @@ class Permit:
     `informs` says whether a success's headers are to be read: all, unless ample quota is known to be left; then now and
     then. A refusal's are read always. One that is sent `beyond` the learned slots and rate, for a call that does not
     wait, cuts neither where it is refused. `thread` is the identifier of the thread that runs the attempt, 0 if not
-    known, and `loop` the event loop that does, None for an attempt that blocks its thread.
+    known, and `loop` the event loop that does, None for an attempt that blocks its thread. One that was `overcommitted`
+    took a slot that an attempt of a loop that does not run may hold yet; it is beyond the learned slots, too.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Permit:
         "loop",
         "mark",
         "order",
+        "overcommitted",
         "place",
         "probe",
         "sent_at",
@@ -58,6 +60,7 @@ class Permit:
         self.place = 0
         self.thread = 0
         self.loop: object = None
+        self.overcommitted = False
         self.settled = False
         self.answered = False
         self.learned = False

@@ -48,6 +48,8 @@ def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: fl
     hint = _credible(gates, outcome.retry_after)
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
     paced = not gate and (outcome.cause in CUTTING or permit.beyond)
+    if permit.overcommitted and not gate:
+        gates.overcommitted(now)
     if paced and not permit.beyond:
         _unexplained(gates, permit, outcome, now, new_wave, out)
     if not (gate or paced) or hint:
