@@ -286,13 +286,16 @@ class Slots:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
             self.gate = gate
             if ready > now:
-                if gate == "concurrency" and (line.running > 1 or self._foreign(executor)):
+                if gate == "concurrency" and self._doubtful(executor):
                     doubt_at = self._doubt(executor, now, here, out, woken)
                     if doubt_at <= now:
                         continue
                 # A slot is free when an answer comes: nobody can be told for certain.
                 if ready > self._soonest and gate != "concurrency" and self._dismiss(now, ready, left, woken):
                     continue
+                if now < self._soonest and ready == NEVER and doubt_at == NEVER and group.holder is head and head.until:
+                    # No deadline has come, and the head's timer is set for the next one.
+                    break
                 earliest = group.earliest()
                 deadline = earliest.deadline if earliest is not None else NEVER
                 if deadline <= now:
@@ -469,10 +472,15 @@ class Slots:
             group.watch_at = NEVER
             waiter.until = None
 
-    def _foreign(self, executor: Executor | None) -> bool:
-        """Return whether the oldest attempt under way is of another event loop than `executor`."""
-        oldest = next(iter(self.admission.flying.values()), None)
-        return oldest is not None and (executor is None or oldest.loop is not executor.loop)
+    def _doubtful(self, executor: Executor | None) -> bool:
+        """Return whether calls of other executors wait for a slot that an event loop's attempt holds."""
+        admission = self.admission
+        if admission.stalled_loops:
+            return True
+        for oldest in admission.flying.values():
+            loop = oldest.loop
+            return loop is not None and (self.line.running > 1 or executor is None or loop is not executor.loop)
+        return False
 
     def _doubt(self, executor: Executor | None, now: float, here: int, out: Out, woken: list[Waiter]) -> float:
         """Ask the event loop of the oldest attempt for a sign of life, where others than its own calls wait for a slot.
