@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,20 @@ def test_the_end_of_a_queue_at_a_fixed_number_of_slots_is_foreseen(limit: Limit,
     state, last = foreseen(world, at)
     assert state.eta is not None
     assert abs(at + state.eta - last) <= latency + 0.05
+
+
+@pytest.mark.parametrize("rate", [5.0, 20.0])
+@pytest.mark.parametrize("latency", [0.1, 0.5])
+def test_the_end_of_a_queue_at_a_rate_nobody_announced_is_foreseen(rate: float, latency: float) -> None:
+    """A pace binds; without it the snapshot would say what the slots alone allow, a half or less of the time."""
+    limit = Limit(limit=rate, window=1.0, burst=5)
+    world = World(Scenario(limiters=(limit,)), latency=lambda draw: latency, headers=False, hints=False)
+    for row in range(int(rate * 60)):
+        world.call(row)
+    state, last = foreseen(world, 30.0)
+    assert (state.gate, state.eta_gate) == ("pace", "pace")
+    assert state.eta is not None
+    assert abs(30.0 + state.eta - last) <= 0.2 * (last - 30.0)
 
 
 @given(st.one_of(buckets(), slots()), callers(patient=False), worlds)

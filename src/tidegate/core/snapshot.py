@@ -179,6 +179,7 @@ def outlook(admission: Admission, waiting: int, mean: Cost, now: float) -> Outlo
         flights=tuple(now - permit.sent_at for permit in admission.flying.values()),
         latency=sum(latencies) / len(latencies) if latencies else None,
         quotas=tuple(_quota_outlook(mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
+        pace=admission.pacer.rate if admission.pacer.active else 0.0,
     )
 
 
