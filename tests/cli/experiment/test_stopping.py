@@ -8,15 +8,20 @@ import signal
 import sqlite3
 import subprocess
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.cli.experiment.commands import Place
 
 ROWS = 400
+MANY = 5_000
+"""Rows of a run that is to be stopped: they take minutes, so that no slow machine comes to their end before."""
+
 
 HANGING = """
 import time
+from collections.abc import Callable
 from tidegate.runner import Experiment
 
 
@@ -49,7 +54,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def test_an_interrupt_lets_finish_what_is_under_way_and_stops(place: Place) -> None:
-    place.doubles(ROWS, seconds=0.5)
+    place.doubles(MANY, seconds=0.5)
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         process.send_signal(signal.SIGINT)
@@ -100,7 +105,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process(place: Place) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_termination_keeps_the_claim_and_what_was_under_way(place: Place, number: signal.Signals) -> None:
-    place.doubles(ROWS, seconds=0.5)
+    place.doubles(MANY, seconds=0.5)
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         process.send_signal(number)
@@ -134,7 +139,7 @@ def test_a_stop_from_elsewhere_ends_the_run_and_a_second_one_says_that_it_is_so(
 
 
 def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Place) -> None:
-    place.doubles(ROWS, seconds=0.2)
+    place.doubles(MANY, seconds=0.2)
     with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
         underway(place, process)
         said = place.run("stop", "doubles")
@@ -151,7 +156,7 @@ def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Pla
 
 def test_a_run_that_waits_for_another_ends_when_a_user_stops_that(place: Place) -> None:
     """It says who stopped it, does not go on, and ends as a stopped run does."""
-    place.doubles(ROWS, seconds=0.2)
+    place.doubles(MANY, seconds=0.2)
     with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
         underway(place, process)
         with place.started("run", "my_eval.py") as second:
@@ -176,7 +181,7 @@ def test_a_run_that_waits_for_another_ends_with_it(place: Place) -> None:
 
 
 def test_a_run_that_was_interrupted_is_shown_as_stopped_by_its_user(place: Place) -> None:
-    place.doubles(ROWS, seconds=0.2)
+    place.doubles(MANY, seconds=0.2)
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         process.send_signal(signal.SIGINT)
@@ -184,29 +189,42 @@ def test_a_run_that_was_interrupted_is_shown_as_stopped_by_its_user(place: Place
         assert f"process {process.pid} on " in str(place.shown()["stopped_by"])
 
 
-def cool(place: Place, **more: str) -> None:
-    """As a toggle a moment ago leaves it; times are the database's."""
-    changes = {"cooldown_until": "strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 seconds')", **more}
+def changed(place: Place, **changes: str) -> None:
+    """Change the experiment in the database."""
     with sqlite3.connect(place.path / "tidegate.db") as database:
         told = ", ".join(f"{name} = {value}" for name, value in changes.items())
         database.execute(f"UPDATE tidegate_execution_configs SET {told}")
     database.close()
 
 
+@pytest.fixture
+def cool(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Leave the experiment as a toggle a moment ago does; the cool-down is over when a command has waited once."""
+
+    async def waited(seconds: float) -> None:
+        changed(place, cooldown_until="NULL")
+
+    def cool(**more: str) -> None:
+        monkeypatch.setattr("tidegate.cli.experiment.cooling.sleep", waited)
+        changed(place, cooldown_until="strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 hours')", **more)
+
+    return cool
+
+
 @pytest.mark.parametrize("words", [("run", "my_eval.py"), ("resume", "doubles")])
-def test_a_cool_down_is_waited_out(place: Place, words: tuple[str, str]) -> None:
+def test_a_cool_down_is_waited_out(place: Place, cool: Callable[..., None], words: tuple[str, str]) -> None:
     place.doubles(2)
     assert place.run("run", "my_eval.py").code == 0
-    cool(place, status="'STOPPED'")
+    cool(status="'STOPPED'")
     done = place.run(*words)
     assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 2 rows × 2, 4 answered")
     assert "doubles was stopped or resumed a moment ago: it goes on in 5 s at the most" in done.err
 
 
-def test_a_stop_waits_a_cool_down_out(place: Place) -> None:
+def test_a_stop_waits_a_cool_down_out(place: Place, cool: Callable[..., None]) -> None:
     place.doubles(2)
     assert place.run("run", "my_eval.py").code == 0
-    cool(place, status="'RUNNING'", claimed_by="'somebody'", claimed_at="strftime('%Y-%m-%d %H:%M:%f', 'now')")
+    cool(status="'RUNNING'", claimed_by="'somebody'", claimed_at="strftime('%Y-%m-%d %H:%M:%f', 'now')")
     done = place.run("stop", "doubles")
     assert (done.code, done.out) == (0, "doubles is stopped: replica somebody hears of it within a heartbeat\n")
     assert "it is stopped in 5 s at the most" in done.err
@@ -221,7 +239,7 @@ def test_runs_that_follow_one_another_ask_for_no_cool_down(place: Place) -> None
 
 
 def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
-    place.doubles(ROWS, seconds=0.5)
+    place.doubles(MANY, seconds=0.5)
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         with place.started("resume", "doubles") as second:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from asyncio import sleep
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -29,5 +29,5 @@ async def once_cooled(toggle: Callable[[], Awaitable[T]], say: Callable[[str], N
                 raise
             if patience > COOL_DOWN:
                 say(f"{what} in {COOL_DOWN:.0f} s at the most")
-        await asyncio.sleep(AGAIN)
+        await sleep(AGAIN)
         patience -= AGAIN
