@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tidegate
+from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses
 from tidegate.core.vocabulary import Cause, Kind, Outcome
 from tidegate.registries import NotReady
@@ -126,7 +127,7 @@ class TestInside:
         assert looks[0] <= 3
 
 
-@in_loop
+@in_virtual_time
 async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_once() -> None:
     class Ahead(tidegate.RateLimitRegistry):
         def try_admit(self, key: Any, cost: Any = None, *, wake: Any = None) -> Any:
@@ -134,7 +135,8 @@ async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_o
             return NotReady(self.clock() - 1.0, "queue")
 
     asked: list[Any] = []
-    gates = Gates(Ahead(tidegate.Settings()), Roster(), asyncio.get_running_loop(), lambda: None, lambda: 0.5)
+    loop = asyncio.get_running_loop()
+    gates = Gates(Ahead(tidegate.Settings(), clock=loop.time), Roster(), loop, lambda: None, lambda: 0.5)
     assert gates.ask(KEY, None) is False
     for _ in range(5):
         await asyncio.sleep(0)
