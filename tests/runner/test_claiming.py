@@ -110,12 +110,16 @@ class TestClaims:
     @in_loop
     async def test_run_of_what_a_user_stops_elsewhere_is_not_begun(self, tmp_path: Path) -> None:
         task, experiment = held()
-        async with runner_at(tmp_path, heartbeat=0.02) as here, runner_at(tmp_path, heartbeat=0.02) as there:
+        async with (
+            runner_at(tmp_path, heartbeat=0.02) as here,
+            runner_at(tmp_path, heartbeat=0.02) as there,
+            runner_at(tmp_path, heartbeat=0.02) as elsewhere,
+        ):
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             second = asyncio.create_task(there.run(experiment))
-            starting = asyncio.create_task(there.start(experiment, follow=True))
-            await looked_at(there, 3)
+            starting = asyncio.create_task(elsewhere.start(experiment, follow=True))
+            await asyncio.gather(looked_at(there, 3), looked_at(elsewhere, 3))
             assert await here.stop(number) is Toggle.DONE
             assert (await second).status is Status.STOPPED
             with pytest.raises(StoppedElsewhere, match=rf"was stopped by .*process {os.getpid()} on "):
