@@ -7,8 +7,8 @@ import re
 import signal
 import sqlite3
 import subprocess
-import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -43,7 +43,8 @@ def underway(place: Place, process: subprocess.Popen[str]) -> None:
             found = re.search(r'"ok": (\d+)', listed)
             if found is not None and int(found[1]) > 0:
                 return
-        time.sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(0.05)
     raise AssertionError("nothing was answered")
 
 
