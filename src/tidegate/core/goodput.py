@@ -1,13 +1,13 @@
 """The search for the concurrency beyond which answers only slow down, for a provider that never refuses.
 
-Theory of operation. By Little's law, what is in flight is what is answered a second times how long it takes. Answers
-are sorted by how much was in flight when they were asked for, into levels that double. While the provider keeps up, a
-higher level takes no longer; beyond its knee twice as much in flight takes twice as long, and is of no use. Where a
-level brings less than `WORTH` of what it should above a lower one, and chance does not explain it, the limit goes to
-what the provider really works on, `answers a second x the latency below the knee`, and a little more.
+Theory of operation. By Little's law, the number in flight is the answers a second times their latency. Answers are
+sorted into levels by the number in flight when they were asked for; each level is twice the one below. While the
+provider keeps up, a higher level takes no longer. Beyond its knee twice the number in flight takes twice as long, which
+gains nothing. A level may bring less than `WORTH` of its due gain above a lower one, beyond what chance explains. Then
+the limit becomes the answers a second times the latency below the knee, and a little more.
 
-Latencies also change by themselves. So the cut has to prove itself: where what is sent under the new limit takes as
-long as before, the limit is as it was, and everything is forgotten. From time to time a little more is tried.
+Latencies also change by themselves, so the cut has to prove itself. Where calls under the new limit take as long as
+before, the old limit is restored and everything is forgotten. From time to time a little more is tried.
 """
 
 from __future__ import annotations

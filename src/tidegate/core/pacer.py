@@ -3,13 +3,13 @@
 Theory of operation. The pacer is idle until a refusal that no mirror explains. From then on calls are spaced
 (`spacing`) at a pace that follows what the provider lets in between its refusals (`gauge`):
 
-- *seeking* (`seek`): the rate is not known. Where nothing at all was let in since the last refusal, the next attempt
-  goes alone, and each time later (`waits`); what is let in then gives a first estimate, and the pace grows until it is
-  refused.
+- *seeking* (`seek`): the rate is not known. Where nothing was let in since the last refusal, the next attempt goes
+  alone, and each time later (`waits`). The first attempts that are let in give an estimate. The pace grows from it
+  until it is refused.
 - *holding* (`holding`): just under the measured rate, for a while.
 - *rising* (`rise`): the pace is stepped up until a refusal measures the rate anew. What came back unused while holding
   is spent by the rise, so that holding under the rate loses nothing. Each refusal that a rise costs is paid by calls
-  before the next, unless the rate is far under the best that was known: then it may be back at any time.
+  before the next. A rate far under the best known one may be back at any time, and waits for no calls.
 - *climbing* (`climb`): the provider refuses fast growth (slope); the pace grows steadily, slower after each refusal.
 
 A key that leaves the pace unused proves nothing: its phase begins anew.

@@ -1,7 +1,7 @@
 """The words of the project as values: key, cost, usage, reading, outcome.
 
-One word means one thing. A *quota* is what the provider enforces, a *reading* is what one response said of it, a
-*cost* is our estimate before the call, *usage* is what the response said the call used, and an *outcome* is what an
+One word means one thing. A *quota* is what the provider enforces, and a *reading* is what one response said of it. A
+*cost* is our estimate before the call, and *usage* is what the response said the call used. An *outcome* is what an
 attempt came to.
 """
 

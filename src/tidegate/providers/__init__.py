@@ -1,13 +1,13 @@
 """The providers, as data, and the reading of requests and responses by it. Pure; nothing raises at a request.
 
-recognise, adopt, named     which provider a request goes to
-generates, sdk_family       whether a path of any host infers, and whose SDK sends the request
-read_inquiry, estimate      what it asks and what it is expected to be charged
-scope, family_of, credential_of   whose quota it counts against
-judge, judge_event          what the answer came to
-answer_of                   what of a refusal holds for other calls of the key
-usage_of, merged            what the answer says was used
-dimensions, window_name     readings by window, for display
+- `recognise`, `adopt`, `named`: the provider that a request goes to.
+- `generates`, `sdk_family`: the inference paths of any host, and the SDK that sends the request.
+- `read_inquiry`, `estimate`: the facts of a request, and its expected charge.
+- `scope`, `family_of`, `credential_of`: the quota that a request counts against.
+- `judge`, `judge_event`: the outcome of an answer.
+- `answer_of`: the part of a refusal that holds for other calls of the key.
+- `usage_of`, `merged`: the usage that an answer states.
+- `dimensions`, `window_name`: readings by window, for display.
 
 A table of one's own is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`, usually ending with
 `COMMON_ERRORS`; `tidegate.register_provider` makes it hold.

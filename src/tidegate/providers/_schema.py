@@ -195,9 +195,9 @@ class Provider:
     """One provider. Compared by identity; `name` is what users see.
 
     `hosts` are exact or hold one `*` for one or more characters. `credential` lists the request headers that say who
-    pays, in order. `query_credential` pairs a query parameter with the header that it stands for, and of a header that
-    holds the first of `credential_part` only what follows, up to the second, says who pays (a signature changes with
-    each request). `waits` are response headers that name seconds to wait, `code_headers` those that name an error.
+    pays, in order. `query_credential` pairs a query parameter with the header that it stands for. Of a header that
+    holds the first of `credential_part`, only the text from there up to the second says who pays: a signature changes
+    with each request. `waits` are response headers that name seconds to wait, `code_headers` those that name an error.
     `default_window` (seconds) is what an undeclared quota of this provider counts over. `image_chars` stands for an
     image, a sound or a file in `input_chars`. `pooled` are endings of model names whose models share one quota.
     `body_headers` says that the body of a refusal holds headers (`error.metadata.headers`), which then are read too.

@@ -58,8 +58,8 @@ CANCELLED = Verdict(Ruling.TRANSIENT, "cancelled")
 def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool) -> Verdict:
     """The verdict on a call that raised `error`, or answered where that is None.
 
-    `outcome` is that of its last governed attempt, `refused` the capacity answer that was handed straight back for the
-    permit it was given, and `probe` says that this permit was a broken key's probe, whose failure is nobody's.
+    `outcome` is that of its last governed attempt. `refused` is the capacity answer that was handed straight back for
+    the permit it was given. `probe` says that this permit was a broken key's probe, whose failure is nobody's.
     """
     last = outcome if outcome is not None else refused
     if refused is not None and last is not None and last.kind is not Kind.OK:

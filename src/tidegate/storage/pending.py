@@ -1,10 +1,10 @@
 """The work left to do: not a queue that is kept, but what the results lack, a page at a time in the order of the rows.
 
 Theory of operation. A page goes on where the last one ended. Below an experiment's water mark everything has a result,
-so that only what failed can be wanted there, and a partial index has just that. From the mark on, rows are looked at
-window by window, each a range of ordinals, with one look into an index for each item, so that no plan can be more than
-a walk through that range, whatever the database believes of its tables. Windows grow while they find little: a long
-stretch of finished rows costs a few dozen queries.
+so only failed rows can be wanted there, and a partial index has just those. From the mark on, rows are read window by
+window, each a range of ordinals, with one look into an index for each item. So no query plan can be more than a walk
+through that range, whatever the database believes of its tables. Windows grow while they find little: a long stretch
+of finished rows costs a few dozen queries.
 """
 
 from __future__ import annotations

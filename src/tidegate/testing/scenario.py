@@ -35,9 +35,9 @@ SCOPES: tuple[Scope, ...] = ("credential+model", "credential", "model", "global"
 class Scenario:
     """A simulated provider.
 
-    dialect              whose headers and error bodies; `auto` takes the endpoint's own (Anthropic for /v1/messages,
-                         Azure for /openai/deployments, Bedrock for /model, Gemini for /v1beta/models, none for Cohere's
-                         and Ollama's chat, else OpenAI)
+    dialect              whose headers and error bodies; `auto` takes the endpoint's own: Anthropic for /v1/messages,
+                         Azure for /openai/deployments, Bedrock for /model, Gemini for /v1beta/models. Cohere's and
+                         Ollama's chat have none; all else is OpenAI.
     limiters             what is enforced, for each key
     scope                what makes a key: providers count by credential and model
     charge               what a token limiter is charged: see `Pricing`
