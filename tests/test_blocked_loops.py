@@ -101,8 +101,8 @@ class Tasks:
                 await asyncio.sleep(0)
 
 
-def test_sync_call_on_loop_ignores_attempts_that_the_loop_cannot_end(run: Callable[..., Any]) -> None:
-    """The only slot is a task's; its answer cannot be read while the loop's thread is blocked."""
+def called_on_full_loop(run: Callable[..., Any], call: Callable[[tidegate.RateLimitRegistry], object]) -> object:
+    """Return what `call` returns on a loop whose task holds the only slot, while three more of its tasks wait."""
     registry = make()
 
     async def main() -> object:
@@ -118,14 +118,20 @@ def test_sync_call_on_loop_ignores_attempts_that_the_loop_cannot_end(run: Callab
                 tasks.start(lambda number=number: registry.aexecute(KEY, lambda: answer(number)))
                 await tasks.turn()
             assert registry.snapshot().waiting == 3
-            result = registry.execute(KEY, lambda: "sync", max_wait=PATIENT)
+            result = call(registry)
             assert registry.snapshot().waiting == 3
             answered.set()
         assert tasks.results == [None, 0, 1, 2]
         return result
 
-    assert run(main) == "sync"
+    result = run(main)
     assert registry.snapshot().in_flight == 0
+    return result
+
+
+def test_sync_call_on_loop_ignores_attempts_that_the_loop_cannot_end(run: Callable[..., Any]) -> None:
+    """The only slot is a task's; its answer cannot be read while the loop's thread is blocked."""
+    assert called_on_full_loop(run, lambda registry: registry.execute(KEY, lambda: "sync", max_wait=PATIENT)) == "sync"
 
 
 def test_sync_call_on_loop_waits_for_a_pause_and_goes_before_its_tasks(run: Callable[..., Any]) -> None:
@@ -341,31 +347,14 @@ def test_call_of_a_worker_thread_that_a_loop_waits_for_is_answered(
     run: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """`pool.submit(call).result()` on the loop's thread: the bridge of many frameworks from async to sync code."""
-    registry = make()
 
-    async def main() -> object:
-        answered = asyncio.Event() if run is run_asyncio else trio.Event()
-        async with Tasks() as tasks:
-
-            async def slow() -> None:
-                await answered.wait()
-
-            tasks.start(lambda: registry.aexecute(KEY, slow))
-            await tasks.turn()
-            for number in range(3):
-                tasks.start(lambda number=number: registry.aexecute(KEY, lambda: answer(number)))
-                await tasks.turn()
-            with ThreadPoolExecutor(1) as pool:
-                result = pool.submit(registry.execute, KEY, lambda: "sync", max_wait=PATIENT).result()
-            assert registry.snapshot().waiting == 3
-            answered.set()
-        assert tasks.results == [None, 0, 1, 2]
-        return result
+    def bridged(registry: tidegate.RateLimitRegistry) -> object:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(registry.execute, KEY, lambda: "sync", max_wait=PATIENT).result()
 
     with caplog.at_level(logging.WARNING, "tidegate"):
-        assert run(main) == "sync"
+        assert called_on_full_loop(run, bridged) == "sync"
     assert [each.message.partition(":")[0] for each in caplog.records] == ["event loop of thread MainThread blocked"]
-    assert registry.snapshot().in_flight == 0
 
 
 def test_sync_call_that_blocks_a_loop_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -119,6 +119,26 @@ class Waiter:
         return self.waker
 
 
+class Asker(Waiter):
+    """A function that is called once, when it may be worth to ask the line again; it does not stand in it."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, told: Callable[[], object]) -> None:
+        super().__init__(lambda: self, 0)
+        self.waker = self
+        self._told = told
+
+    def wake(self) -> bool:
+        """Call the function; it may run again at any time."""
+        self._told()
+        return True
+
+    def arm(self, until: float) -> bool:
+        """Call the function, whose caller keeps its own time."""
+        return self.wake()
+
+
 class Lane:
     """Waiters of one priority; those that were refused stand before those never admitted.
 

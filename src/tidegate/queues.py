@@ -24,8 +24,9 @@ from tidegate.executors import Executors
 from tidegate.learned import Seeds
 from tidegate.line import Price, Waiter
 from tidegate.listening import Listeners
+from tidegate.liveness import LoopProbe
 from tidegate.settings import Settings
-from tidegate.slots import LoopProbe, Slots
+from tidegate.slots import Slots
 
 ABANDONED = Outcome(Kind.ABANDONED)
 logger = logging.getLogger("tidegate")
@@ -379,29 +380,30 @@ class Queues:
             self._listeners.untold.extend(out or ())
 
 
-def _warn_of_blocking(waiter: Waiter) -> None:
-    """Says once a process that a call which has to wait keeps an event loop from running."""
+def _warn_once(message: str, *arguments: object) -> None:
+    """Write one warning a process about event loops that are blocked."""
     global _warned
+    if not _warned:
+        _warned = True
+        logger.warning(message, *arguments)
+
+
+def _warn_of_blocking(waiter: Waiter) -> None:
+    """Warn of a call that has to wait and keeps an event loop from running."""
     executor = waiter.executor
-    if executor is None or not executor.blocks or _warned:
-        return
-    _warned = True
-    logger.warning(
-        "event loop of thread %s blocked: a synchronous call waits on it for %s of %s; it goes before the loop's own"
-        " calls, which stand still until it returns; use the asynchronous client, or asyncio.to_thread",
-        threading.current_thread().name,
-        waiter.slots.gate or "its turn",
-        waiter.slots.admission.key,
-    )
+    if executor is not None and executor.blocks:
+        _warn_once(
+            "event loop of thread %s blocked: a synchronous call waits on it for %s of %s; it goes before the loop's"
+            " own calls, which stand still until it returns; use the asynchronous client, or asyncio.to_thread",
+            threading.current_thread().name,
+            waiter.slots.gate or "its turn",
+            waiter.slots.admission.key,
+        )
 
 
 def _warn_of_stalled_loop(probe: LoopProbe) -> None:
-    """Say once a process that other calls do not wait for the attempts of an event loop that does not run."""
-    global _warned
-    if _warned:
-        return
-    _warned = True
-    logger.warning(
+    """Warn that other calls do not wait for the attempts of an event loop that does not run."""
+    _warn_once(
         "event loop of thread %s blocked: it holds slots that calls of other threads wait for; they go before its own"
         " calls, which stand still until it runs again; await what it waits for, or use asyncio.to_thread",
         next((thread.name for thread in threading.enumerate() if thread.ident == probe.thread), probe.thread),

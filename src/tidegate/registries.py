@@ -26,11 +26,11 @@ from tidegate.core.vocabulary import Cost, Key
 from tidegate.drive import adrive, drive
 from tidegate.errors import ConfigurationError
 from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
-from tidegate.line import NEVER, Waiter
+from tidegate.line import NEVER, Asker, Waiter
 from tidegate.listening import Listener
 from tidegate.queues import Queues
 from tidegate.settings import Settings
-from tidegate.slots import Asker, Slots
+from tidegate.slots import Slots
 
 T = TypeVar("T")
 

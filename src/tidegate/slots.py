@@ -13,9 +13,7 @@ executor that did not run is passed over until it does. Each executor keeps the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import islice
-from typing import Any
 
 from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
@@ -26,7 +24,8 @@ from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost
 from tidegate.executors import PATIENCE, Executor, Executors
-from tidegate.line import NEVER, UNPRICED, Group, Line, Price, Waiter
+from tidegate.line import NEVER, UNPRICED, Asker, Group, Line, Price, Waiter
+from tidegate.liveness import LoopMonitor
 
 SAMPLE = 256
 """Calls in the line whose cost is looked at, at the most: a mean of so many is right within a few per cent."""
@@ -36,69 +35,14 @@ WATCHERS = 8
 line that moves each of them looks about once in `PATIENCE` seconds times its number."""
 
 
-class Asker(Waiter):
-    """Somebody who does not stand in the line, and is told once when it may be worth to ask again."""
-
-    __slots__ = ("_told",)
-
-    def __init__(self, told: Callable[[], object]) -> None:
-        super().__init__(lambda: self, 0)
-        self.waker = self
-        self._told = told
-
-    def wake(self) -> bool:
-        """Tells it."""
-        self._told()
-        return True
-
-    def arm(self, until: float) -> bool:
-        """Tells it, who keeps its own time."""
-        return self.wake()
-
-
-class LoopProbe(Asker):
-    """A question to an event loop that holds slots, whether it runs: it answers by running a callback.
-
-    `sent_at` is in monotonic seconds. `stalled` is set when no answer came in time: its attempts do not count from then
-    on, until the callback runs after all.
-    """
-
-    __slots__ = ("_admission", "answered", "loop", "sent_at", "stalled", "thread")
-
-    def __init__(self, admission: Admission, loop: Any, thread: int, now: float) -> None:
-        super().__init__(self.ring)
-        self._admission = admission
-        self.loop = loop
-        self.thread = thread
-        self.sent_at = now
-        self.answered = False
-        self.stalled = False
-
-    def ring(self) -> None:
-        """Schedule the callback, on an asyncio loop or by a trio token."""
-        if self.stalled:
-            return
-        schedule = getattr(self.loop, "call_soon_threadsafe", None) or self.loop.run_sync_soon
-        # A loop that is closed never answers.
-        with suppress(RuntimeError):
-            schedule(self.answer)
-
-    def answer(self) -> None:
-        """Note that the loop runs; called on its thread, without the lock."""
-        self.answered = True
-        with suppress(ValueError):
-            self._admission.stalled_loops.remove(self.loop)
-
-
 class Slots:
     """One key's admission and its line."""
 
     __slots__ = (
-        "_alive_at",
         "_answered",
         "_given",
         "_mixed",
-        "_probe",
+        "_monitor",
         "_soonest",
         "_watchers",
         "admission",
@@ -123,9 +67,7 @@ class Slots:
         self._soonest = NEVER
         # The attempt whose rejection those in the line were given last.
         self._answered = 0
-        # The event loop that holds slots and was asked for a sign of life last, and when one came.
-        self._probe: LoopProbe | None = None
-        self._alive_at = -NEVER
+        self._monitor = LoopMonitor(admission, self.executors)
 
     @property
     def idle(self) -> bool:
@@ -236,7 +178,7 @@ class Slots:
         self._given.clear()
         self._mixed = False
         self._watchers.clear()
-        self._probe = None
+        self._monitor.forget()
 
     def take_back(self, now: float, out: Out, here: int = 0, others: int = 0) -> None:
         """Takes back the permits of executors that do not run, where somebody else waits who does.
@@ -286,28 +228,19 @@ class Slots:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
             self.gate = gate
             if ready > now:
-                if gate == "concurrency" and self._doubtful(executor):
-                    doubt_at = self._doubt(executor, now, here, out, woken)
+                if gate == "concurrency" and self._monitor.doubts(executor, line.running):
+                    doubt_at, blocked = self._monitor.ask(executor, line.running, now, here, woken)
+                    if blocked is not None:
+                        self._stall(blocked, now, out)
                     if doubt_at <= now:
                         continue
                 # A slot is free when an answer comes: nobody can be told for certain.
                 if ready > self._soonest and gate != "concurrency" and self._dismiss(now, ready, left, woken):
                     continue
-                if now < self._soonest and ready == NEVER and doubt_at == NEVER and group.holder is head and head.until:
-                    # No deadline has come, and the head's timer is set for the next one.
-                    break
-                earliest = group.earliest()
-                deadline = earliest.deadline if earliest is not None else NEVER
-                if deadline <= now:
-                    self._expire(group, now, woken, out)
+                if not self._hold_head(group, head, ready, doubt_at, now, out, woken):
                     left.append(group)
                     continue
                 until = ready
-                if doubt_at < group.watch_at and line.running < 2:
-                    group.watch_at = doubt_at
-                    self._hold_clock(group, ready, woken)
-                elif group.holder is not head or head.until != min(ready, deadline):
-                    self._hold_clock(group, ready, woken)
                 break
             # In this order: whoever leaves without the lock looks at `standing` first, then at `permit`.
             permit = head.permit = admission.admit(head.cost, now, now - head.joined_at, out, blocks)
@@ -326,13 +259,32 @@ class Slots:
         ):
             self._watch(group, min(until, doubt_at - PATIENCE), now, here, out, woken)
         if group is None:
-            self._probe = None
+            self._monitor.forget()
         if line.passed:
             self._tell_passed(woken)
         if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < NEVER:
             woken += self.asking.values()
             self.asking.clear()
         return woken
+
+    def _hold_head(
+        self, group: Group, head: Waiter, ready: float, doubt_at: float, now: float, out: Out, woken: list[Waiter]
+    ) -> bool:
+        """Set the timer of the head's group; False: deadlines of the group have come, and its calls were taken out."""
+        if now < self._soonest and ready == NEVER and doubt_at == NEVER and group.holder is head and head.until:
+            # No deadline has come, and the head's timer is set for the next one.
+            return True
+        earliest = group.earliest()
+        deadline = earliest.deadline if earliest is not None else NEVER
+        if deadline <= now:
+            self._expire(group, now, woken, out)
+            return False
+        if doubt_at < group.watch_at and self.line.running < 2:
+            group.watch_at = doubt_at
+            self._hold_clock(group, ready, woken)
+        elif group.holder is not head or head.until != min(ready, deadline):
+            self._hold_clock(group, ready, woken)
+        return True
 
     def _ready_at(self, waiter: Waiter, now: float, blocks: int = 0) -> tuple[float, str]:
         """Return when a call that stands in the line may go, and the gate that says so."""
@@ -471,59 +423,6 @@ class Slots:
             # Its timer is used up, or is about to be set anew.
             group.watch_at = NEVER
             waiter.until = None
-
-    def _doubtful(self, executor: Executor | None) -> bool:
-        """Return whether calls of other executors wait for a slot that an event loop's attempt holds."""
-        admission = self.admission
-        if admission.stalled_loops:
-            return True
-        for oldest in admission.flying.values():
-            loop = oldest.loop
-            return loop is not None and (self.line.running > 1 or executor is None or loop is not executor.loop)
-        return False
-
-    def _doubt(self, executor: Executor | None, now: float, here: int, out: Out, woken: list[Waiter]) -> float:
-        """Ask the event loop of the oldest attempt for a sign of life, where others than its own calls wait for a slot.
-
-        Return when to look again: infinity where nothing is doubted, `now` where the loop was found not to run. Its
-        attempts cannot end, and its calls cannot go: both are passed over until it runs.
-        """
-        admission, blocks = self.admission, executor.blocks if executor is not None else 0
-        flying = admission.flying.values()
-        # What a call blocks itself does not run for certain.
-        oldest = next((each for each in flying if each.thread != blocks and not admission.is_stalled(each.loop)), None)
-        loop = oldest.loop if oldest is not None else None
-        if oldest is None or loop is None or (self.line.running < 2 and executor is not None and executor.loop is loop):
-            self._probe = None
-            return NEVER
-        known, probe = self.executors.of(loop), self._probe
-        if here and here == oldest.thread:
-            self._probe, self._alive_at = None, now
-        elif probe is not None and probe.loop is loop:
-            if probe.answered or (known is not None and known.seen_at > probe.sent_at):
-                self._probe, self._alive_at = None, now
-            elif now < probe.sent_at + PATIENCE:
-                return probe.sent_at + PATIENCE
-            else:
-                self._stall_loop(probe, known, now, out)
-                woken.append(probe)
-                return now
-        quiet_at = max(admission.given_at, self._alive_at) + PATIENCE
-        if now < quiet_at:
-            return quiet_at
-        self._probe = LoopProbe(admission, loop, oldest.thread, now)
-        woken.append(self._probe)
-        return now + PATIENCE
-
-    def _stall_loop(self, probe: LoopProbe, known: Executor | None, now: float, out: Out) -> None:
-        """Pass over the calls of an event loop that does not run, and leave its attempts out of the count."""
-        self._probe, probe.stalled = None, True
-        self.admission.stalled_loops.append(probe.loop)
-        if probe.answered:
-            probe.answer()  # it came between the two lines before
-        self.admission.release_probe(probe.thread, now)
-        if known is not None:
-            self._stall(known, now, out)
 
     def _others(self, executor: Executor, others: int) -> bool:
         """Return whether somebody waits who runs, besides the calls of `executor`."""

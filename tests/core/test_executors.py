@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -424,6 +426,29 @@ def test_loop_that_runs_again_has_its_attempts_counted(registry: RateLimitRegist
     loop.run()
     assert stood(registry, thread(3)).standing
     registry.settle(held, OK)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["blocked", "closed"])
+def test_loop_is_let_go_when_its_attempts_have_ended(
+    registry: RateLimitRegistry, clock: VirtualClock, closed: bool
+) -> None:
+    """A ledger holds the charges of ended attempts for a window, and a loop that was closed never answers a probe."""
+    loop = Loop(1)
+    loop.closed = closed
+    held = sent_by(registry, loop)
+    other = stood(registry, thread(2))
+    assert looked(registry, clock, other) is other
+    registry.settle(held, OK)
+    registry.settle(taken_by(other), OK)
+    freed = weakref.ref(loop)
+    loop.callbacks.clear()
+    del loop
+    gc.collect()
+    assert freed() is None
+    assert held.settled
+    taken(registry)
+    waiting = [stood(registry, thread(number)) for number in (2, 3)]
+    assert [each.until for each in waiting] == [3600.0, 3600.0], "a loop that is gone is doubted yet"
 
 
 def taken_by(waiter: Waiter) -> Permit:

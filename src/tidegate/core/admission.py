@@ -9,6 +9,8 @@ where it is a list.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tidegate.core import events
 from tidegate.core.answer import accepted, answered, failed, prove, read, rejected, succeeded
 from tidegate.core.breaker import CLOSED, State
@@ -40,16 +42,11 @@ class Admission(Gates):
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
-        overcommitted = (
-            bool(blocked or self.stalled_loops)
-            and not beyond
-            and self.limit.opens_at(now) > now
-            and self.counted(blocked) < self.limit.slots <= len(self.flying)
-        )
+        overcommits = not beyond and self.overcommits(blocked, now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
             under_way = len(self.flying)
-            if overcommitted:
+            if overcommits:
                 permit.overcommitted = permit.beyond = True
             elif under_way >= self.limit.slots:
                 self.limit.filled(under_way, now)
@@ -82,7 +79,7 @@ class Admission(Gates):
             self.limit.withdrawn(len(self.flying))
         if self.pacer.active and permit.mark >= 0:
             self.pacer.withdrawn(permit.sent_at, now)
-        self.flying.pop(permit.order, None)
+        self._end(permit)
         self.counts.attempts -= 1
         if out is not None:
             out.append(events.SlotReleased(self.key, now, 0.0, len(self.flying), Kind.ABANDONED))
@@ -121,7 +118,7 @@ class Admission(Gates):
         """Gives the slot back and learns what the attempt teaches. `draw` is uniform in [0, 1)."""
         saturation = len(self.flying)
         permit.settled = True
-        self.flying.pop(permit.order, None)
+        self._end(permit)
         self.used_at = now
         self.counts.ignored += outcome.ignored
         kind = outcome.kind
@@ -158,6 +155,7 @@ class Admission(Gates):
         self.generation += 1
         self.untaken = 0
         for permit in self.flying.values():
+            permit.loop = None
             self.quotas.settle(permit.charges, 0.0, 0.0, self.order, permit.sent_at)
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
@@ -165,6 +163,15 @@ class Admission(Gates):
         self.stalled_loops.clear()
         if self.breaker.state is State.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
+
+    def _end(self, permit: Permit) -> None:
+        """Take an attempt out of those under way, and let go of its event loop: charges hold permits for a window."""
+        self.flying.pop(permit.order, None)
+        loop, permit.loop = permit.loop, None
+        if self.stalled_loops and all(each.loop is not loop for each in self.flying.values()):
+            # The loop itself removes it too, without the lock.
+            with suppress(ValueError):
+                self.stalled_loops.remove(loop)
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1

@@ -37,10 +37,15 @@ BUSY = 0.5
 """Seconds that a first round, or a trial of a ceiling, waits for a call that was let in and has not run: a loop that
 starts two thousand calls is busy for that long, and reads no refusal. It may also be stuck, and others are not."""
 
-OVERCOMMIT_WAITS = 0.25, 1.0, 60.0
-"""Seconds after which a slot of a loop that does not run is tried again when the provider refused that: the mean
-latency of answers, but the first at least, the second where none is known, the third at most. By then the attempt that
-held the slot is answered. Shorter waits pay more refusals, longer ones hold up a call that blocks its loop."""
+OVERCOMMIT_WAIT_MIN = 0.25
+"""Seconds after which a refused slot of a loop that does not run is tried again, at least, where answers come faster.
+Raising it holds up a call that blocks its loop; lowering it pays more refusals."""
+
+OVERCOMMIT_WAIT_UNKNOWN = 1.0
+"""The same where no answer has come yet, so its latency is not known; between the calls of small and large models."""
+
+OVERCOMMIT_WAIT_MAX = 60.0
+"""The same at most, where answers take longer. Raising it holds up a blocking call of a key of slow answers."""
 
 INFINITY = float("inf")
 
@@ -147,11 +152,21 @@ class Gates:
             for permit in self.flying.values()
         )
 
-    def overcommitted(self, now: float) -> None:
-        """Take in that the provider refused a call in the slot of a loop that does not run: it is held yet."""
-        shortest, unknown, longest = OVERCOMMIT_WAITS
+    def overcommits(self, blocked: int, now: float) -> bool:
+        """Return whether the slots are free only because attempts that cannot end do not count, as in `counted`."""
+        return (
+            bool(blocked or self.stalled_loops)
+            and self.limit.opens_at(now) > now
+            and self.counted(blocked) < self.limit.slots <= len(self.flying)
+        )
+
+    def refuse_overcommit(self, now: float) -> None:
+        """Close the slots of loops that do not run for as long as an answer takes: the provider counts them yet."""
         latency = self.counts.latency
-        self.overcommit_at = now + (max(shortest, min(latency, longest)) if latency < INFINITY else unknown)
+        wait = OVERCOMMIT_WAIT_UNKNOWN
+        if latency < INFINITY:
+            wait = max(OVERCOMMIT_WAIT_MIN, min(latency, OVERCOMMIT_WAIT_MAX))
+        self.overcommit_at = now + wait
 
     def is_stalled(self, loop: object) -> bool:
         """Return whether an event loop is known not to run."""
@@ -163,10 +178,9 @@ class Gates:
         The call may block the thread `blocked` whose event loop then cannot end its attempts: they do not count.
         """
         ready, gate = now, ""
-        under_way = len(self.flying)
-        if under_way >= self.limit.slots:
+        if len(self.flying) >= self.limit.slots:
             opens = self.limit.opens_at(now)
-            if (blocked or self.stalled_loops) and opens > now and self.counted(blocked) < self.limit.slots:
+            if self.overcommits(blocked, now):
                 opens = min(opens, max(now, self.overcommit_at))
             elif self.untaken:
                 opens = max(opens, self.given_at + BUSY)
@@ -187,7 +201,7 @@ class Gates:
             ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
-            if self.quotas.unproven and not (self.counted(blocked) if blocked or self.stalled_loops else under_way):
+            if self.quotas.unproven and not self.counted(blocked):
                 # What an earlier run knew holds nobody back for long: one goes and asks.
                 quota, name = self.quotas.probed_at(cost, now)
                 if quota <= ready:

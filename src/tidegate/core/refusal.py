@@ -49,7 +49,7 @@ def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: fl
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
     paced = not gate and (outcome.cause in CUTTING or permit.beyond)
     if permit.overcommitted and not gate:
-        gates.overcommitted(now)
+        gates.refuse_overcommit(now)
     if paced and not permit.beyond:
         _unexplained(gates, permit, outcome, now, new_wave, out)
     if not (gate or paced) or hint:
