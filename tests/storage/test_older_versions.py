@@ -1,0 +1,111 @@
+"""Databases and a state file that version 0.1 wrote: later versions read them and go on with what they hold.
+
+The fixtures hold two experiments of 12 rows, 2 repetitions and the evaluators below. `whole` is complete; `part` was
+stopped after row 6. Row 3 cannot be answered, the judgement of row 5 by `correct` failed.
+"""
+
+from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import tidegate
+from tests.storage.places import Place
+from tidegate.learned import LearnedState
+from tidegate.registries import RateLimitRegistry
+from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.settings import Settings
+from tidegate.storage import Status, claims
+
+pytestmark = pytest.mark.anyio
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ROWS = [{"id": n, "question": f"Wie groß ist {n} × 2? 数", "answer": 2 * n} for n in range(12)]
+
+
+def doubled(row: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] == 3:
+        raise ValueError("row 3 cannot be answered")
+    return {"answer": row["id"] * 2, "words": ["it", "is"]}
+
+
+def correct(row: dict[str, Any], output: dict[str, Any]) -> bool:
+    return bool(output["answer"] == row["answer"])
+
+
+def length(row: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
+    return {"score": 0.1 * row["id"], "label": "short", "explanation": "two words"}
+
+
+@pytest.fixture
+def older(bare_place: Place) -> Place:
+    """A database that version 0.1 made, at schema 0001."""
+    if bare_place.on_sqlite:
+        packed = FIXTURES / "schema_0001.sqlite.gz"
+        Path(bare_place.url).write_bytes(gzip.decompress(packed.read_bytes()))
+    else:
+        script = gzip.decompress((FIXTURES / "schema_0001.postgresql.sql.gz").read_bytes())
+        with psycopg.connect(bare_place.url, autocommit=True) as connection:
+            connection.execute(script)
+    return bare_place
+
+
+async def test_experiment_of_an_older_version_is_shown_as_it_was(older: Place) -> None:
+    async with ExperimentRunner(older.url) as runner:
+        whole, part = await runner.summary("whole"), await runner.summary("part")
+    assert str(whole).splitlines() == [
+        "whole: COMPLETED: 12 rows × 2, 22 answered, 2 failed",
+        "correct: 1.000 of 20",
+        "length.score: 0.573 of 22",
+    ]
+    assert str(part).splitlines() == [
+        "part: STOPPED: 12 rows × 2, 12 answered, 2 failed, 10 not tried",
+        "correct: 1.000 of 10",
+        "length.score: 0.300 of 12",
+    ]
+
+
+async def test_experiment_of_an_older_version_goes_on_with_what_is_missing(
+    older: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+    asked: list[int] = []
+
+    def task(row: dict[str, Any]) -> dict[str, Any]:
+        asked.append(row["id"])
+        return doubled(row)
+
+    experiment = Experiment("part", ROWS, task, [correct, length], repetitions=2)
+    async with ExperimentRunner(older.url, recover=False, restore=lambda spec: experiment) as runner:
+        await runner.resume("part")
+        summary = await runner.wait("part")
+    # A resume tries again what failed: row 3, and the judgements of row 5, which need no new answer.
+    assert sorted(asked) == [3, 3, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11]
+    assert summary.status is Status.COMPLETED
+    assert str(summary).splitlines() == [
+        "part: COMPLETED: 12 rows × 2, 22 answered, 2 failed",
+        "correct: 1.000 of 22",
+        "length.score: 0.573 of 22",
+    ]
+
+
+def test_state_file_of_an_older_version_is_begun_with() -> None:
+    state = LearnedState.read(FIXTURES / "learned_state_0_1.json")
+    registry = RateLimitRegistry(
+        Settings(initial_state=state),
+        clock=lambda: 7.0,
+        calendar=lambda: datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC),
+    )
+    requests = tidegate.Key("openai", "https://api.openai.com", "", "gpt-4o-mini")
+    paced = tidegate.Key("gemini", "https://generativelanguage.googleapis.com", "", "gemini-2.5-flash")
+    for key in (requests, paced):
+        assert registry.try_admit(key)
+    (quota,) = registry.snapshot().keys[requests].quotas
+    assert (quota.name, quota.limit, quota.window) == ("requests", 60.0, 60.0)
+    held = registry.snapshot().keys[paced]
+    assert (held.gate, held.ready_in) == ("pace", pytest.approx(1 / 2.853, rel=0.01))
