@@ -1,7 +1,8 @@
 """An event loop whose clock stands still while anything is to be done, and then jumps to the next timer.
 
-What a test sees of time is exact and the same on every machine, however busy. The database's threads are real: while
-one of them is asked something, the loop waits for its answer, and no time passes.
+What a test sees of time is exact and the same on every machine, however busy. The database's threads are real, and
+so are those that read a dataset: while one of them is asked something, the loop waits for its answer, and no time
+passes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import aiosqlite.core
 import pytest
 
 from tidegate import drive
+from tidegate.runner import threads
 
 PATIENCE = 300.0
 """Real seconds for which an answer of a thread is waited for: none takes as long."""
@@ -89,6 +91,17 @@ class Asked(SimpleQueue):  # type: ignore[type-arg]
         super().put_nowait(item)
 
 
+def begun(begin: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Return `_Thread.begin` of the runner's threads, whose loop waits for what they do."""
+
+    def begin_asked(thread: Any, work: Any) -> None:
+        if isinstance(work._loop, VirtualLoop):
+            work._loop.asks(work._future)
+        begin(thread, work)
+
+    return begin_asked
+
+
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Runs a test in a virtual loop of its own."""
 
@@ -97,6 +110,7 @@ def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
         with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=VirtualLoop) as runner:
             loop = runner.get_loop()
             patch.setattr(aiosqlite.core, "SimpleQueue", Asked)
+            patch.setattr(threads._Thread, "begin", begun(threads._Thread.begin))
             # The waits of the registry's calls are measured by what their loop's timers go by.
             patch.setattr(drive, "time", SimpleNamespace(monotonic=loop.time))
             runner.run(test(*args, **kwargs))
