@@ -258,7 +258,7 @@ class TestTime:
                 return "late"
             return "in time"
 
-        async with runner_at(tmp_path, max_concurrency=1, attempts=1, task_timeout=0.05) as runner:
+        async with runner_at(tmp_path, max_concurrency=1, attempts=1, task_timeout=1.0) as runner:
             summary = await runner.run(Experiment("e", rows(5), answer))
             release.set()
             runs = await stored(runner.store, summary.experiment.id)

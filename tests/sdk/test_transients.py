@@ -50,8 +50,8 @@ def test_a_connection_error_stays_native_and_teaches_only_the_breaker(
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_wait_in_the_queue_does_not_eat_the_timeout(kind: str) -> None:
     registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
-    with Simulator(Scenario(latency=Distribution.constant(0.2))) as provider:
-        results = ask(kind, registry.wrap(make(kind, provider.url, timeout=0.35, max_retries=0)), count=5)
+    with Simulator(Scenario(latency=Distribution.constant(0.5))) as provider:
+        results = ask(kind, registry.wrap(make(kind, provider.url, timeout=1.2, max_retries=0)), count=4)
     assert failures(results) == []
 
 
