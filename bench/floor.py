@@ -24,11 +24,11 @@ import wrapt
 
 from bench.common import PAIR_HEADER, Pairs, paired, spread, table
 from bench.loopback import PLENTY, Call, chat, clients, sequential, streamed, unpatched
+from tidegate.admission.call import Turn
 from tidegate.core.permit import Permit
 from tidegate.testing import Scenario, SimulatorProcess
 from tidegate.transports import httpx
 from tidegate.transports.govern import good
-from tidegate.turn import Turn
 
 AGAIN = 6
 """How often each step is made at each call."""

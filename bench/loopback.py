@@ -15,7 +15,7 @@ import httpx2
 import openai
 
 from bench.common import Block, Pairs, paired
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
 
 PLENTY = (Limit(limit=1e9), Limit(limit=1e12, unit="tokens"))

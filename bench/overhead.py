@@ -20,7 +20,7 @@ import tidegate
 from bench import loopback, rates
 from bench.common import PAIR_HEADER, Block, Check, Pairs, conclude, paired, spread, table
 from bench.loopback import PROMPT, sequential, unpatched
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 
 MOST_ADDED_SHARE = 0.04
 MOST_ADDED = 80.0

@@ -12,7 +12,7 @@ import openai
 
 from bench.measures import Run, measured
 from bench.scenarios import MODELS, Row
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Call, SimulatorProcess
 
 ROW = "x-row"

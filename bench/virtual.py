@@ -19,6 +19,7 @@ from bench.network import SETUP, TRAVEL, Network
 from bench.scenarios import MODELS, Row
 from bench.world import VirtualCall, World
 from tidegate import providers
+from tidegate.admission.call import Turn
 from tidegate.core.dialogue import Policy, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
@@ -29,7 +30,6 @@ from tidegate.testing.accounts import Accounts, Admission
 from tidegate.testing.dialects import Headers
 from tidegate.transports.govern import GovernedCall
 from tidegate.transports.streams import StreamWatch
-from tidegate.turn import Turn
 
 EPOCH = 1_800_000_000.0
 """The wall time at which every world begins, or up to a second later: many headers are cut to whole seconds."""

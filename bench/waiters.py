@@ -18,14 +18,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.common import MICRO, Check, conclude, table
+from tidegate.admission.call import Turn
+from tidegate.admission.drive import adrive
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.wait_queue import Waiter
 from tidegate.core.dialogue import Ended, Policy, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
-from tidegate.drive import adrive
-from tidegate.line import Waiter
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
-from tidegate.turn import Turn
 
 MOST_BYTES = 1000.0
 MOST_GROWTH = 2.0

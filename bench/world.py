@@ -1,4 +1,4 @@
-"""Virtual time: calls that take their turns as `tidegate.drive` does, on events instead of a clock.
+"""Virtual time: calls that take their turns as `tidegate.admission.drive` does, on events instead of a clock.
 
 The laws (`tests/laws`) and the laboratory share it; each brings the provider that answers (`World.serve`) and the turn
 that a call takes (`World.turn_of`).
@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tidegate.admission.call import Turn
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.dialogue import Ended, Ending, Resume, Send, Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Kind
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
-from tidegate.turn import Turn
 
 MOST_STEPS = 200_000
 """Events after which a world is taken to go round in circles."""
@@ -120,7 +120,7 @@ class World(ABC):
 
 
 class VirtualCall:
-    """One caller: takes its turn as `tidegate.drive` does, on the world's events."""
+    """One caller: takes its turn as `tidegate.admission.drive` does, on the world's events."""
 
     def __init__(self, world: World, row: int, turn: Turn) -> None:
         self.world = world

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 import tidegate
-from tidegate import queues
+from tidegate.admission import key_table
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
 
@@ -59,7 +59,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "_warned", False)
+    monkeypatch.setattr(key_table, "_warned", False)
 
 
 class Tasks:

@@ -70,10 +70,10 @@ def test_refusal_of_a_call_is_printable() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The counts of a process whose key, and one of whose quotas, have control characters in their names."""
+    from tidegate.admission.key_queue import Slots
     from tidegate.core.admission import Admission
     from tidegate.core.vocabulary import Cost
     from tidegate.settings import Settings
-    from tidegate.slots import Slots
 
     slots = Slots(Admission(KEY, Settings(), 60.0, 0.0))
     Sheets(str(tmp_path)).keep(slots)

@@ -12,10 +12,10 @@ import pytest
 
 import tidegate
 from tests.core.values import answer, bucket
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.vocabulary import Key
 from tidegate.errors import ConfigurationError
-from tidegate.learned import MOST_BYTES, LearnedKey, LearnedState
-from tidegate.registries import RateLimitRegistry
+from tidegate.saved_state import MOST_BYTES, LearnedKey, LearnedState
 from tidegate.settings import Settings
 
 TODAY = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -205,7 +205,7 @@ def test_a_state_that_cannot_be_put_in_costs_no_call(
 
     first = registry()
     state = teach(first, key_of(first))
-    monkeypatch.setattr("tidegate.core.learned.seed", breaks)
+    monkeypatch.setattr("tidegate.core.saved_state.seed", breaks)
     second = registry(initial_state=state)
     assert level(second, key_of(second)) is None
     assert "is ignored" in caplog.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import tidegate
-from tidegate.nesting import Cell, passes
+from tidegate.admission.context import Cell, passes
 
 
 def test_inside_an_attempt_everything_passes_and_after_it_nothing() -> None:

@@ -95,7 +95,7 @@ def test_only_a_peer_that_is_told_the_limits_says_what_it_is_given(peer: Peer) -
 @pytest.mark.parametrize("path", sorted(DRIVERS.glob("*.py")), ids=lambda path: path.stem)
 def test_a_driver_needs_nothing_of_ours_but_the_other_drivers(path: Path) -> None:
     ours = {name for name in imported(path) if name.partition(".")[0] in ("bench", "conformance", "tests", "tidegate")}
-    allowed = {"tidegate.registries"} if path.stem == OURS.driver else set()
+    allowed = {"tidegate.admission.registry"} if path.stem == OURS.driver else set()
     assert {name for name in ours if not name.startswith("bench.peers.drivers.")} == allowed
 
 

@@ -16,9 +16,9 @@ import openai
 import pytest
 
 import tidegate
+from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
 from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
-from tidegate.line import Waiter
 from tidegate.testing import VirtualClock
 
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")

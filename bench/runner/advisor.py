@@ -13,7 +13,7 @@ from typing import Any
 import openai
 
 from bench.runner.places import Fresh
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.storage import RunResult
 from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess

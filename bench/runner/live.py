@@ -10,7 +10,7 @@ from typing import Any
 from bench.common import MICRO
 from bench.runner.places import Fresh
 from bench.runner.speed import row
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.runner.dispatch import Dispatcher
 

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Experiment, ExperimentRunner
 
 NAME = "million"

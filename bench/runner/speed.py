@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bench.runner.places import Fresh
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Experiment, ExperimentRunner
 
 

@@ -14,23 +14,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from tidegate._install import install as install
+    from tidegate._install import register_provider as register_provider
+    from tidegate._install import uninstall as uninstall
+    from tidegate.admission.context import disabled as disabled
+    from tidegate.admission.registry import NotReady as NotReady
+    from tidegate.admission.registry import RateLimitRegistry as RateLimitRegistry
+    from tidegate.admission.registry import registry as registry
     from tidegate.core.permit import Permit as Permit
     from tidegate.core.vocabulary import Cost as Cost
     from tidegate.core.vocabulary import Key as Key
-    from tidegate.default import registry as registry
     from tidegate.errors import ConfigurationError as ConfigurationError
     from tidegate.errors import DeadlineExceeded as DeadlineExceeded
     from tidegate.errors import Error as Error
     from tidegate.errors import NotAdmitted as NotAdmitted
     from tidegate.errors import PermitMisuse as PermitMisuse
-    from tidegate.installing import install as install
-    from tidegate.installing import uninstall as uninstall
-    from tidegate.nesting import disabled as disabled
-    from tidegate.registering import register_provider as register_provider
-    from tidegate.registries import NotReady as NotReady
-    from tidegate.registries import RateLimitRegistry as RateLimitRegistry
+    from tidegate.sdks.attach import wrap as wrap
     from tidegate.settings import Settings as Settings
-    from tidegate.wrapping import wrap as wrap
 
 __version__ = "0.1.0"
 
@@ -41,17 +41,17 @@ _HOMES = {
     "Error": "tidegate.errors",
     "Key": "tidegate.core.vocabulary",
     "NotAdmitted": "tidegate.errors",
-    "NotReady": "tidegate.registries",
+    "NotReady": "tidegate.admission.registry",
     "Permit": "tidegate.core.permit",
     "PermitMisuse": "tidegate.errors",
-    "RateLimitRegistry": "tidegate.registries",
+    "RateLimitRegistry": "tidegate.admission.registry",
     "Settings": "tidegate.settings",
-    "disabled": "tidegate.nesting",
-    "install": "tidegate.installing",
-    "register_provider": "tidegate.registering",
-    "registry": "tidegate.default",
-    "uninstall": "tidegate.installing",
-    "wrap": "tidegate.wrapping",
+    "disabled": "tidegate.admission.context",
+    "install": "tidegate._install",
+    "register_provider": "tidegate._install",
+    "registry": "tidegate.admission.registry",
+    "uninstall": "tidegate._install",
+    "wrap": "tidegate.sdks.attach",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -7,7 +7,7 @@ from tidegate.imports import own_loading, when_loaded
 
 
 def _install() -> None:
-    from tidegate.installing import install
+    from tidegate._install import install
 
     install()
 

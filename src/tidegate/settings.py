@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from tidegate.errors import ConfigurationError
-from tidegate.learned import LearnedState
+from tidegate.saved_state import LearnedState
 
 PREFIX = "TIDEGATE_"
 

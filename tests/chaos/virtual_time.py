@@ -18,7 +18,7 @@ from typing import Any
 import aiosqlite.core
 import pytest
 
-from tidegate import drive
+from tidegate.admission import drive
 from tidegate.runner import threads
 
 PATIENCE = 300.0

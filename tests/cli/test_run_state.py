@@ -12,7 +12,7 @@ import pytest
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, Done, environ
 from tidegate.launch import arrivals, environment
-from tidegate.learned import LearnedState
+from tidegate.saved_state import LearnedState
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 
 PROGRAM = """

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, TIDEGATE, environ
 from tests.core.values import KEY, answer, bucket
+from tidegate.admission.key_queue import Slots
+from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
 from tidegate.core.admission import Admission
 from tidegate.core.vocabulary import Cost
 from tidegate.launch.runs import COMMAND, PREFIX
 from tidegate.launch.sheets import Sheets
-from tidegate.line import Waiter
 from tidegate.settings import Settings
-from tidegate.slots import Slots
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 
 PATIENCE = 300.0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.values import KEY
+from tidegate.admission.call import Turn
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.dialogue import Ended, Flow, Policy, Resume, Send, Sent, Wait
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Outcome
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
-from tidegate.turn import Turn
 
 
 class PricedTurn(Turn):

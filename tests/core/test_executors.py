@@ -10,12 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, Standing, refusal
+from tidegate.admission.executors import PATIENCE
+from tidegate.admission.registry import NotReady, RateLimitRegistry
+from tidegate.admission.wait_queue import Waiter
 from tidegate.core.breaker import State
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost
-from tidegate.executors import PATIENCE
-from tidegate.line import Waiter
-from tidegate.registries import NotReady, RateLimitRegistry
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 

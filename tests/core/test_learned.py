@@ -7,9 +7,9 @@ import pytest
 from tests.core.values import KEY, OK, REFUSED, answer, bucket, fixed, refusal
 from tidegate.core import events
 from tidegate.core.admission import Admission
-from tidegate.core.learned import Learned, LearnedQuota, export, seed
 from tidegate.core.lesson import Confidence
 from tidegate.core.permit import Permit
+from tidegate.core.saved_state import Learned, LearnedQuota, export, seed
 from tidegate.core.snapshot import key_snapshot
 from tidegate.core.vocabulary import Cost, Inquiry, Outcome, Usage
 from tidegate.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.line import Line, Waiter, Waker
+from tidegate.admission.wait_queue import Line, Waiter, Waker
 
 
 def silent() -> Waker:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.core.values import KEY
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
 
 LATENCY = 0.2

@@ -7,16 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.values import ABANDONED, KEY, OK, Standing, answer, bucket, refusal
+from tidegate.admission.call import Turn
+from tidegate.admission.registry import NotReady, RateLimitRegistry
+from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
 from tidegate.core.dialogue import Ended, Ending, Policy, Resume, Wait
 from tidegate.core.gates import BUSY
 from tidegate.core.vocabulary import Cost, Key, Reading
 from tidegate.errors import PermitMisuse
-from tidegate.line import Waiter
-from tidegate.registries import NotReady, RateLimitRegistry
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
-from tidegate.turn import Turn
 
 
 class Bell:

@@ -3,13 +3,13 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY, OK, Standing
+from tidegate.admission.key_queue import Slots
+from tidegate.admission.wait_queue import NEVER, Waiter
 from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Inquiry, Usage
-from tidegate.line import NEVER, Waiter
 from tidegate.settings import Settings
-from tidegate.slots import Slots
 
 
 class Bell:

@@ -1,19 +1,19 @@
-"""What `tidegate.drive` runs: most calls pass at once and are answered, any other goes on as an exchange."""
+"""What `tidegate.admission.drive` runs: most calls pass at once and are answered, any other goes on as an exchange."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
+from tidegate.admission.call import Turn
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.wait_queue import Waker
 from tidegate.core.dialogue import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost
-from tidegate.line import Waker
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
-from tidegate.turn import Turn
 
 
 class PlainTurn(Turn):

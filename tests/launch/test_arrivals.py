@@ -44,9 +44,9 @@ def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> N
     said = python(
         """
         import json
-        print("tidegate.registries" in sys.modules)
+        print("tidegate.admission.registry" in sys.modules)
         import httpx2
-        print("tidegate.registries" in sys.modules, hasattr(httpx2.Client.send, "__wrapped__"), said)
+        print("tidegate.admission.registry" in sys.modules, hasattr(httpx2.Client.send, "__wrapped__"), said)
         """,
         tmp_path,
     )

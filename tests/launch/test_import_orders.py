@@ -68,13 +68,13 @@ def test_auto_amid_tidegates_own_import_installs_without_run(tmp_path: Path) -> 
 
 def test_a_failed_attempt_is_made_again_at_the_next_import(tmp_path: Path) -> None:
     program = """
-        import tidegate.installing
-        real, calls = tidegate.installing.install, []
+        import tidegate._install
+        real, calls = tidegate._install.install, []
         def broken():
             calls.append(1)
             if len(calls) < 3: raise RuntimeError("not now")
             return real()
-        tidegate.installing.install = broken
+        tidegate._install.install = broken
         import requests, httpx
         print(hasattr(httpx.Client.send, "__wrapped__"), len(calls), len(said))
         import httpx2
@@ -87,7 +87,15 @@ def test_a_failed_attempt_is_made_again_at_the_next_import(tmp_path: Path) -> No
 def test_threads_that_import_at_once_end_governed(tmp_path: Path) -> None:
     """One thread touches tidegate, whose plugin imports what the other threads are importing."""
     install_plugin(tmp_path)
-    names = ["tidegate.default", "requests", "httpx", "httpx2", "tidegate.wrapping", "pydantic", "observer"]
+    names = [
+        "tidegate.admission.registry",
+        "requests",
+        "httpx",
+        "httpx2",
+        "tidegate.sdks.attach",
+        "pydantic",
+        "observer",
+    ]
     program = f"""
         import importlib, threading
         names = {names}

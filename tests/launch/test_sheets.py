@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, fixed, refusal
+from tidegate.admission.key_queue import Slots
+from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission import Admission
 from tidegate.core.outlook import foresee
 from tidegate.core.vocabulary import Cost, Key, Reading
 from tidegate.launch import rows
 from tidegate.launch.sheets import Sheets
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
-from tidegate.line import Waiter
 from tidegate.settings import Settings
-from tidegate.slots import Slots
 
 
 def opened(sheets: Sheets, key: Key = KEY) -> Slots:

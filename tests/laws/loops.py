@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from bench import world
 from bench.world import VirtualCall
 from tests.core.values import KEY, OK
+from tidegate.admission.call import Turn
 from tidegate.core.dialogue import Policy, Sent
 from tidegate.core.permit import Permit
 from tidegate.settings import Settings
-from tidegate.turn import Turn
 
 
 @dataclass(eq=False)

@@ -7,11 +7,11 @@ from math import inf, isfinite, nan
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.admission.key_queue import Slots
 from tidegate.core.admission import Admission
 from tidegate.core.ledger import Debit, Ledger
 from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
-from tidegate.slots import Slots
 
 KEY = Key("provider", "https://provider.test")
 anything = st.one_of(

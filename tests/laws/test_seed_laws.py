@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import buckets, slots, windows
 from tests.laws.world import KEY, World
-from tidegate.core.learned import LearnedQuota
-from tidegate.learned import LearnedKey, LearnedState
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.saved_state import LearnedQuota
+from tidegate.saved_state import LearnedKey, LearnedState
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.core.values import KEY, OK
 from tests.laws.loops import LoopWorld
+from tidegate.admission.executors import PATIENCE
 from tidegate.core.dialogue import Ending
 from tidegate.core.permit import Permit
-from tidegate.executors import PATIENCE
 
 LOOPS = 5
 HAIR = 1e-3

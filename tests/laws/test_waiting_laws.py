@@ -10,12 +10,12 @@ from tests.core.values import KEY as HERE
 from tests.core.values import OK, Standing, answer, bucket, fixed, refusal
 from tests.laws.strategies import Caller, buckets, callers, slots, world, worlds
 from tests.laws.world import KEY, World
+from tidegate.admission.key_queue import Slots
 from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
 from tidegate.core.snapshot import KeySnapshot
 from tidegate.core.vocabulary import Cost, Outcome
 from tidegate.settings import Settings
-from tidegate.slots import Slots
 from tidegate.testing import Limit, Scenario
 
 units = st.integers(0, 50).map(float)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 from bench import world
 from bench.world import VirtualCall
+from tidegate.admission.call import Turn
 from tidegate.core.dialogue import Policy, Sent
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
 from tidegate.settings import Settings
 from tidegate.testing import Call, Gate, Refusal, Scenario, Ticket
-from tidegate.turn import Turn
 
 KEY = Key("virtual", "https://provider.test", "0123456789abcdef", "model")
 

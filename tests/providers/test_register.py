@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.providers import (
     COMMON_ERRORS,
@@ -24,7 +25,6 @@ from tidegate.providers import (
     recognise,
 )
 from tidegate.providers._index import Current
-from tidegate.registries import RateLimitRegistry
 from tidegate.transports.marks import Mark, policy_of, provider_of
 
 CHAT = "/v1/chat/completions"

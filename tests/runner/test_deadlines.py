@@ -12,7 +12,7 @@ import tidegate
 from tests.chaos.floor import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at, statuses
-from tidegate.registries import NotReady
+from tidegate.admission.registry import NotReady
 from tidegate.runner import Evaluator, Experiment
 from tidegate.runner.waits import Waits
 from tidegate.storage import ResultStatus

@@ -15,7 +15,7 @@ import tidegate
 from tests.credentials import left_of
 from tests.runner.scene import QUICK, TOO_LONG
 from tests.transports.answering import Server
-from tidegate import opening
+from tidegate.admission import key_hook
 from tidegate.cli.experiment.exporting import exported
 from tidegate.launch.sheets import Sheets
 from tidegate.runner import Experiment, ExperimentRunner
@@ -59,7 +59,7 @@ class Run:
         handler = logging.Handler()
         handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
         logging.getLogger("tidegate").addHandler(handler)
-        before, opening.told = opening.told, Sheets(str(folder)).keep
+        before, key_hook.told = key_hook.told, Sheets(str(folder)).keep
         registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
         events: list[str] = []
         registry.subscribe(lambda event: events.append(f"{event!r} {event.key}"))
@@ -81,7 +81,7 @@ class Run:
                 self.raised = asyncio.run(asyncio.wait_for(self._run(database, registry, client, events), TOO_LONG))
         finally:
             logging.getLogger("tidegate").removeHandler(handler)
-            opening.told = before
+            key_hook.told = before
         assert any(PLANTED[place] in each or place == "user" for each in echo)
         exported("e", database, "jsonl", folder / "out.jsonl")
         exported("e", database, "csv", folder / "out.csv")

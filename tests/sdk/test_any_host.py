@@ -12,7 +12,7 @@ import pytest
 import tidegate
 from tests.names import named, resolve_to_loopback
 from tests.sdk.asking import KINDS, OPENAI_3, ask, failures, http_of, make, mocked, only
-from tidegate import opening
+from tidegate.admission import key_hook
 from tidegate.providers import BASE_URL_VARIABLES
 from tidegate.testing import Limit, Scenario, Simulator
 
@@ -30,7 +30,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hosts of calls that were told as not governed."""
     hosts: list[str] = []
-    monkeypatch.setattr(opening, "passed", hosts.append)
+    monkeypatch.setattr(key_hook, "passed", hosts.append)
     return hosts
 
 

@@ -16,9 +16,9 @@ import pytest
 
 import tidegate
 from tests.storage.places import Place
-from tidegate.learned import LearnedState
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.saved_state import LearnedState
 from tidegate.settings import Settings
 from tidegate.storage import Status, claims
 

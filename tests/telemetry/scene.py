@@ -13,14 +13,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.core.values import KEY
+from tidegate.admission.call import Turn
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.dialogue import Flow, Policy, Resume, Sent
 from tidegate.core.estimate import Estimate
 from tidegate.core.vocabulary import Cost, Key, Outcome
-from tidegate.registries import RateLimitRegistry
 from tidegate.settings import Settings
 from tidegate.telemetry import instrument
 from tidegate.testing import VirtualClock
-from tidegate.turn import Turn
 
 
 class Providers:

@@ -34,8 +34,8 @@ from tests.bedrock import (
     text_headers,
 )
 from tests.transports.answering import only
+from tidegate.admission.context import Cell
 from tidegate.core.vocabulary import Kind, Outcome
-from tidegate.nesting import Cell
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 from tidegate.transports import botocore as transport
 

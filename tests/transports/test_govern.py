@@ -2,8 +2,8 @@
 
 import pytest
 
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.providers import adopt, read_inquiry
-from tidegate.registries import RateLimitRegistry
 from tidegate.transports.keys import Route, Sending, key_of
 
 BEDROCK = "bedrock-runtime.us-east-1.amazonaws.com"

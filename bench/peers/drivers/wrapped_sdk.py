@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from bench.peers.drivers.sdk import client_of, request
 from bench.peers.drivers.work import Call, Work, play
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 
 
 @asynccontextmanager

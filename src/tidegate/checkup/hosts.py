@@ -8,9 +8,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tidegate import providers
+from tidegate._install import host_of, named_hosts
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.source import Module
-from tidegate.installing import host_of, named_hosts
 from tidegate.settings import Settings
 from tidegate.transports.marks import is_local, is_private_name
 

@@ -2,7 +2,7 @@
 
 Theory of operation. The generator yields what must happen next and is resumed with what did happen: `Wait` (until an
 instant, or until woken) or `Send` (one attempt under a permit). It never reads a clock: every `Resume` carries `now`
-in monotonic seconds. `tidegate.drive` has its only two interpreters, one that blocks a thread and one that awaits.
+in monotonic seconds. `tidegate.admission.drive` has its only two interpreters, one that blocks a thread and one that awaits.
 
 We own capacity: a call that the provider refused for want of it goes back to the *head* of its queue, spends no
 attempt and waits on, until its deadline. Transient failures belong to whoever owns the retry policy: an SDK gets them

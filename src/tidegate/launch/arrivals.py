@@ -10,7 +10,7 @@ import _thread
 import os
 import sys
 
-from tidegate import opening
+from tidegate.admission import key_hook
 from tidegate.imports import own_loading, when_loaded
 
 TYPE_CHECKING = False
@@ -184,7 +184,7 @@ class Arrivals:
                 if self._postponed():
                     return
                 import tidegate.settings  # noqa: F401
-                from tidegate.installing import install
+                from tidegate._install import install
             finally:
                 restore()
             install()
@@ -268,9 +268,9 @@ def begin(say: Callable[[str], None], run_dir: str | None) -> None:
     state_dir = os.environ.get(STATE_DIR)
     if run_dir or state_dir:
         openings = Openings(run_dir, state_dir)
-        opening.told = openings.told
+        key_hook.told = openings.told
         if run_dir:
-            opening.passed = openings.passed
+            key_hook.passed = openings.passed
 
 
 class Openings:

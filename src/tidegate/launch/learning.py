@@ -10,11 +10,11 @@ import os
 import time
 from pathlib import Path
 
+from tidegate.admission.fork import followed
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
-from tidegate.forking import followed
 from tidegate.launch.environment import Learned
-from tidegate.learned import VERSION, LearnedState
-from tidegate.registries import RateLimitRegistry
+from tidegate.saved_state import VERSION, LearnedState
 
 SUFFIX = ".learned"
 

@@ -17,13 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tidegate.admission.key_queue import Slots
+from tidegate.admission.wait_queue import Line
 from tidegate.core.breaker import CLOSED
 from tidegate.core.permit import Counts
 from tidegate.core.quota import Quotas
 from tidegate.core.snapshot import outlook
 from tidegate.launch import rows
-from tidegate.line import Line
-from tidegate.slots import Slots
 
 QUOTAS_EVERY = 0.1
 """Seconds after which a key's quotas are written again while more than half of each is left."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner.gates import Gates
 from tidegate.runner.roster import Roster
 from tidegate.runner.settings import RunnerSettings

@@ -14,12 +14,12 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import NamedTuple
 
+from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
 from tidegate.core.permit import Permit
 from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.vocabulary import Cost, Key
-from tidegate.registries import NotReady, RateLimitRegistry
 from tidegate.runner.roster import Roster
 
 FOREVER = float("inf")

@@ -9,10 +9,10 @@ from contextvars import Context
 from enum import Enum
 from typing import Any, Protocol
 
+from tidegate.admission.handoff import Hand
+from tidegate.admission.key_table import Queues
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Key
-from tidegate.handing import Hand
-from tidegate.queues import Queues
 from tidegate.runner import forked
 from tidegate.runner.chunks import emits_to
 from tidegate.runner.item import Item

@@ -8,9 +8,9 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidegate.default import registry as default_registry
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import StoppedElsewhere, UnknownExperiment
-from tidegate.registries import RateLimitRegistry
 from tidegate.runner import forked
 from tidegate.runner.dispatch import Dispatcher
 from tidegate.runner.experiment import Experiment

@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.registry import registry as default_registry
 from tidegate.core import events
-from tidegate.default import registry as default_registry
-from tidegate.registries import RateLimitRegistry
 from tidegate.transports.patching import when_imported
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
-from tidegate.registries import RateLimitRegistry
 from tidegate.telemetry.attributes import GATE, QUOTA, QUOTA_UNIT, KeyAttributes, Keys, Pairs
 from tidegate.telemetry.signals import (
     ETA,

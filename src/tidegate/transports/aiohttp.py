@@ -20,11 +20,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from tidegate import providers, redaction
+from tidegate.admission.context import Cell
+from tidegate.admission.drive import adrive
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
-from tidegate.drive import adrive
-from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import ErrorBody
 from tidegate.transports.clients import Clients, unreadable

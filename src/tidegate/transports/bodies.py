@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import suppress
 from typing import Any
 
-from tidegate.drive import in_trio
+from tidegate.admission.drive import in_trio
 
 MAX_BYTES = 1 << 18
 """Bytes, as they were sent, that are read of an error. More would not be judged (`providers._body._MAX_BODY`)."""

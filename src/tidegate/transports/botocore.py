@@ -28,11 +28,11 @@ from urllib.parse import SplitResult, urlsplit
 import wrapt
 
 from tidegate import providers
+from tidegate.admission.context import Cell
+from tidegate.admission.drive import adrive, drive
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
-from tidegate.drive import adrive, drive
-from tidegate.nesting import Cell
 from tidegate.transports import httpx
 from tidegate.transports.clients import Clients, made_up, unreadable
 from tidegate.transports.govern import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, GovernedCall, good

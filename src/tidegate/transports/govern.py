@@ -1,7 +1,7 @@
 """The part that every HTTP stack shares: one governed call, its cost, and the outcome of its answers.
 
 A transport asks `marks` whether a request is governed; if so, it makes a `GovernedCall`, runs it through
-`tidegate.drive` and tells it what came back.
+`tidegate.admission.drive` and tells it what came back.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from math import ceil
 from typing import Any
 
 from tidegate import providers, redaction
+from tidegate.admission.call import Turn
 from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.dialogue import Ended, Ending
 from tidegate.core.display import printable
@@ -25,7 +26,6 @@ from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import OK, Cause, Cost, Kind, Outcome
 from tidegate.transports.keys import Sending, key_of
 from tidegate.transports.marks import Mark
-from tidegate.turn import Turn
 
 logger = logging.getLogger("tidegate")
 

@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from tidegate import providers, redaction
+from tidegate.admission.context import Cell
+from tidegate.admission.drive import adrive, drive
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Outcome
-from tidegate.drive import adrive, drive
-from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.clients import Clients, unreadable

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from urllib.parse import parse_qs
 
 from tidegate import providers, redaction
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.vocabulary import Inquiry, Key
-from tidegate.registries import RateLimitRegistry
 from tidegate.transports.principals import stable
 
 

@@ -12,10 +12,11 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from tidegate import opening, providers
+from tidegate import providers
+from tidegate.admission import key_hook
+from tidegate.admission.context import passes
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.dialogue import Policy
-from tidegate.nesting import passes
-from tidegate.registries import RateLimitRegistry
 from tidegate.transports.carrying import carried
 
 MARK = "_tidegate_mark"
@@ -110,8 +111,8 @@ def provider_elsewhere(
         if not certain:
             return None
         if family is None and not is_private_name(host):
-            if opening.passed is not None and networked():
-                opening.passed(host)
+            if key_hook.passed is not None and networked():
+                key_hook.passed(host)
             return None
         family = "openai"
     if not networked():

@@ -16,11 +16,11 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from tidegate.admission.context import Cell
+from tidegate.admission.drive import drive
 from tidegate.core.dialogue import Sent
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cause, Kind, Outcome
-from tidegate.drive import drive
-from tidegate.nesting import Cell
 from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, made_up, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good

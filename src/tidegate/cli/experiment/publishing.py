@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidegate import opening
+from tidegate.admission import key_hook
 from tidegate.launch.totals import KeyTotal
 
 
@@ -30,9 +30,9 @@ def published(name: str, replica: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 folder = stack.enter_context(run_folder())
                 (Path(folder) / COMMAND).write_text(f"{os.getpid()} {_command(name, replica)}\n", "utf-8", "replace")
-                before = opening.told
-                stack.callback(setattr, opening, "told", before)
-                opening.told = Openings(folder).told
+                before = key_hook.told
+                stack.callback(setattr, key_hook, "told", before)
+                key_hook.told = Openings(folder).told
         yield
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, SlotReleased
 from tidegate.core.vocabulary import Cause, Kind
-from tidegate.registries import RateLimitRegistry
 
 
 class Trouble:

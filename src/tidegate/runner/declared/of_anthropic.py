@@ -6,7 +6,7 @@ from typing import Any
 
 import anthropic
 
-from tidegate.default import registry
+from tidegate.admission.registry import registry
 from tidegate.runner.declared.prompt import NoText, Prompt
 
 MAX_TOKENS = 1024

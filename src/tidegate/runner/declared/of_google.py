@@ -7,7 +7,7 @@ from typing import Any
 from google import genai
 from google.genai import types
 
-from tidegate.default import registry
+from tidegate.admission.registry import registry
 from tidegate.runner.declared.prompt import NoText, Prompt
 
 ROLES = {"user": "user", "assistant": "model"}

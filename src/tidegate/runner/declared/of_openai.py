@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 
-from tidegate.default import registry
+from tidegate.admission.registry import registry
 from tidegate.runner.declared.prompt import NoText, Prompt
 
 KEYLESS = "none"

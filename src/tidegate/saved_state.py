@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from tidegate.core import learned as core
+from tidegate.core import saved_state as core
 from tidegate.core.credentials import masked, without_digests
 from tidegate.core.vocabulary import Key, Refill
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+from tidegate.admission.executors import PATIENCE, Executor, Executors
+from tidegate.admission.wait_queue import NEVER, Asker, Waiter
 from tidegate.core.admission import Admission
-from tidegate.executors import PATIENCE, Executor, Executors
-from tidegate.line import NEVER, Asker, Waiter
 
 
 class LoopProbe(Asker):

@@ -1,4 +1,7 @@
-"""`tidegate.install()`: governs every client of the process, made before or after, of stacks loaded or yet to come."""
+"""`tidegate.install()`: governs every client of the process, made before or after, of stacks loaded or yet to come.
+
+`tidegate.register_provider(provider)`: a table of one's own, beside those that tidegate comes with.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,17 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from types import ModuleType
 from urllib.parse import urlsplit
 
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.registry import registry as default_registry
 from tidegate.clocks import winding
-from tidegate.default import registry as default_registry
-from tidegate.providers import BASE_URL_VARIABLES
-from tidegate.registries import RateLimitRegistry
+from tidegate.errors import ConfigurationError
+from tidegate.providers import BASE_URL_VARIABLES, Provider, judge
+from tidegate.providers._index import add
 from tidegate.sdks.table import SDKS
 from tidegate.settings import Settings
 from tidegate.transports.marks import Installation, Mark, policy_of
@@ -121,3 +127,22 @@ def host_of(address: str) -> str:
         return urlsplit(address if "//" in address else f"//{address}").hostname or ""
     except ValueError:
         return ""
+
+
+_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def register_provider(provider: Provider) -> None:
+    """Makes a table hold for every request that is sent from now on, in all registries, wrapped clients and installs.
+
+    Its parts are in `tidegate.providers`; each row was checked when it was made. One without hosts is found by its
+    name alone, in the key of an `execute`. Raises `ConfigurationError` for a name or a host that a table has already,
+    and for a table that does not say what a bare 429 means. May be called from any thread.
+    """
+    if not isinstance(provider, Provider):
+        raise ConfigurationError("provider", provider, "a tidegate.providers.Provider")
+    if judge(provider, 429, (), None, _ANY_TIME).row == "unknown":
+        field = f"Provider({provider.name}).common_errors"
+        raise ConfigurationError(field, provider.common_errors, "has a row for status 429, as COMMON_ERRORS does")
+    with _lock:
+        add(provider)

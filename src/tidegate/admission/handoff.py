@@ -13,9 +13,9 @@ import threading
 from contextvars import ContextVar, Token
 from typing import Any
 
+from tidegate.admission.key_table import Queues
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome
-from tidegate.queues import Queues
 
 _hand: ContextVar[Hand | None] = ContextVar("tidegate_hand", default=None)
 

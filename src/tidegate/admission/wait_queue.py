@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, merge
 from typing import Any, Protocol
 
+from tidegate.admission.executors import Executor
 from tidegate.core.estimate import Estimate
 from tidegate.core.permit import Permit
 from tidegate.core.vocabulary import Cost, Outcome
-from tidegate.executors import Executor
 
 NEVER = float("inf")
 

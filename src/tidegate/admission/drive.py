@@ -20,7 +20,7 @@ MAX_TIMEOUT = threading.TIMEOUT_MAX
 
 
 class Turn(Protocol):
-    """One call at a key; see `tidegate.turn.Turn`."""
+    """One call at a key; see `tidegate.admission.call.Turn`."""
 
     def now(self) -> float:
         """Monotonic seconds."""

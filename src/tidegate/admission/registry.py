@@ -1,4 +1,7 @@
-"""The registry that programs hold: what they ask of a process's queues, and what they are told of them."""
+"""The registry that programs hold: what they ask of a process's queues, and what they are told of them.
+
+The process's default registry, made on first use.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,24 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tidegate import redaction
-from tidegate.arguments import checked_cost
+from tidegate.admission.arguments import checked_cost
+from tidegate.admission.drive import adrive, drive
+from tidegate.admission.key_queue import Slots
+from tidegate.admission.key_table import Queues
+from tidegate.admission.listeners import Listener
+from tidegate.admission.wait_queue import NEVER, Asker, Waiter
 from tidegate.core import events
 from tidegate.core.credentials import masked
 from tidegate.core.derive import DEFAULT_WINDOW
 from tidegate.core.gates import INFINITY
-from tidegate.core.learned import export
 from tidegate.core.permit import Permit
+from tidegate.core.saved_state import export
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.vocabulary import Cost, Key
-from tidegate.drive import adrive, drive
 from tidegate.errors import ConfigurationError
-from tidegate.learned import MOST_KEYS, LearnedKey, LearnedState, Seeds
-from tidegate.line import NEVER, Asker, Waiter
-from tidegate.listening import Listener
-from tidegate.queues import Queues
+from tidegate.saved_state import MOST_KEYS, LearnedKey, LearnedState, Seeds
 from tidegate.settings import Settings
-from tidegate.slots import Slots
 
 T = TypeVar("T")
 
@@ -91,7 +94,7 @@ class RateLimitRegistry(Queues):
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Returns the same client, governed by this registry; see `tidegate.wrap`."""
-        from tidegate.wrapping import wrap
+        from tidegate.sdks.attach import wrap
 
         return wrap(client, registry=self, max_wait=max_wait, priority=priority)
 
@@ -244,7 +247,7 @@ class RateLimitRegistry(Queues):
         `DeadlineExceeded` where `max_wait` seconds pass before the first attempt; a call refused until then raises (or
         returns) the provider's own last refusal. `key` may be a plain name.
         """
-        from tidegate.calls import Call
+        from tidegate.admission.call import Call
 
         turn = Call(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
         result: T = drive(turn)
@@ -263,7 +266,20 @@ class RateLimitRegistry(Queues):
         priority: int = 0,
     ) -> Coroutine[Any, Any, T]:
         """A coroutine that returns what `await call()` returns, as `execute` does for a synchronous callable."""
-        from tidegate.calls import Call
+        from tidegate.admission.call import Call
 
         # No coroutine of its own: a hundred thousand may wait.
         return adrive(Call(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority))
+
+
+_lock = threading.Lock()
+_registry: RateLimitRegistry | None = None
+
+
+def registry() -> RateLimitRegistry:
+    """The default `RateLimitRegistry` of this process; its settings are those of the environment at first use."""
+    global _registry
+    with _lock:
+        if _registry is None:
+            _registry = RateLimitRegistry()
+        return _registry

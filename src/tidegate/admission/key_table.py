@@ -2,31 +2,36 @@
 
 Every step of a call takes the lock for a few microseconds, lets the core decide, and returns what to do; waking and
 telling listeners happen after the lock is free. There is no background thread and no polling.
+
+One line in the log for each time that a provider rejects a key: which key, why, how many requests that spared.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
+from typing import Protocol
+from weakref import WeakSet
 
-from tidegate import forking, opening, rejected
-from tidegate.core import events, learned
+from tidegate.admission import fork, key_hook
+from tidegate.admission.executors import Executors
+from tidegate.admission.key_queue import Slots
+from tidegate.admission.listeners import Listeners
+from tidegate.admission.loop_monitor import LoopProbe
+from tidegate.admission.wait_queue import Price, Waiter
+from tidegate.core import events, saved_state
 from tidegate.core.admission import Admission
 from tidegate.core.permit import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
-from tidegate.executors import Executors
-from tidegate.learned import Seeds
-from tidegate.line import Price, Waiter
-from tidegate.listening import Listeners
-from tidegate.liveness import LoopProbe
+from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
-from tidegate.slots import Slots
 
 ABANDONED = Outcome(Kind.ABANDONED)
 logger = logging.getLogger("tidegate")
@@ -51,7 +56,7 @@ class Queues:
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
         self._rejections: deque[tuple[Key, KeyRejection | None, KeyRejection | None]] = deque()
-        forking.follow(self)
+        fork.follow(self)
 
     @property
     def settings(self) -> Settings:
@@ -259,8 +264,8 @@ class Queues:
         if slots is None:
             self._evict(now)
             slots = self._slots[key] = Slots(self._seeded(key, window, now), self._executors)
-            if opening.told is not None:
-                opening.told(slots)
+            if key_hook.told is not None:
+                key_hook.told(slots)
         else:
             self._slots.move_to_end(key)
         return slots
@@ -272,7 +277,7 @@ class Queues:
             return admission
         known, age = found
         try:
-            learned.seed(admission, known, age + now - self._began_at, now)
+            saved_state.seed(admission, known, age + now - self._began_at, now)
         except Exception:
             # A file can say what nobody thought of; that must not cost a call.
             logger.exception("what an earlier run learned of %s is ignored", key)
@@ -351,9 +356,9 @@ class Queues:
             with suppress(IndexError):
                 key, ended, begun = self._rejections.popleft()
                 if ended is not None:
-                    rejected.log_end(key, ended, "a call was let in again")
+                    log_end(key, ended, "a call was let in again")
                 if begun is not None:
-                    rejected.log_begin(self, key, begun)
+                    log_begin(self, key, begun)
 
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
         """The keys that the provider rejects now."""
@@ -419,3 +424,42 @@ def _wake(waiter: Waiter) -> bool:
     if waiter.permit is None and waiter.until is not None:
         return waker.arm(waiter.until)
     return waker.wake()
+
+
+class Keeper(Protocol):
+    """A registry, as far as it is asked for what it has left to say."""
+
+    def rejections(self) -> list[tuple[Key, KeyRejection]]:
+        """The keys that the provider rejects now."""
+        ...
+
+
+_keepers: WeakSet[Keeper] = WeakSet()
+
+
+def log_rest() -> None:
+    """Write the lines of the rejections that last until the end of the process."""
+    for keeper in list(_keepers):
+        _keepers.discard(keeper)
+        for key, rejection in keeper.rejections():
+            log_end(key, rejection, "it was still so at the end")
+
+
+atexit.register(log_rest)
+
+
+def log_begin(keeper: Keeper, key: Key, rejection: KeyRejection) -> None:
+    """Say that a key is rejected; the line with the numbers follows when that ends, or with the process."""
+    _keepers.add(keeper)
+    logger.info("%s rejected: %s; its calls get that answer, and one a second asks again", key, _reason(rejection))
+
+
+def log_end(key: Key, rejection: KeyRejection, what: str) -> None:
+    """Write the line of a rejection that is over."""
+    counted = f"{rejection.replayed} call{'' if rejection.replayed == 1 else 's'}"
+    logger.warning("%s rejected: %s; %s answered without a request; %s", key, _reason(rejection), counted, what)
+
+
+def _reason(rejection: KeyRejection) -> str:
+    outcome = rejection.outcome
+    return f"{outcome.cause.value} (status {outcome.status}, {outcome.row})"

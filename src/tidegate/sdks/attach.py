@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tidegate import redaction
-from tidegate.arguments import checked_max_wait, checked_priority
-from tidegate.default import registry as default_registry
-from tidegate.registries import RateLimitRegistry
+from tidegate.admission.arguments import checked_max_wait, checked_priority
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.registry import registry as default_registry
 from tidegate.sdks.row import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
 from tidegate.transports.marks import MARK, Mark, policy_of

@@ -15,6 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
+from tidegate.admission.executors import PATIENCE, Executor, Executors
+from tidegate.admission.loop_monitor import LoopMonitor
+from tidegate.admission.wait_queue import NEVER, UNPRICED, Asker, Group, Line, Price, Waiter
 from tidegate.core.admission import Admission
 from tidegate.core.estimate import Estimate
 from tidegate.core.gates import Out
@@ -23,9 +26,6 @@ from tidegate.core.permit import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.vocabulary import Cost
-from tidegate.executors import PATIENCE, Executor, Executors
-from tidegate.line import NEVER, UNPRICED, Asker, Group, Line, Price, Waiter
-from tidegate.liveness import LoopMonitor
 
 SAMPLE = 256
 """Calls in the line whose cost is looked at, at the most: a mean of so many is right within a few per cent."""

@@ -1,0 +1,355 @@
+"""One governed call, from its admission to its result, and `execute` of any callable.
+
+The cost of any callable that `registry.execute` and `aexecute` run, and the meaning of its result or exception.
+
+One call's turn at its key: the bridge from the pure dialogue to the registry.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from tidegate import providers
+from tidegate.admission.arguments import checked_cost, checked_key, checked_max_wait, checked_priority
+from tidegate.admission.context import Cell
+from tidegate.admission.handoff import Hand, handed
+from tidegate.admission.key_table import ABANDONED
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
+from tidegate.classification import classify_error
+from tidegate.core import events
+from tidegate.core.dialogue import Begun, Ended, Ending, Flow, Policy, Sent
+from tidegate.core.display import printable
+from tidegate.core.estimate import Estimate
+from tidegate.core.exchange import exchange
+from tidegate.core.permit import Permit
+from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome
+from tidegate.errors import DeadlineExceeded, KeyRefused
+
+
+class Turn(Waiter):
+    """One call at a key, from its coming to its end; `tidegate.admission.drive` runs it.
+
+    Most calls pass at once and are answered: `begin` and `concluded` are all they need. Any other goes on, or begins,
+    as an exchange, in which the turn itself stands in the line (`tidegate.core.dialogue.Seat`). `window` is the
+    provider's usual window in seconds; calls of equal `priority` are first come, first served.
+    """
+
+    __slots__ = ("began", "given", "hand", "key", "policy", "registry", "window")
+
+    given: Permit | None
+    hand: Hand | None
+
+    def __init__(self, registry: RateLimitRegistry, key: Key, policy: Policy, window: float, priority: int) -> None:
+        # What only standing needs is set by `flow`: most calls never stand.
+        self.registry = registry
+        self.key = key
+        self.policy = policy
+        self.window = window
+        self.priority = priority
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self.registry.clock()
+
+    def begin(self) -> Permit | None:
+        """The permit, where the call may go at once."""
+        hand = self.hand = handed()
+        permit = self._handed(hand) if hand is not None else self.registry.enter(self.key, self.price, self.window)
+        self.began = permit.sent_at if permit is not None else self.registry.clock()
+        return permit
+
+    def concluded(self, permit: Permit, sent: Sent) -> bool:
+        """Settles an attempt that was simply answered; False leaves it to the exchange."""
+        if sent.outcome.kind is not OK:
+            return False
+        if self.hand is not None:
+            self.hand.came_to(permit, sent.outcome, False)
+        if sent.streaming:
+            self.registry.learn(permit, sent.outcome)
+        else:
+            self.registry.settle(permit, sent.outcome)
+        return True
+
+    def flow(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: Sent | None) -> Flow:
+        """The dialogue, from the beginning or from an attempt that came to `sent`."""
+        registry = self.registry
+        Waiter.__init__(self, make_waker, self.priority)
+        if permit is None or sent is None:
+            return exchange(self, self.policy, self.began, registry.draw)
+        self.place = permit.place
+        self.deadline = self.began + self.policy.max_wait
+        registry.seat(self, self.key, self.window)
+        return exchange(self, self.policy, registry.clock(), registry.draw, Begun(permit, sent, self.began))
+
+    @property
+    def immediate(self) -> bool:
+        """Return whether the call goes now or not at all, whatever was learned: its caller gave it no time to wait."""
+        return self.policy.max_wait == 0.0 and self.policy.patient
+
+    @property
+    def stood(self) -> bool:
+        """Return whether it had to stand in the line, before its first attempt or since."""
+        return getattr(self, "waker", None) is not None
+
+    @property
+    def gate(self) -> str:
+        """Return what is closed for the head of the line."""
+        return self.slots.gate if self.slots is not None else ""
+
+    @property
+    def recalled(self) -> bool:
+        """Return whether the scheduler that handed down this work wants it back."""
+        return self.hand is not None and self.hand.recalled
+
+    def stand(self, now: float, deadline: float) -> Permit | None:
+        """Joins the queue, or passes at once."""
+        self.deadline = deadline
+        if self.hand is not None:
+            given = self.given
+            if given is not None:
+                self.given = None
+                self.registry.seat(self, self.key, self.window)
+                return given
+        permit = self.registry.stand(self, self.key, self.window)
+        if permit is None and self.hand is not None:
+            self.hand.stands(self, now)
+        return permit
+
+    def look(self, now: float) -> Permit | None:
+        """The permit, if it was given meanwhile."""
+        permit = self.registry.look(self)
+        if permit is not None and self.hand is not None:
+            self.hand.goes(self, now)
+        return permit
+
+    def leave(self) -> None:
+        """Gives up the place, or the permit that was never used."""
+        if self.hand is not None:
+            self.hand.goes(self, self.now())
+        self.registry.leave(self)
+
+    def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
+        """Takes in the headers of a streaming answer."""
+        self.registry.learn(permit, outcome)
+
+    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
+        """Gives the slot back with what the attempt came to."""
+        if self.hand is not None:
+            self.hand.came_to(permit, outcome, not self.policy.patient)
+            if rejoin:
+                self.hand.stands(self, now)
+        self.registry.settle(permit, outcome, self if rejoin else None)
+
+    def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
+        """Gives the slot back with what a streaming answer came to at its end."""
+        if self.hand is not None:
+            self.hand.came_to(permit, outcome, False)
+        self.registry.settle(permit, outcome)
+
+    def abandon(self, permit: Permit) -> None:
+        """Gives the slot back of an attempt that was cut short."""
+        self.registry.settle(permit, ABANDONED)
+
+    def resent(self, after: Kind) -> None:
+        """Counts an attempt of a call whose last one came to `after`."""
+        self.registry.resent(self, after)
+
+    def gave_up(self, unsent: bool) -> None:
+        """Counts a call that is given up for want of capacity."""
+        self.registry.gave_up(self, unsent)
+
+    def failed(self) -> None:
+        """Counts a call whose failure is handed back."""
+        self.registry.count_failed(self)
+
+    def replayed(self, outcome: Outcome, unsent: bool) -> None:
+        """Counts a call that is given the answer of another one."""
+        if self.hand is not None:
+            self.hand.was_given(self.key, outcome)
+        self.registry.count_replayed(self, unsent)
+
+    def tell(self, event: type[events.Event], *facts: object) -> None:
+        """Reports an event of this call."""
+        if self.registry.listening:
+            self.registry.tell(event(self.key, self.registry.clock(), *facts))
+
+    def _handed(self, hand: Hand) -> Permit | None:
+        """As `begin`, where a permit may have been handed down; where somebody listens, `stand` gives it."""
+        registry, policy = self.registry, self.policy
+        self.given = None
+        permit = hand.take(registry, self.key)
+        if permit is not None:
+            self.policy = policy._replace(patient=False)
+            permit.sent_at = registry.clock()
+            if registry.listening:
+                self.given = permit
+                return None
+            return permit
+        hand.asked(self.key, UNPRICED)
+        if hand.refused_at == self.key:
+            # Whatever repeats the refused attempt must not wait in its stead.
+            self.policy = policy._replace(max_wait=0.0, patient=False)
+        return registry.enter(self.key, self.price, self.window)
+
+
+MOST_COMPLAINTS = 100
+"""Getters that are complained of in one process; above, a program makes code at run time."""
+
+logger = logging.getLogger("tidegate")
+_complained: set[tuple[str, str, int]] = set()
+
+
+class Call(Turn):
+    """One call of a user's function, blocking or not, under a key; its cost is what the caller expects."""
+
+    __slots__ = ("expected", "function", "get_headers", "get_retry_after", "is_rate_limited", "provider")
+
+    def __init__(
+        self,
+        registry: RateLimitRegistry,
+        key: Key | str,
+        function: Callable[[], Any],
+        cost: Cost | None,
+        get_headers: Callable[[Any], Mapping[str, str] | None] | None,
+        is_rate_limited: Callable[[Any, Exception | None], bool] | None,
+        get_retry_after: Callable[[Any, Exception | None], float | None] | None,
+        max_wait: float | None,
+        priority: int,
+    ) -> None:
+        if isinstance(key, str) and key.strip():
+            key = Key(provider="custom", base_url=registry.address(key))
+        key = checked_key(key)
+        self.function = function
+        self.expected = checked_cost(cost)
+        self.get_headers = get_headers
+        self.is_rate_limited = is_rate_limited
+        self.get_retry_after = get_retry_after
+        self.provider = providers.named(key.provider) or providers.COMPATIBLE
+        given = registry.settings
+        max_wait = given.max_wait if max_wait is None else checked_max_wait(max_wait)
+        policy = _policy(max_wait, given.transient_attempts, given.backoff_base, given.backoff_cap)
+        super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
+
+    def price(self, estimate: Estimate) -> Cost:
+        """Return what the caller expects."""
+        return self.expected
+
+    def send(self, permit: Permit) -> Sent:
+        """Calls the function."""
+        try:
+            with Cell():
+                result = self.function()
+        except Exception as error:
+            return Sent(self.judge(None, error), error=error)
+        return Sent(self.judge(result, None), response=result)
+
+    async def asend(self, permit: Permit) -> Sent:
+        """Calls the function and awaits its result."""
+        try:
+            with Cell():
+                result = await self.function()
+        except Exception as error:
+            return Sent(self.judge(None, error), error=error)
+        return Sent(self.judge(result, None), response=result)
+
+    def finish(self, ended: Ended) -> Any:
+        """The function's result, its exception, or `DeadlineExceeded` where it was never called."""
+        sent = ended.sent
+        if ended.ending is Ending.REPLAYED and sent is not None and sent.outcome.kind not in CAPACITY:
+            outcome = sent.outcome
+            body = outcome.answer.body if outcome.answer is not None else b""
+            raise KeyRefused(key=self.key, cause=outcome.cause.value, status=outcome.status, body=body)
+        if ended.ending in (Ending.EXPIRED, Ending.REPLAYED) or sent is None:
+            raise DeadlineExceeded(
+                key=self.key,
+                waited=ended.waited,
+                max_wait=self.policy.max_wait,
+                gate=printable(ended.gate),
+                opens_in=ended.opens_in,
+            )
+        if sent.error is not None:
+            raise sent.error
+        return sent.response
+
+    def judge(self, result: Any, error: Exception | None) -> Outcome:
+        """Return what a result or an exception means; the caller's own predicates come first."""
+        if error is not None:
+            outcome = self._judge_error(error)
+        else:
+            # There may have been no HTTP at all: the status only says how to read the headers.
+            outcome = self._judge_headers(self._headers(result))._replace(status=None)
+        limited = _asked(self.is_rate_limited, "is_rate_limited", result, error)
+        if limited is not None:
+            # An array has no truth of its own.
+            limited = _asked(bool, "is_rate_limited", limited)
+        if limited is not None:
+            if limited:
+                outcome = Outcome(Kind.RATE_LIMIT, Cause.RATE, outcome.retry_after, outcome.readings, row="caller")
+            elif outcome.kind is Kind.RATE_LIMIT:
+                outcome = Outcome(Kind.PERMANENT, Cause.INVALID, None, outcome.readings, row="caller")
+        if self.get_retry_after is not None and outcome.kind in (Kind.RATE_LIMIT, Kind.OVERLOADED):
+            hint = _asked(self.get_retry_after, "get_retry_after", result, error)
+            if hint is not None and (isinstance(hint, bool) or not isinstance(hint, int | float)):
+                _complain(
+                    "get_retry_after", self.get_retry_after, f"it returned {hint!r}, which is no number of seconds"
+                )
+                hint = None
+            usable = hint is not None and 0.0 <= hint < 1e10
+            outcome = Outcome(outcome.kind, outcome.cause, hint if usable else None, outcome.readings, row=outcome.row)
+        return outcome
+
+    def _headers(self, result: Any) -> list[tuple[bytes, bytes]]:
+        headers = _asked(self.get_headers, "get_headers", result)
+        if headers is not None and not isinstance(headers, Mapping):
+            _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, which is no mapping")
+        elif headers:
+            # Reading them may fail too.
+            return _asked(_pairs, "get_headers", headers) or []
+        return []
+
+    def _judge_headers(self, headers: list[tuple[bytes, bytes]]) -> Outcome:
+        return providers.judge(self.provider, 200, headers, None, datetime.now(UTC))
+
+    def _judge_error(self, error: Exception) -> Outcome:
+        return classify_error(error, datetime.now(UTC), self.provider).outcome
+
+
+def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [
+        (str(name).encode("latin-1", "replace"), str(value).encode("latin-1", "replace"))
+        for name, value in headers.items()
+    ]
+
+
+def _asked(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:
+    """Return what the caller's `getter` says of a result; None where there is none, or where it fails.
+
+    The result was paid for: a mistake in a getter must not lose it.
+    """
+    if getter is None:
+        return None
+    try:
+        return getter(*facts)
+    except Exception as error:
+        _complain(name, getter, f"it raised {type(error).__name__}: {error}", error)
+        return None
+
+
+def _complain(name: str, getter: object, reason: str, error: Exception | None = None) -> None:
+    # Once for each place in a program: a getter is often a new lambda at each call.
+    code = getattr(getter, "__code__", None)
+    place = name, getattr(code, "co_filename", type(getter).__qualname__), getattr(code, "co_firstlineno", 0)
+    if place in _complained or len(_complained) >= MOST_COMPLAINTS:
+        return
+    _complained.add(place)
+    logger.warning("%s is unusable: %s; its word counts as None", name, reason, exc_info=error)
+
+
+@lru_cache(maxsize=64)
+def _policy(max_wait: float, attempts: int, backoff_base: float, backoff_cap: float) -> Policy:
+    return Policy(max_wait, attempts, True, backoff_base, backoff_cap)
