@@ -25,7 +25,7 @@ import wrapt
 from bench.common import PAIR_HEADER, Pairs, paired, spread, table
 from bench.loopback import PLENTY, Call, chat, clients, sequential, streamed, unpatched
 from tidegate.admission.call import Turn
-from tidegate.core.permit import Permit
+from tidegate.core.limiter_state import Permit
 from tidegate.testing import Scenario, SimulatorProcess
 from tidegate.transports import httpx
 from tidegate.transports.govern import good

@@ -8,8 +8,8 @@ from collections import deque
 from bench.common import MICRO
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost, Key, Kind, Outcome, Reading
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost, Key, Kind, Outcome, Reading
 from tidegate.settings import Settings
 
 KEY = Key("openai", "https://api.openai.com", "0", "m")

@@ -20,9 +20,9 @@ from bench.scenarios import MODELS, Row
 from bench.world import VirtualCall, World
 from tidegate import providers
 from tidegate.admission.call import Turn
-from tidegate.core.dialogue import Policy, Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Inquiry, Key, Kind, Outcome
+from tidegate.core.exchange import Policy, Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Inquiry, Key, Kind, Outcome
 from tidegate.providers import Provider
 from tidegate.settings import Settings
 from tidegate.testing import Call, Reason, Refusal

@@ -22,9 +22,9 @@ from tidegate.admission.call import Turn
 from tidegate.admission.drive import adrive
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.core.dialogue import Ended, Policy, Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost, Key, Kind, Outcome
+from tidegate.core.exchange import Ended, Policy, Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost, Key, Kind, Outcome
 from tidegate.settings import Settings
 
 MOST_BYTES = 1000.0

@@ -16,9 +16,9 @@ from typing import Any
 
 from tidegate.admission.call import Turn
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.dialogue import Ended, Ending, Resume, Send, Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Kind
+from tidegate.core.exchange import Ended, Ending, Resume, Send, Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Kind
 from tidegate.settings import Settings
 
 MOST_STEPS = 200_000

@@ -13,7 +13,7 @@ import pytest
 
 import tidegate
 from tidegate import Cost, Key, RateLimitRegistry, Settings
-from tidegate.core.vocabulary import Kind, Outcome, Reading
+from tidegate.core.values import Kind, Outcome, Reading
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Evaluator, Experiment, RunnerSettings
 

@@ -15,8 +15,8 @@ import trio.testing
 
 import tidegate
 from tidegate.admission import key_table
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Key, Kind, Outcome
 
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")
 OK = Outcome(Kind.OK)

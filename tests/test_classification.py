@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RATE, DAY, MONEY, TRANSIENT, PERMANENT = (

@@ -18,7 +18,7 @@ from tidegate.cli.experiment.tables import Printer, table
 from tidegate.cli.run_lines import Status
 from tidegate.cli.status import lines
 from tidegate.core.display import json_line, printable
-from tidegate.core.vocabulary import Key, Kind, Outcome
+from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
 from tidegate.launch.sheets import Sheets
 from tidegate.launch.totals import Folder
@@ -71,8 +71,8 @@ def test_refusal_of_a_call_is_printable() -> None:
 def folder(tmp_path: Path) -> Path:
     """The counts of a process whose key, and one of whose quotas, have control characters in their names."""
     from tidegate.admission.key_queue import Slots
-    from tidegate.core.admission import Admission
-    from tidegate.core.vocabulary import Cost
+    from tidegate.core.admission_controller import Admission
+    from tidegate.core.values import Cost
     from tidegate.settings import Settings
 
     slots = Slots(Admission(KEY, Settings(), 60.0, 0.0))

@@ -13,7 +13,7 @@ import pytest
 import tidegate
 from tests.core.values import answer, bucket
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.vocabulary import Key
+from tidegate.core.values import Key
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import MOST_BYTES, LearnedKey, LearnedState
 from tidegate.settings import Settings
@@ -38,7 +38,7 @@ def teach(one: RateLimitRegistry, *keys: Key, left: float = 10.0) -> LearnedStat
 
 def level(one: RateLimitRegistry, key: Key) -> float | None:
     """What a new key knows of its quota before the first answer."""
-    one.settle(one.try_admit(key), tidegate.core.vocabulary.Outcome(tidegate.core.vocabulary.Kind.ABANDONED))
+    one.settle(one.try_admit(key), tidegate.core.values.Outcome(tidegate.core.values.Kind.ABANDONED))
     quotas = one.snapshot().keys[key].quotas
     return quotas[0].level if quotas else None
 

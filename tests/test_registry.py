@@ -18,7 +18,7 @@ import pytest
 import tidegate
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
-from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
+from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.testing import VirtualClock
 
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")

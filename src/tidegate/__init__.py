@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from tidegate.admission.registry import NotReady as NotReady
     from tidegate.admission.registry import RateLimitRegistry as RateLimitRegistry
     from tidegate.admission.registry import registry as registry
-    from tidegate.core.permit import Permit as Permit
-    from tidegate.core.vocabulary import Cost as Cost
-    from tidegate.core.vocabulary import Key as Key
+    from tidegate.core.limiter_state import Permit as Permit
+    from tidegate.core.values import Cost as Cost
+    from tidegate.core.values import Key as Key
     from tidegate.errors import ConfigurationError as ConfigurationError
     from tidegate.errors import DeadlineExceeded as DeadlineExceeded
     from tidegate.errors import Error as Error
@@ -36,13 +36,13 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "ConfigurationError": "tidegate.errors",
-    "Cost": "tidegate.core.vocabulary",
+    "Cost": "tidegate.core.values",
     "DeadlineExceeded": "tidegate.errors",
     "Error": "tidegate.errors",
-    "Key": "tidegate.core.vocabulary",
+    "Key": "tidegate.core.values",
     "NotAdmitted": "tidegate.errors",
     "NotReady": "tidegate.admission.registry",
-    "Permit": "tidegate.core.permit",
+    "Permit": "tidegate.core.limiter_state",
     "PermitMisuse": "tidegate.errors",
     "RateLimitRegistry": "tidegate.admission.registry",
     "Settings": "tidegate.settings",

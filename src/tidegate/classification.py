@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeGuard
 
 from tidegate import providers
-from tidegate.core.vocabulary import TERMINAL, Cause, Kind, Outcome
+from tidegate.core.values import TERMINAL, Cause, Kind, Outcome
 from tidegate.providers import Provider
 
 

@@ -21,7 +21,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from tidegate.core import saved_state as core
 from tidegate.core.credentials import masked, without_digests
-from tidegate.core.vocabulary import Key, Refill
+from tidegate.core.values import Key, Refill
 
 VERSION = 1
 """Of what is written; a state of another version is left alone."""

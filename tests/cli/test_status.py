@@ -19,8 +19,8 @@ from tests.core.values import KEY, answer, bucket
 from tidegate.admission.key_queue import Slots
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
-from tidegate.core.admission import Admission
-from tidegate.core.vocabulary import Cost
+from tidegate.core.admission_controller import Admission
+from tidegate.core.values import Cost
 from tidegate.launch.runs import COMMAND, PREFIX
 from tidegate.launch.sheets import Sheets
 from tidegate.settings import Settings

@@ -7,9 +7,8 @@ from typing import Any
 
 from tests.core.values import KEY
 from tidegate.core import events
-from tidegate.core.dialogue import Begun, Ended, Flow, Policy, Resume, Send, Sent, Wait
-from tidegate.core.exchange import exchange
-from tidegate.core.vocabulary import Kind, Outcome
+from tidegate.core.exchange import Begun, Ended, Flow, Policy, Resume, Send, Sent, Wait, exchange
+from tidegate.core.values import Kind, Outcome
 
 WAKER = object()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY
-from tidegate.core.admission import Admission
+from tidegate.core.admission_controller import Admission
 from tidegate.core.events import Event
 from tidegate.settings import Settings
 

@@ -7,10 +7,10 @@ from typing import Any
 from tests.core.values import KEY
 from tidegate.admission.call import Turn
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.dialogue import Ended, Flow, Policy, Resume, Send, Sent, Wait
-from tidegate.core.estimate import Estimate
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost, Outcome
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.exchange import Ended, Flow, Policy, Resume, Send, Sent, Wait
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost, Outcome
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 

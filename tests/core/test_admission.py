@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission import Admission
-from tidegate.core.breaker import SILENCE_LEAST, State
-from tidegate.core.patience import READ_CALLS, READ_SECONDS
-from tidegate.core.permit import Permit
-from tidegate.core.refusal import ABSURD_HINT
-from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading, Usage
+from tidegate.core.admission_controller import Admission
+from tidegate.core.circuit_breaker import SILENCE_LEAST, State
+from tidegate.core.feedback import ABSURD_HINT
+from tidegate.core.limiter_state import Permit
+from tidegate.core.quota import READ_CALLS, READ_SECONDS
+from tidegate.core.values import Cause, Cost, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
 
 NOW = 100.0

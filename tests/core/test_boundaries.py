@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.boundaries import Boundaries
+from tidegate.core.fixed_window import Boundaries
 
 
 @pytest.fixture

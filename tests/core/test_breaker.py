@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from tidegate.core.breaker import GROWTH, SILENCE, SILENCE_LEAST, TRANSITIONS, Breaker, Event, State
+from tidegate.core.circuit_breaker import GROWTH, SILENCE, SILENCE_LEAST, TRANSITIONS, Breaker, Event, State
 
 
 @pytest.fixture

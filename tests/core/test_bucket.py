@@ -3,9 +3,16 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket as reading
-from tidegate.core.bucket import REORDER_FIRST, Bucket
-from tidegate.core.margin import MARGIN_REQUESTS, MARGIN_SECONDS, MARGIN_SHARE, UNSURE_MOST, UNSURE_SECONDS
-from tidegate.core.vocabulary import Reading
+from tidegate.core.token_bucket import (
+    MARGIN_REQUESTS,
+    MARGIN_SECONDS,
+    MARGIN_SHARE,
+    REORDER_FIRST,
+    UNSURE_MOST,
+    UNSURE_SECONDS,
+    Bucket,
+)
+from tidegate.core.values import Reading
 
 
 def tokens(limit: float | None, remaining: float | None, **facts: float) -> Reading:

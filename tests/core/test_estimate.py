@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.estimate import CHARS_BOUNDS, CHARS_PER_TOKEN, OUTPUT_PRIOR, Estimate
-from tidegate.core.vocabulary import Inquiry, Usage
+from tidegate.core.cost_estimator import CHARS_BOUNDS, CHARS_PER_TOKEN, OUTPUT_PRIOR, Estimate
+from tidegate.core.values import Inquiry, Usage
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import pytest
 from tests.core.booth import Booth, Talk, names, waiting
 from tests.core.values import INVALID, OK, OUTAGE, REFUSED, TIMEOUT
 from tidegate.core import events
-from tidegate.core.dialogue import Begun, Ending, Policy, Send, Sent
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.exchange import Begun, Ending, Policy, Send, Sent
+from tidegate.core.values import Cause, Kind, Outcome
 
 SDK = Policy(max_wait=60.0)
 OWN = Policy(max_wait=60.0, attempts=3)

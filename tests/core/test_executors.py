@@ -13,9 +13,9 @@ from tests.core.values import KEY, OK, OUTAGE, Standing, refusal
 from tidegate.admission.executors import PATIENCE
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.core.breaker import State
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost
+from tidegate.core.circuit_breaker import State
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.gauge import BEST_FADES, Gauge, Run
+from tidegate.core.rate_meter import BEST_FADES, Gauge, Run
 
 INFINITY = float("inf")
 

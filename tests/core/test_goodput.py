@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.core.goodput import HOLD_FIRST, INFINITY, Goodput
+from tidegate.core.concurrency_limit import HOLD_FIRST, INFINITY, Goodput
 
 
 class Server:

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.gauge import Gauge, Run
-from tidegate.core.holding import (
+from tidegate.core.pacer_phases import (
     ANNOUNCED_PATIENCE,
     CERTAIN,
     KEPT_SHARE,
@@ -15,6 +14,7 @@ from tidegate.core.holding import (
     hold_for,
     shallow,
 )
+from tidegate.core.rate_meter import Gauge, Run
 
 INFINITY = float("inf")
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.core.scene import Caller, Scene
 from tests.core.values import OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
-from tidegate.core.dialogue import Ending
 from tidegate.core.events import Event, QueueDeadline
-from tidegate.core.vocabulary import Answer, Cause, Cost, Kind, Outcome, Reading
+from tidegate.core.exchange import Ending
+from tidegate.core.values import Answer, Cause, Cost, Kind, Outcome, Reading
 
 KEPT = Answer(429, b'{"error": {"message": "slow down"}}')
 

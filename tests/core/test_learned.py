@@ -6,12 +6,12 @@ import pytest
 
 from tests.core.values import KEY, OK, REFUSED, answer, bucket, fixed, refusal
 from tidegate.core import events
-from tidegate.core.admission import Admission
-from tidegate.core.lesson import Confidence
-from tidegate.core.permit import Permit
+from tidegate.core.admission_controller import Admission
+from tidegate.core.limiter_state import Permit
+from tidegate.core.provenance import Confidence
 from tidegate.core.saved_state import Learned, LearnedQuota, export, seed
 from tidegate.core.snapshot import key_snapshot
-from tidegate.core.vocabulary import Cost, Inquiry, Outcome, Usage
+from tidegate.core.values import Cost, Inquiry, Outcome, Usage
 from tidegate.settings import Settings
 
 EMPTY = LearnedQuota("requests", "requests", "continuous", 60.0, 60.0, 0.0, None, True, "continuous")

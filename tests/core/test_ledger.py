@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.ledger import UNDERWAY, Debit, Ledger
+from tidegate.core.quota_base import UNDERWAY, Debit, Ledger
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tests.core.values import OUTAGE, answer, bucket, refusal
-from tidegate.core.admission import Admission
-from tidegate.core.lesson import Confidence, Learnt, Lesson, Origin
+from tidegate.core.admission_controller import Admission
+from tidegate.core.provenance import Confidence, Learnt, Lesson, Origin
 from tidegate.core.snapshot import key_snapshot
-from tidegate.core.vocabulary import Cause, Cost, Outcome
+from tidegate.core.values import Cause, Cost, Outcome
 
 
 def settle(admission: Admission, outcome: Outcome, now: float) -> None:

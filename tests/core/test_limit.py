@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.core.limit import (
+from tidegate.core.concurrency_limit import (
     LISTEN,
     RAMP,
     RAMP_RATE,

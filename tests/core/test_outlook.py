@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.outlook import Foreseen, Outlook, QuotaOutlook, foresee
+from tidegate.core.snapshot import Foreseen, Outlook, QuotaOutlook, foresee
 
 
 def requests(level: float, boundary_in: float | None = None, amount: float = 1.0) -> QuotaOutlook:

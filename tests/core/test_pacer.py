@@ -4,13 +4,18 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tidegate.core.climb import CLIMB_FROM
-from tidegate.core.gauge import Run
-from tidegate.core.holding import MARGIN, PATIENCE_KNOWN
 from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, SURE, Pacer, Phase
-from tidegate.core.seek import FIRST_WAITS
-from tidegate.core.vocabulary import Cause
-from tidegate.core.waits import FIRST_WAIT_SHARE, OUTAGE_SECONDS, OUTAGE_WAITS
+from tidegate.core.pacer_phases import (
+    CLIMB_FROM,
+    FIRST_WAIT_SHARE,
+    FIRST_WAITS,
+    MARGIN,
+    OUTAGE_SECONDS,
+    OUTAGE_WAITS,
+    PATIENCE_KNOWN,
+)
+from tidegate.core.rate_meter import Run
+from tidegate.core.values import Cause
 
 INFINITY = float("inf")
 TRIP = 0.01

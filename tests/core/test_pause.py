@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.pause import GRACE_BOUNDS, GRACE_FIRST, Pause
+from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, Pause
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket
-from tidegate.core.period import Period
+from tidegate.core.window_inference import Period
 
 
 def read(

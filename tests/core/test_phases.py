@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.aftermath import AFTERMATH_FIRST, AFTERMATH_MOST, AFTERMATH_SHARE, Aftermath
-from tidegate.core.climb import CLIMB, CLIMB_FROM, CLIMB_SECONDS, Climb
-from tidegate.core.gauge import Run
-from tidegate.core.holding import PATIENCE_SECONDS
-from tidegate.core.rise import RISE_MOST, STEP, STEP_MOST, STEP_SECONDS, Rise
-from tidegate.core.seek import SEEK_STEP, Seek
-from tidegate.core.spacing import Spacing
-from tidegate.core.vocabulary import Cause
-from tidegate.core.waits import (
+from tidegate.core.pacer_phases import (
+    AFTERMATH_FIRST,
+    AFTERMATH_MOST,
+    AFTERMATH_SHARE,
+    CLIMB,
+    CLIMB_FROM,
+    CLIMB_SECONDS,
     CLIMB_WAIT,
     FIRST_WAIT_MOST,
     FIRST_WAIT_SHARE,
     OUTAGE_SECONDS,
+    PATIENCE_SECONDS,
+    RISE_MOST,
+    SEEK_STEP,
     SLOWEST,
+    STEP,
+    STEP_MOST,
+    STEP_SECONDS,
+    Aftermath,
+    Climb,
+    Rise,
+    Seek,
     first_wait,
     next_wait,
 )
+from tidegate.core.rate_meter import Run, Spacing
+from tidegate.core.values import Cause
 
 INFINITY = float("inf")
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket
-from tidegate.core.portion import STRIKES, LetIn, Portion, portion_of
+from tidegate.core.fixed_window import STRIKES, LetIn, Portion, Window, portion_of
 from tidegate.core.quota import Quotas
-from tidegate.core.vocabulary import Cost, Reading
-from tidegate.core.window import Window
+from tidegate.core.values import Cost, Reading
 
 
 def lately(under_way: list[float]) -> LetIn:

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket, fixed
-from tidegate.core.bucket import Bucket
+from tidegate.core.feedback import lacking
+from tidegate.core.fixed_window import Window
 from tidegate.core.quota import Quotas
-from tidegate.core.refusal import lacking
-from tidegate.core.rolling import Rolling
-from tidegate.core.vocabulary import Cost, Reading
-from tidegate.core.window import Window
+from tidegate.core.rolling_window import Rolling
+from tidegate.core.token_bucket import Bucket
+from tidegate.core.values import Cost, Reading
 
 
 def tokens(remaining: float) -> Reading:

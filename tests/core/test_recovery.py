@@ -11,7 +11,7 @@ import pytest
 
 from tests.core.values import KEY
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
+from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.settings import Settings
 
 LATENCY = 0.2

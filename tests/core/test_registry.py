@@ -11,9 +11,9 @@ from tidegate.admission.call import Turn
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
-from tidegate.core.dialogue import Ended, Ending, Policy, Resume, Wait
-from tidegate.core.gates import BUSY
-from tidegate.core.vocabulary import Cost, Key, Reading
+from tidegate.core.exchange import Ended, Ending, Policy, Resume, Wait
+from tidegate.core.limiter_state import BUSY
+from tidegate.core.values import Cost, Key, Reading
 from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock

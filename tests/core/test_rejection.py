@@ -9,9 +9,9 @@ import pytest
 from tests.core.scene import Caller, Scene
 from tests.core.values import ABANDONED, INVALID, OK, OUTAGE, REFUSED, refusal
 from tidegate.admission.registry import NotReady
-from tidegate.core.dialogue import Ending
 from tidegate.core.events import Event, KeyAccepted, KeyRejected, RequestFailed
-from tidegate.core.vocabulary import Answer, Cause, Cost, Kind, Outcome
+from tidegate.core.exchange import Ending
+from tidegate.core.values import Answer, Cause, Cost, Kind, Outcome
 
 BODY = Answer(429, b'{"error": {"code": "insufficient_quota"}}')
 NO_MONEY = Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY, status=429, answer=BODY)

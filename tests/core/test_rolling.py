@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket
-from tidegate.core.rolling import RETURN_GUARD, SPREAD, Rolling
-from tidegate.core.vocabulary import Reading
+from tidegate.core.rolling_window import RETURN_GUARD, SPREAD, Rolling
+from tidegate.core.values import Reading
 
 WINDOW = 10.0
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.bucket import Bucket
-from tidegate.core.vocabulary import Reading
-from tidegate.core.worth import SCALE_BOUNDS
+from tidegate.core.token_bucket import SCALE_BOUNDS, Bucket
+from tidegate.core.values import Reading
 
 LIMIT = 60_000.0
 

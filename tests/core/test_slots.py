@@ -5,10 +5,10 @@ import pytest
 from tests.core.values import KEY, OK, Standing
 from tidegate.admission.key_queue import Slots
 from tidegate.admission.wait_queue import NEVER, Waiter
-from tidegate.core.admission import Admission
-from tidegate.core.estimate import Estimate
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost, Inquiry, Usage
+from tidegate.core.admission_controller import Admission
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost, Inquiry, Usage
 from tidegate.settings import Settings
 
 

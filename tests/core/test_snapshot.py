@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, refusal
-from tidegate.core.admission import Admission
+from tidegate.core.admission_controller import Admission
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot, key_snapshot
-from tidegate.core.vocabulary import Cost, Key, Outcome
+from tidegate.core.values import Cost, Key, Outcome
 
 
 def settle(admission: Admission, outcome: Outcome, now: float, took: float = 0.0) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.spacing import BURST_SECONDS, Spacing
+from tidegate.core.rate_meter import BURST_SECONDS, Spacing
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 
 from tests.core.values import ABANDONED, KEY, OK, OUTAGE, answer, bucket, fixed, refusal
 from tidegate.core import events
-from tidegate.core.admission import Admission
-from tidegate.core.lesson import Origin
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome
+from tidegate.core.admission_controller import Admission
+from tidegate.core.limiter_state import Permit
+from tidegate.core.provenance import Origin
+from tidegate.core.values import Cause, Cost, Kind, Outcome
 
 Out = list[events.Event]
 

@@ -8,10 +8,10 @@ from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket,
 from tidegate.admission.call import Turn
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waker
-from tidegate.core.dialogue import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
-from tidegate.core.estimate import Estimate
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 

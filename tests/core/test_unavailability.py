@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY
-from tidegate.core.admission import Admission
+from tidegate.core.admission_controller import Admission
 from tidegate.core.unavailability import Unavailability
-from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading
+from tidegate.core.values import Cause, Cost, Kind, Outcome, Reading
 from tidegate.settings import Settings
 
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, status=429)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.vocabulary import CAPACITY, TERMINAL, Cost, Key, Kind
+from tidegate.core.values import CAPACITY, TERMINAL, Cost, Key, Kind
 
 COST = Cost(requests=2.0, tokens=30.0, input_tokens=10.0, output_tokens=20.0, produced=5.0)
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import fixed
-from tidegate.core.vocabulary import Reading
-from tidegate.core.window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_LAST, STEP_FIRST, Window
+from tidegate.core.fixed_window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_LAST, STEP_FIRST, Window
+from tidegate.core.values import Reading
 
 
 def observe(mirror: Window, order: int, sent_at: float, now: float | None = None, **facts: float | None) -> None:

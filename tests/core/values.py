@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.admission.wait_queue import Price, Waiter, Waker
-from tidegate.core.estimate import Estimate
-from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, Reading
 
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 

@@ -11,9 +11,9 @@ import pytest
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, fixed, refusal
 from tidegate.admission.key_queue import Slots
 from tidegate.admission.wait_queue import Waiter
-from tidegate.core.admission import Admission
-from tidegate.core.outlook import foresee
-from tidegate.core.vocabulary import Cost, Key, Reading
+from tidegate.core.admission_controller import Admission
+from tidegate.core.snapshot import foresee
+from tidegate.core.values import Cost, Key, Reading
 from tidegate.launch import rows
 from tidegate.launch.sheets import Sheets
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal

@@ -11,8 +11,8 @@ from bench import world
 from bench.world import VirtualCall
 from tests.core.values import KEY, OK
 from tidegate.admission.call import Turn
-from tidegate.core.dialogue import Policy, Sent
-from tidegate.core.permit import Permit
+from tidegate.core.exchange import Policy, Sent
+from tidegate.core.limiter_state import Permit
 from tidegate.settings import Settings
 
 
@@ -65,7 +65,7 @@ class PlainTurn(Turn):
 
     def price(self, estimate: object) -> object:
         """One request."""
-        from tidegate.core.vocabulary import Cost
+        from tidegate.core.values import Cost
 
         return Cost()
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission import Admission
-from tidegate.core.breaker import SILENCE_LEAST, State
+from tidegate.core.admission_controller import Admission
+from tidegate.core.circuit_breaker import SILENCE_LEAST, State
 from tidegate.core.events import ConcurrencyDecreased, Event
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Cost, Outcome
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Cost, Outcome
 from tidegate.settings import Settings
 
 OUTCOMES = [

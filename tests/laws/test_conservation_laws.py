@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import bucket, fixed
-from tidegate.core.bucket import Bucket
-from tidegate.core.mirror import Mirror
-from tidegate.core.quota import Quotas
-from tidegate.core.rolling import Rolling
-from tidegate.core.tab import Charge
-from tidegate.core.vocabulary import Cost
-from tidegate.core.window import Window
+from tidegate.core.fixed_window import Window
+from tidegate.core.quota import Charge, Quotas
+from tidegate.core.quota_base import Mirror
+from tidegate.core.rolling_window import Rolling
+from tidegate.core.token_bucket import Bucket
+from tidegate.core.values import Cost
 
 LIMIT, WINDOW = 60.0, 60.0
 gaps = st.integers(0, 400).map(lambda tenths: tenths / 10)

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.admission.key_queue import Slots
-from tidegate.core.admission import Admission
-from tidegate.core.ledger import Debit, Ledger
-from tidegate.core.vocabulary import Cost, Inquiry, Key, Kind, Outcome, Reading, Usage
+from tidegate.core.admission_controller import Admission
+from tidegate.core.quota_base import Debit, Ledger
+from tidegate.core.values import Cost, Inquiry, Key, Kind, Outcome, Reading, Usage
 from tidegate.settings import Settings
 
 KEY = Key("provider", "https://provider.test")

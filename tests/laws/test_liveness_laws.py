@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, buckets, callers, outages, slots, windows, world, worlds
 from tests.laws.world import KEY, World
-from tidegate.core.dialogue import Ending
+from tidegate.core.exchange import Ending
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 

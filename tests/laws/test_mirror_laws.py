@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.core.values import KEY, bucket, fixed
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.bucket import DRAG_SECONDS, Bucket
-from tidegate.core.vocabulary import Cause, Cost, Kind, Outcome, Reading
-from tidegate.core.window import Window
+from tidegate.core.fixed_window import Window
+from tidegate.core.token_bucket import DRAG_SECONDS, Bucket
+from tidegate.core.values import Cause, Cost, Kind, Outcome, Reading
 from tidegate.settings import Settings
 
 gaps = st.integers(0, 400).map(lambda tenths: tenths / 10)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, world, worlds
-from tidegate.core.dialogue import Ending
+from tidegate.core.exchange import Ending
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 from tidegate.testing.specs import OutageSpan

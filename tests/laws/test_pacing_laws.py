@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, buckets, slots, world, worlds
 from tests.laws.world import KEY, World
-from tidegate.core.admission import Admission
-from tidegate.core.dialogue import Ending
-from tidegate.core.limit import TRIAL_GRACE
-from tidegate.core.waits import SLOWEST
+from tidegate.core.admission_controller import Admission
+from tidegate.core.concurrency_limit import TRIAL_GRACE
+from tidegate.core.exchange import Ending
+from tidegate.core.pacer_phases import SLOWEST
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, buckets, callers, windows, world, worlds
 from tests.laws.world import World
-from tidegate.core.dialogue import Ending
+from tidegate.core.exchange import Ending
 from tidegate.testing import Limit
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from bench.world import VirtualCall
 from tests.laws.world import KEY, VirtualTurn, World
-from tidegate.core.dialogue import Policy, Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.exchange import Policy, Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.testing import Scenario
 
 SPAN = 10.0

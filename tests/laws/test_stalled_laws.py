@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.core.values import KEY, OK
 from tests.laws.loops import LoopWorld
 from tidegate.admission.executors import PATIENCE
-from tidegate.core.dialogue import Ending
-from tidegate.core.permit import Permit
+from tidegate.core.exchange import Ending
+from tidegate.core.limiter_state import Permit
 
 LOOPS = 5
 HAIR = 1e-3

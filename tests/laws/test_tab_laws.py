@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import bucket, fixed
-from tidegate.core.quota import Quotas
-from tidegate.core.tab import LONGEST_TAB, Charge
-from tidegate.core.vocabulary import Cost, Reading
+from tidegate.core.quota import LONGEST_TAB, Charge, Quotas
+from tidegate.core.values import Cost, Reading
 
 READINGS: tuple[Reading, ...] = (
     bucket(1000.0, 1000.0),

@@ -11,10 +11,10 @@ from tests.core.values import OK, Standing, answer, bucket, fixed, refusal
 from tests.laws.strategies import Caller, buckets, callers, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.admission.key_queue import Slots
-from tidegate.core.admission import Admission
-from tidegate.core.estimate import Estimate
+from tidegate.core.admission_controller import Admission
+from tidegate.core.cost_estimator import Estimate
 from tidegate.core.snapshot import KeySnapshot
-from tidegate.core.vocabulary import Cost, Outcome
+from tidegate.core.values import Cost, Outcome
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from bench import world
 from bench.world import VirtualCall
 from tidegate.admission.call import Turn
-from tidegate.core.dialogue import Policy, Sent
-from tidegate.core.estimate import Estimate
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Cost, Key, Kind, Outcome, Reading
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.exchange import Policy, Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, Reading
 from tidegate.settings import Settings
 from tidegate.testing import Call, Gate, Refusal, Scenario, Ticket
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.core.vocabulary import Cause, Inquiry, Kind
+from tidegate.core.values import Cause, Inquiry, Kind
 from tidegate.providers import (
     credential_of,
     dimensions,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.vocabulary import Kind
+from tidegate.core.values import Kind
 from tidegate.providers import ANTHROPIC, COMPATIBLE, OPENAI, judge_event
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.vocabulary import Cost, Inquiry, Usage
+from tidegate.core.values import Cost, Inquiry, Usage
 from tidegate.providers import (
     ANTHROPIC,
     AZURE,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.vocabulary import CAPACITY, Cause, Kind
+from tidegate.core.values import CAPACITY, Cause, Kind
 from tidegate.providers import ANTHROPIC, AZURE, COMPATIBLE, OPENAI, TABLES, dimensions, judge
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.errors import ConfigurationError
 from tidegate.providers import OPENAI, TABLES, Endpoint, ErrorRow, HeaderRow, named
 from tidegate.providers._index import index

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.vocabulary import Usage
+from tidegate.core.values import Usage
 from tidegate.providers import ANTHROPIC, COHERE, COMPATIBLE, GEMINI, OPENAI, merged, usage_of
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.derive import NATURAL_WINDOWS, snap, window_interval
-from tidegate.core.vocabulary import Kind, Outcome, Reading
+from tidegate.core.values import Kind, Outcome, Reading
+from tidegate.core.window_inference import NATURAL_WINDOWS, snap, window_interval
 from tidegate.providers import OPENAI, dimensions, window_name, window_of
 
 

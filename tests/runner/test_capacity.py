@@ -189,7 +189,7 @@ class TestKeys:
             running = asyncio.create_task(runner.run(Experiment("e", rows(1), answer)))
             await waiting.wait()
             await asyncio.sleep(0.12)
-            registry.settle(permit, tidegate.core.vocabulary.Outcome(tidegate.core.vocabulary.OK))
+            registry.settle(permit, tidegate.core.values.Outcome(tidegate.core.values.OK))
             summary = await running
             assert await statuses(runner.store, summary.experiment.id) == {OK: 1}
 

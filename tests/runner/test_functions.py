@@ -232,7 +232,7 @@ class TestTime:
             await waiting.wait()
             await asyncio.sleep(0.15)
             assert hung == []
-            registry.settle(permit, tidegate.core.vocabulary.Outcome(tidegate.core.vocabulary.OK))
+            registry.settle(permit, tidegate.core.values.Outcome(tidegate.core.values.OK))
             summary = await running
             (run,) = await stored(runner.store, summary.experiment.id)
         assert (hung, run.status, run.error_kind) == ([0], ERROR, "timeout")

@@ -8,7 +8,7 @@ from typing import Any
 
 import tidegate
 from tests.runner.scene import Watch, in_loop, rows, runner_at
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Evaluator, Experiment
 from tidegate.storage import ResultStatus
 

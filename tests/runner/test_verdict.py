@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tidegate.classification import UNREACHED, UNREADABLE
-from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
+from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.redaction import clean
 from tidegate.runner.redaction import LONGEST, redacted

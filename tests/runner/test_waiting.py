@@ -12,7 +12,7 @@ import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Experiment
 from tidegate.runner.gates import Gates
 from tidegate.runner.job import Job

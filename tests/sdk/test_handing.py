@@ -13,7 +13,7 @@ import tidegate
 from tests.sdk.asking import KINDS, Script, at_rest, failures, make, mocked, ok, only, refusal, request
 from tidegate.admission.handoff import Hand, handing
 from tidegate.core import events
-from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
+from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.testing import Distribution, OutageSpan, Scenario, Simulator
 
 ONE = tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=5.0)

@@ -15,9 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.core.values import KEY
 from tidegate.admission.call import Turn
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.dialogue import Flow, Policy, Resume, Sent
-from tidegate.core.estimate import Estimate
-from tidegate.core.vocabulary import Cost, Key, Outcome
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.exchange import Flow, Policy, Resume, Sent
+from tidegate.core.values import Cost, Key, Outcome
 from tidegate.settings import Settings
 from tidegate.telemetry import instrument
 from tidegate.testing import VirtualClock

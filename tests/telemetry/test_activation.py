@@ -11,8 +11,8 @@ import pytest
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tests.test_layers import imports, modules
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost
 from tidegate.telemetry import uninstrument
 
 SDK = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate import providers
-from tidegate.core.vocabulary import Key
+from tidegate.core.values import Key
 from tidegate.telemetry.attributes import PROVIDER_NAMES, Keys, described
 
 PRESCRIBED = {

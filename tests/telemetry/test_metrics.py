@@ -6,8 +6,8 @@ import gc
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tests.telemetry.scene import Providers, Scene
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Key, Kind, Outcome
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.telemetry.signals import ATTEMPT_BOUNDS, WAIT_BOUNDS
 
 OUTCOME = ("tidegate.outcome", "http.response.status_code", "error.type")

@@ -11,8 +11,8 @@ import pytest
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tidegate.core import events
-from tidegate.core.lesson import Origin
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.provenance import Origin
+from tidegate.core.values import Cause, Kind
 from tidegate.telemetry import attributes, signals
 from tidegate.telemetry.attributes import Attribute
 

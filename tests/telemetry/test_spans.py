@@ -7,8 +7,8 @@ from opentelemetry.trace import use_span
 
 from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tests.telemetry.scene import Scene
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Outcome
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Outcome
 
 REFUSED = refusal(2.0)._replace(status=429)
 ANSWERED = OK._replace(status=200)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tidegate import providers
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.testing import (
     Call,
     ContinuousBucket,

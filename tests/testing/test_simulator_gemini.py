@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers import GEMINI, VERTEX, judge
 from tidegate.testing import Call, ContinuousBucket, Credit, DayQuota, Gate, Outage, Pricing, Simulator, Slots
 from tidegate.testing.dialects import DIALECT_TABLE, Telling

@@ -16,7 +16,7 @@ import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, fine, only
 from tests.transports.sessions import ask, run
 from tidegate.core.events import RequestFailed
-from tidegate.core.vocabulary import Cause
+from tidegate.core.values import Cause
 from tidegate.testing import Limit, Scenario, Simulator
 from tidegate.transports.govern import GAVE_UP
 

@@ -35,7 +35,7 @@ from tests.bedrock import (
 )
 from tests.transports.answering import only
 from tidegate.admission.context import Cell
-from tidegate.core.vocabulary import Kind, Outcome
+from tidegate.core.values import Kind, Outcome
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 from tidegate.transports import botocore as transport
 

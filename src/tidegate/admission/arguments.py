@@ -5,7 +5,7 @@ A wrong argument must be refused where it was written. Later it would fail in an
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import MOST_AMOUNT, Cost, Key
+from tidegate.core.values import MOST_AMOUNT, Cost, Key
 from tidegate.errors import ConfigurationError
 
 INFINITY = float("inf")

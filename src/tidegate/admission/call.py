@@ -22,12 +22,11 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.classification import classify_error
 from tidegate.core import events
-from tidegate.core.dialogue import Begun, Ended, Ending, Flow, Policy, Sent
+from tidegate.core.cost_estimator import Estimate
 from tidegate.core.display import printable
-from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import exchange
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.exchange import Begun, Ended, Ending, Flow, Policy, Sent, exchange
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, KeyRefused
 
 
@@ -35,7 +34,7 @@ class Turn(Waiter):
     """One call at a key, from its coming to its end; `tidegate.admission.drive` runs it.
 
     Most calls pass at once and are answered: `begin` and `concluded` are all they need. Any other goes on, or begins,
-    as an exchange, in which the turn itself stands in the line (`tidegate.core.dialogue.Seat`). `window` is the
+    as an exchange, in which the turn itself stands in the line (`tidegate.core.exchange.Seat`). `window` is the
     provider's usual window in seconds; calls of equal `priority` are first come, first served.
     """
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from tidegate.core.dialogue import Ended, Flow, Resume, Send, Sent
-from tidegate.core.permit import Permit
+from tidegate.core.exchange import Ended, Flow, Resume, Send, Sent
+from tidegate.core.limiter_state import Permit
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 

@@ -14,8 +14,8 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from tidegate.admission.key_table import Queues
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import CAPACITY, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome
 
 _hand: ContextVar[Hand | None] = ContextVar("tidegate_hand", default=None)
 

@@ -18,14 +18,13 @@ from itertools import islice
 from tidegate.admission.executors import PATIENCE, Executor, Executors
 from tidegate.admission.loop_monitor import LoopMonitor
 from tidegate.admission.wait_queue import NEVER, UNPRICED, Asker, Group, Line, Price, Waiter
-from tidegate.core.admission import Admission
-from tidegate.core.estimate import Estimate
-from tidegate.core.gates import Out
-from tidegate.core.lesson import MINUTE
-from tidegate.core.permit import Permit
+from tidegate.core.admission_controller import Admission
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.limiter_state import Out, Permit
+from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
-from tidegate.core.vocabulary import Cost
+from tidegate.core.values import Cost
 
 SAMPLE = 256
 """Calls in the line whose cost is looked at, at the most: a mean of so many is right within a few per cent."""

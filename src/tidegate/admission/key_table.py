@@ -25,10 +25,10 @@ from tidegate.admission.listeners import Listeners
 from tidegate.admission.loop_monitor import LoopProbe
 from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
-from tidegate.core.admission import Admission
-from tidegate.core.permit import Permit
+from tidegate.core.admission_controller import Admission
+from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.vocabulary import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
+from tidegate.core.values import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings

@@ -12,7 +12,7 @@ from typing import Any
 
 from tidegate.admission.executors import PATIENCE, Executor, Executors
 from tidegate.admission.wait_queue import NEVER, Asker, Waiter
-from tidegate.core.admission import Admission
+from tidegate.core.admission_controller import Admission
 
 
 class LoopProbe(Asker):

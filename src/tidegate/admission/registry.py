@@ -24,13 +24,12 @@ from tidegate.admission.listeners import Listener
 from tidegate.admission.wait_queue import NEVER, Asker, Waiter
 from tidegate.core import events
 from tidegate.core.credentials import masked
-from tidegate.core.derive import DEFAULT_WINDOW
-from tidegate.core.gates import INFINITY
-from tidegate.core.permit import Permit
+from tidegate.core.limiter_state import INFINITY, Permit
 from tidegate.core.saved_state import export
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.unavailability import AVAILABLE, Unavailable
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.values import Cost, Key
+from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import MOST_KEYS, LearnedKey, LearnedState, Seeds
 from tidegate.settings import Settings

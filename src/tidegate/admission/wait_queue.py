@@ -15,9 +15,9 @@ from heapq import heapify, heappop, heappush, merge
 from typing import Any, Protocol
 
 from tidegate.admission.executors import Executor
-from tidegate.core.estimate import Estimate
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost, Outcome
+from tidegate.core.cost_estimator import Estimate
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost, Outcome
 
 NEVER = float("inf")
 

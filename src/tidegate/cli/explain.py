@@ -19,8 +19,8 @@ from rich.text import Text
 from tidegate import providers
 from tidegate.core.credentials import masked
 from tidegate.core.display import json_line, printable
-from tidegate.core.refusal import ABSURD_HINT
-from tidegate.core.vocabulary import CAPACITY, Inquiry, Key, Kind, Outcome
+from tidegate.core.feedback import ABSURD_HINT
+from tidegate.core.values import CAPACITY, Inquiry, Key, Kind, Outcome
 from tidegate.settings import Settings
 from tidegate.transports.keys import Route, base_url
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidegate.core.outlook import foresee
+from tidegate.core.snapshot import foresee
 from tidegate.launch.totals import KeyTotal, Totals
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import typer
 from tidegate.cli.complaints import stop
 from tidegate.cli.run_lines import amount, clock, sized
 from tidegate.core.display import json_line, printable
-from tidegate.core.outlook import foresee
+from tidegate.core.snapshot import foresee
 from tidegate.launch.totals import KeyTotal
 
 

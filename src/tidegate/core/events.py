@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.core.lesson import Origin
-from tidegate.core.vocabulary import Cause, Key, Kind
+from tidegate.core.provenance import Origin
+from tidegate.core.values import Cause, Key, Kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,23 +23,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-from tidegate.core.aftermath import Aftermath
-from tidegate.core.climb import Climb
-from tidegate.core.floor import Floor
-from tidegate.core.gauge import Gauge, Run
-from tidegate.core.holding import (
+from tidegate.core.pacer_phases import (
     ANNOUNCED_PATIENCE,
     MARGIN,
+    OUTAGE_WAITS,
     PATIENCE_SECONDS,
     SAME,
+    SEEK_CALLS,
+    SLOWEST,
+    STEP,
+    STEP_CALLS,
+    STEP_MOST,
+    STEP_SECONDS,
+    Aftermath,
+    Climb,
+    Floor,
+    Rise,
+    Seek,
+    first_wait,
     hold_for,
+    next_wait,
     shallow,
 )
-from tidegate.core.rise import STEP, STEP_CALLS, STEP_MOST, STEP_SECONDS, Rise
-from tidegate.core.seek import SEEK_CALLS, Seek
-from tidegate.core.spacing import INFINITY, Spacing
-from tidegate.core.vocabulary import Cause
-from tidegate.core.waits import OUTAGE_WAITS, SLOWEST, first_wait, next_wait
+from tidegate.core.rate_meter import INFINITY, Gauge, Run, Spacing
+from tidegate.core.values import Cause
 
 DROP = 0.25
 """Cut at a refusal where the pace had held: capacity went, nobody knows how much. A bucket keeps what this leaves."""

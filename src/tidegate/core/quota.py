@@ -1,18 +1,136 @@
-"""All quota mirrors of one key: which of them binds, and what each attempt was charged."""
+"""All quota mirrors of one key: which of them binds, and what each attempt was charged.
+
+The choice of the mirror for a quota, by its readings and by the fate of the last copy.
+
+Charges that wait to be booked while every quota is ample: one entry stands for a call, and is cheap to make.
+
+The time for which no answer needs to be read, while every quota is ample.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Protocol
 
-from tidegate.core.derive import DEFAULT_WINDOW
-from tidegate.core.kinds import measurable, mirror_of, turned_into
-from tidegate.core.lesson import Origin, QuotaLesson
-from tidegate.core.mirror import Mirror
-from tidegate.core.patience import Patience
-from tidegate.core.portion import LetIn, Portion, portion_of
-from tidegate.core.tab import LONGEST_TAB, UNANSWERED, Charge, Charged, Tabbed, drawn_together
-from tidegate.core.vocabulary import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
-from tidegate.core.window import Window
+from tidegate.core.fixed_window import LetIn, Portion, Window, portion_of
+from tidegate.core.provenance import Origin, QuotaLesson
+from tidegate.core.quota_base import Debit, Mirror
+from tidegate.core.rolling_window import Rolling
+from tidegate.core.token_bucket import Bucket
+from tidegate.core.values import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
+from tidegate.core.window_inference import DEFAULT_WINDOW
+
+
+def measurable(reading: Reading) -> bool:
+    """Return whether a reading says enough to begin a mirror with."""
+    # A limit without its level (prose) is nothing to stand on; a level without its limit says nothing of the refill,
+    # and "0 remaining" of no limit is how some gateways write "unlimited".
+    if reading.remaining is None:
+        return False
+    return reading.limit is not None or (reading.refill == "fixed" and reading.remaining > 0)
+
+
+def mirror_of(reading: Reading, now: float, default_window: float) -> Mirror:
+    """A mirror of a quota that is read for the first time; `default_window` (seconds) where nothing says another."""
+    if reading.refill == "fixed":
+        return Window(reading, now, default_window)
+    if reading.window is None and reading.reset_after is None:
+        # Nothing tells how it comes back. A window promises least, and shows soon whether it is one.
+        return Window(reading, now, default_window, supposed=True)
+    return Bucket(reading, now, default_window)
+
+
+def turned_into(
+    refill: Refill, mirror: Mirror, reading: Reading, sent_at: float, now: float, default_window: float
+) -> Mirror:
+    """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
+    turned: Mirror
+    if refill == "fixed":
+        turned = Window(reading, now, default_window)
+    elif refill == "rolling" and isinstance(mirror, Bucket):
+        turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken_before(sent_at))
+    else:
+        turned = Bucket(reading, now, default_window)
+    turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
+    if isinstance(turned, Rolling):
+        turned.spread()
+    turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
+    return turned
+
+
+LONGEST_TAB = 128
+"""Charges that wait to be booked at the most, however long no reading comes: a reading books most of them in one."""
+
+Charge = tuple[Mirror, Debit, float]
+"""A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
+
+
+class Charged(Protocol):
+    """The owner of a charge; `answered` says that the provider has taken it in."""
+
+    @property
+    def answered(self) -> bool: ...
+
+
+class Anybody:
+    """Whoever it is: unless it was `answered`, the charge stays in doubt until an answer confirms it."""
+
+    __slots__ = ("answered",)
+
+    def __init__(self, answered: bool) -> None:
+        self.answered = answered
+
+
+UNANSWERED, ANSWERED = Anybody(False), Anybody(True)
+
+Tabbed = tuple[list[Charge], Cost, int, float, Charged]
+"""Charges to be booked: where they go, their cost, the order and the instant of their sending, and whose they are."""
+
+
+def drawn_together(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
+    """Return what is to be booked of a tab, where a reading of the call numbered `confirmed` is about to be taken in.
+
+    The reading drops the charges that it confirms as soon as they are made: for that, one stands for them all.
+    """
+    if not confirmed:
+        return tab
+    sums, latest, rest = [0.0] * len(PLACES), None, []
+    for entry in tab:
+        _, cost, order, _, call = entry
+        if call.answered and order < confirmed and not cost.produced:
+            sums = [total + amount for total, amount in zip(sums, cost, strict=False)]
+            latest = entry
+        else:
+            rest.append(entry)
+    if latest is None:
+        return rest
+    return [([], Cost(*sums), latest[2], latest[3], ANSWERED), *rest]
+
+
+READ_CALLS = 64
+READ_SHARE = 1 / 16
+READ_SECONDS = 1.0
+"""While all is ample, an answer is read after so many calls, such a share of the room used, or so long: what comes
+first. To read one takes as long as everything else that is done for five calls."""
+
+
+class Patience:
+    """Lasts for `calls` more calls, and until `until` (monotonic seconds)."""
+
+    __slots__ = ("calls", "until")
+
+    def __init__(self) -> None:
+        self.calls, self.until = 0, 0.0
+
+    def renew(self, charged: Iterable[tuple[Mirror, int, bool]], cost: Cost, now: float) -> None:
+        """Begins anew with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
+        calls: float = READ_CALLS
+        for mirror, place, reserves in charged:
+            amount = cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
+            if amount > 0.0:
+                calls = min(calls, READ_SHARE * mirror.room / amount)
+        self.calls, self.until = int(calls), now + READ_SECONDS
+
 
 AMPLE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""

@@ -11,7 +11,7 @@ one is rejected again, and the next one too, the named reset is not believed any
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Answer, Cause, Kind, Outcome
+from tidegate.core.values import Answer, Cause, Kind, Outcome
 
 HOLDS = 1.0
 """Seconds for which a rejection is repeated before one call asks again; raising it sends fewer requests in vain and

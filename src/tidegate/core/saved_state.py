@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import NamedTuple, Protocol
 
-from tidegate.core.admission import Admission
-from tidegate.core.lesson import Origin, QuotaLesson
-from tidegate.core.mirror import Mirror
-from tidegate.core.rolling import Rolling
-from tidegate.core.vocabulary import Reading, Refill, Unit
+from tidegate.core.admission_controller import Admission
+from tidegate.core.provenance import Origin, QuotaLesson
+from tidegate.core.quota_base import Mirror
+from tidegate.core.rolling_window import Rolling
+from tidegate.core.values import Reading, Refill, Unit
 
 Plain = Mapping[str, float]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.core.vocabulary import Outcome
+from tidegate.core.values import Outcome
 
 NEVER = float("-inf")
 

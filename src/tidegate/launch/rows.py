@@ -23,7 +23,7 @@ COUNTS = (
 )
 INTEGERS = (*COUNTS, "waiting", "slots")
 PLACES = {name: place for place, name in enumerate(INTEGERS)}
-"""Where each integer stands; the first ones are those of `tidegate.core.permit.Counts`."""
+"""Where each integer stands; the first ones are those of `tidegate.core.limiter_state.Counts`."""
 
 INTEGER_CELLS = 16
 QUOTA_CELLS = 8

@@ -19,8 +19,8 @@ from typing import Any
 
 from tidegate.admission.key_queue import Slots
 from tidegate.admission.wait_queue import Line
-from tidegate.core.breaker import CLOSED
-from tidegate.core.permit import Counts
+from tidegate.core.circuit_breaker import CLOSED
+from tidegate.core.limiter_state import Counts
 from tidegate.core.quota import Quotas
 from tidegate.core.snapshot import outlook
 from tidegate.launch import rows

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate.core.outlook import Outlook, QuotaOutlook
+from tidegate.core.snapshot import Outlook, QuotaOutlook
 from tidegate.launch import rows
 from tidegate.launch.rows import KeyRow, QuotaRow
 

@@ -15,7 +15,7 @@ A table of one's own is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow`
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._answer import answer_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, table_of, version

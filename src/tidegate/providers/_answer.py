@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from tidegate.core.vocabulary import CAPACITY, Answer, Cause, Kind, Outcome
+from tidegate.core.values import CAPACITY, Answer, Cause, Kind, Outcome
 from tidegate.providers._body import parsed, refusal_in
 
 MOST_BODY = 1 << 14

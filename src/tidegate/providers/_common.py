@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
+from tidegate.core.values import Cause, Kind, Refill, Unit
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Bare, ErrorRow, HeaderRow
 

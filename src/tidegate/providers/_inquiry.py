@@ -9,7 +9,7 @@ from math import inf
 
 from pydantic_core import from_json
 
-from tidegate.core.vocabulary import Cost, Inquiry, Usage
+from tidegate.core.values import Cost, Inquiry, Usage
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Provider
 

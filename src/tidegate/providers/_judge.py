@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil
 
-from tidegate.core.vocabulary import Cause, Kind, Outcome, Reading, Unit
+from tidegate.core.values import Cause, Kind, Outcome, Reading, Unit
 from tidegate.providers import _parse
 from tidegate.providers._body import NOTHING, Refusal, parsed, refusal_in, refusal_of
 from tidegate.providers._prose import Prose, read_prose

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.core.vocabulary import Unit
+from tidegate.core.values import Unit
 from tidegate.providers import _parse
 
 _NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.core.vocabulary import Reading, Unit
+from tidegate.core.values import Reading, Unit
 from tidegate.providers import _parse
 from tidegate.providers._windows import window_name
 

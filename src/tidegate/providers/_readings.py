@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from tidegate.core.vocabulary import Reading
+from tidegate.core.values import Reading
 from tidegate.providers import _parse, _structured
 from tidegate.providers._schema import (
     CELLS,

@@ -13,7 +13,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Literal
 
-from tidegate.core.vocabulary import Cause, Kind, Refill, Unit
+from tidegate.core.values import Cause, Kind, Refill, Unit
 from tidegate.errors import require
 from tidegate.providers._paths import MAX_PATH, Endpoint, Paths, endpoint_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tidegate.core.vocabulary import Usage
+from tidegate.core.values import Usage
 from tidegate.providers._schema import Provider
 
 _TAIL = 1 << 14

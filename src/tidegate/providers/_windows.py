@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.core.derive import snap, window_interval
-from tidegate.core.vocabulary import Outcome, Reading
+from tidegate.core.values import Outcome, Reading
+from tidegate.core.window_inference import snap, window_interval
 from tidegate.providers._schema import Provider
 
 _NAMES = {1.0: "s", 60.0: "minute", 3600.0: "hour", 86400.0: "day", 604800.0: "week", 2592000.0: "month"}

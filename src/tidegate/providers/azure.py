@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, INSUFFICIENT_QUOTA
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider

@@ -5,7 +5,7 @@ A dedicated model has a host of its own, and so a key of its own.
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, Provider

@@ -5,7 +5,7 @@ Errors: the service model of botocore@0e6e2404b (bedrock-runtime service-2.json)
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, Provider

@@ -6,7 +6,7 @@ about a minute; the one for a full queue says `x-should-retry: false`, though a 
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, MINUTE, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 

@@ -5,7 +5,7 @@ While a call is queued there, it sends blank lines or comments: a long read is n
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, Provider

@@ -6,7 +6,7 @@ is not read.
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 

@@ -6,7 +6,7 @@ tokens a day are in no header, and are only named by the message of a refusal.
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, NEVER_FITS, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 

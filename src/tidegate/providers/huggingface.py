@@ -6,7 +6,7 @@ huggingface/hub-docs docs/hub/rate-limits.md (2025-09).
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, HOUR, endpoints
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import ErrorRow, Provider

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind, Unit
+from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider

@@ -6,7 +6,7 @@ that is not the caller's quota. All models whose name ends in `:free` share the 
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 

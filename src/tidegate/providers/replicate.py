@@ -5,7 +5,7 @@ Source: captures replicate-200-get, replicate-429-burst (PROVIDERS.md section 16
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._paths import Endpoint
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider

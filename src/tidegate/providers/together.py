@@ -6,7 +6,7 @@ The rate is dynamic: about twice the last hour's successes, and never below 60 a
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 

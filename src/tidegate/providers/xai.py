@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from tidegate.core.permit import Permit
+from tidegate.core.limiter_state import Permit
 from tidegate.runner.running import Running
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
-from tidegate.core.permit import Permit
+from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, Unavailable
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.values import Cost, Key
 from tidegate.runner.roster import Roster
 
 FOREVER = float("inf")

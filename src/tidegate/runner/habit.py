@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.values import Cost, Key
 
 
 class Habit:

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from tidegate.admission.handoff import Hand
 from tidegate.admission.key_table import Queues
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost, Key
 from tidegate.runner import forked
 from tidegate.runner.chunks import emits_to
 from tidegate.runner.item import Item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.values import Cost, Key
 from tidegate.runner.gates import Own
 from tidegate.runner.job import Asking
 from tidegate.runner.stage import Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidegate.core.backoff import full_jitter, half_jitter
-from tidegate.core.vocabulary import Key
+from tidegate.core.values import Key
 from tidegate.errors import NotStorable
 from tidegate.runner import results
 from tidegate.runner.gates import Own

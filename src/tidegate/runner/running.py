@@ -17,8 +17,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cost, Key
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cost, Key
 from tidegate.runner import results
 from tidegate.runner.books import Books
 from tidegate.runner.experiment import Experiment

@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error
-from tidegate.core.vocabulary import CAPACITY, Cause, Kind, Outcome
+from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
 from tidegate.errors import KeyRefused, NotAdmitted, UnusableAnswer
 
 

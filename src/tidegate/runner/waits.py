@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tidegate.core.unavailability import Unavailable
-from tidegate.core.vocabulary import Key, Outcome
+from tidegate.core.values import Key, Outcome
 from tidegate.runner.item import Item
 from tidegate.runner.job import Job
 from tidegate.runner.stage import Stage

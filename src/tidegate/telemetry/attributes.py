@@ -16,7 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from tidegate import providers
-from tidegate.core.vocabulary import Key
+from tidegate.core.values import Key
 
 Value = str | int | float | bool
 Attributes = Mapping[str, Value]

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from tidegate.core import events
-from tidegate.core.vocabulary import Kind
+from tidegate.core.values import Kind
 from tidegate.telemetry import attributes as a
 
 Facts = tuple[tuple[a.Attribute, Callable[[Any], Any]], ...]

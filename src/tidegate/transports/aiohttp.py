@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from tidegate import providers, redaction
 from tidegate.admission.context import Cell
 from tidegate.admission.drive import adrive
-from tidegate.core.dialogue import Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.exchange import Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import ErrorBody
 from tidegate.transports.clients import Clients, unreadable

@@ -30,9 +30,9 @@ import wrapt
 from tidegate import providers
 from tidegate.admission.context import Cell
 from tidegate.admission.drive import adrive, drive
-from tidegate.core.dialogue import Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.exchange import Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import httpx
 from tidegate.transports.clients import Clients, made_up, unreadable
 from tidegate.transports.govern import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, GovernedCall, good

@@ -18,12 +18,11 @@ from typing import Any
 from tidegate import providers, redaction
 from tidegate.admission.call import Turn
 from tidegate.classification import UNREADABLE, connection_failure
-from tidegate.core.dialogue import Ended, Ending
+from tidegate.core.cost_estimator import Estimate
 from tidegate.core.display import printable
-from tidegate.core.estimate import Estimate
-from tidegate.core.exchange import Again, again_after
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import OK, Cause, Cost, Kind, Outcome
+from tidegate.core.exchange import Again, Ended, Ending, again_after
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import OK, Cause, Cost, Kind, Outcome
 from tidegate.transports.keys import Sending, key_of
 from tidegate.transports.marks import Mark
 

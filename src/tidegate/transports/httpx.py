@@ -18,9 +18,9 @@ from typing import Any
 from tidegate import providers, redaction
 from tidegate.admission.context import Cell
 from tidegate.admission.drive import adrive, drive
-from tidegate.core.dialogue import Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Outcome
+from tidegate.core.exchange import Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.clients import Clients, unreadable

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 from tidegate import providers, redaction
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.credentials import is_secret_segment, masked
-from tidegate.core.vocabulary import Inquiry, Key
+from tidegate.core.values import Inquiry, Key
 from tidegate.transports.principals import stable
 
 

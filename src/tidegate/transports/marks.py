@@ -16,7 +16,7 @@ from tidegate import providers
 from tidegate.admission import key_hook
 from tidegate.admission.context import passes
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.dialogue import Policy
+from tidegate.core.exchange import Policy
 from tidegate.transports.carrying import carried
 
 MARK = "_tidegate_mark"

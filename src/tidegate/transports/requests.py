@@ -18,9 +18,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from tidegate.admission.context import Cell
 from tidegate.admission.drive import drive
-from tidegate.core.dialogue import Sent
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Cause, Kind, Outcome
+from tidegate.core.exchange import Sent
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.clients import Clients, made_up, unreadable
 from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good

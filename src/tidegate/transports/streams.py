@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate import providers
-from tidegate.core.permit import Permit
-from tidegate.core.vocabulary import Outcome
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Outcome
 from tidegate.transports.govern import GovernedCall
 
 KEPT = 4096

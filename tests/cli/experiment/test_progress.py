@@ -16,7 +16,7 @@ from tidegate.cli.experiment.tally import Tally
 from tidegate.cli.experiment.trouble import Trouble
 from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
-from tidegate.core.vocabulary import Cause, Key, Kind
+from tidegate.core.values import Cause, Key, Kind
 from tidegate.runner import StageProgress, Wait
 from tidegate.runner.summary import Summary
 from tidegate.storage import Counts, Failure, ResultStatus, Status

@@ -17,7 +17,7 @@ from tidegate.cli.experiment.tables import printer
 from tidegate.cli.run_lines import clock
 from tidegate.cli.status import facts as key_facts
 from tidegate.core.display import json_line
-from tidegate.core.outlook import foresee
+from tidegate.core.snapshot import foresee
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.replica import gone, owner, stopper
 from tidegate.runner.summary import Summary

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, SlotReleased
-from tidegate.core.vocabulary import Cause, Kind
+from tidegate.core.values import Cause, Kind
 
 
 class Trouble:

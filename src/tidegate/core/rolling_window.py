@@ -14,9 +14,8 @@ from heapq import merge
 from operator import attrgetter
 from typing import NamedTuple
 
-from tidegate.core.ledger import Debit
-from tidegate.core.mirror import OVERTAKEN, Mirror
-from tidegate.core.vocabulary import Reading
+from tidegate.core.quota_base import OVERTAKEN, Debit, Mirror
+from tidegate.core.values import Reading
 
 RETURN_GUARD = 0.02
 """Seconds waited past the return of a unit, so that a request does not arrive just before it."""

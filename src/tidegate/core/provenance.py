@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from tidegate.core.vocabulary import Reading, Refill
+from tidegate.core.values import Reading, Refill
 
 MINUTE = 60.0
 """Seconds after which what an answer showed of anything but a quota is old news (most windows are of a minute)."""

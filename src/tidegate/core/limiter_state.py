@@ -9,26 +9,130 @@ Theory of operation. A call may go when all five are open, and `ready_at` is the
 - the breaker (`breaker`) that an outage opens.
 
 They know nothing of each other. `admission` lets calls through them; what moves them is in `answer` and `refusal`.
+
+The permit of an admitted call, and the counters of a key.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
 
 from tidegate.core import events
-from tidegate.core.breaker import CLOSED, Breaker
-from tidegate.core.estimate import Estimate
-from tidegate.core.gauge import Run
-from tidegate.core.goodput import Goodput
-from tidegate.core.lesson import Lessons, Origin
-from tidegate.core.limit import ConcurrencyLimit
+from tidegate.core.backoff import Pause
+from tidegate.core.circuit_breaker import CLOSED, Breaker
+from tidegate.core.concurrency_limit import ConcurrencyLimit, Goodput
+from tidegate.core.cost_estimator import Estimate
 from tidegate.core.pacer import Pacer
-from tidegate.core.pause import Pause
-from tidegate.core.permit import Counts, Permit
-from tidegate.core.quota import Quotas
+from tidegate.core.provenance import Lessons, Origin
+from tidegate.core.quota import Charge, Quotas
+from tidegate.core.rate_meter import Run
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.unavailability import Unavailability, Unavailable
-from tidegate.core.vocabulary import Cost, Key, Outcome
+from tidegate.core.values import Cost, Key, Outcome
+
+if TYPE_CHECKING:
+    from tidegate.core.admission_controller import Admission
+
+
+class Permit:
+    """Proof of admission for one attempt; settled exactly once, by whoever holds it.
+
+    `informs` says whether a success's headers are to be read: all, unless ample quota is known to be left; then now and
+    then. A refusal's are read always. One that is sent `beyond` the learned slots and rate, for a call that does not
+    wait, cuts neither where it is refused. `thread` is the identifier of the thread that runs the attempt, 0 if not
+    known, and `loop` the event loop that does, None for an attempt that blocks its thread. One that was `overcommitted`
+    took a slot that an attempt of a loop that does not run may hold yet; it is beyond the learned slots, too.
+    """
+
+    __slots__ = (
+        "admission",
+        "answered",
+        "beyond",
+        "charges",
+        "cost",
+        "epoch",
+        "generation",
+        "in_flight",
+        "informs",
+        "learned",
+        "loop",
+        "mark",
+        "order",
+        "overcommitted",
+        "place",
+        "probe",
+        "sent_at",
+        "settled",
+        "thread",
+    )
+
+    def __init__(
+        self, admission: Admission, cost: Cost, order: int, sent_at: float, probe: bool, beyond: bool = False
+    ) -> None:
+        self.admission = admission
+        self.beyond = beyond
+        self.cost = cost
+        self.order = order
+        self.epoch = admission.epoch
+        self.generation = admission.generation
+        self.in_flight = len(admission.flying) + 1
+        self.mark = admission.pacer.mark if not beyond else -1
+        self.sent_at = sent_at
+        self.probe = probe
+        self.place = 0
+        self.thread = 0
+        self.loop: object = None
+        self.overcommitted = False
+        self.settled = False
+        self.answered = False
+        self.learned = False
+        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
+        self.informs = admission.quotas.asks
+
+    @property
+    def key(self) -> Key:
+        """Return whose quota it counts against."""
+        return self.admission.key
+
+
+class Counts:
+    """The counters of one key since it was made; latencies of the last hundred answered attempts, in seconds.
+
+    `resent` attempts were of calls that had been sent before, `absorbed` of those after a refusal, which the caller so
+    never saw. Calls that were `given_up` for want of capacity include those that were never sent, `unsent`. The failure
+    of `failed_calls` was handed back; `replayed` calls got an answer that another call had been given, and those of
+    them that were never sent are counted in `spared`.
+    """
+
+    __slots__ = (
+        "abandoned",
+        "absorbed",
+        "answered",
+        "attempts",
+        "failed",
+        "failed_calls",
+        "given_up",
+        "ignored",
+        "latencies",
+        "refused",
+        "replayed",
+        "resent",
+        "spared",
+        "unsent",
+    )
+
+    def __init__(self) -> None:
+        self.attempts = self.answered = self.refused = self.failed = 0
+        self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
+        self.failed_calls = self.replayed = self.spared = 0
+        self.latencies: deque[float] = deque(maxlen=100)
+
+    @property
+    def latency(self) -> float:
+        """The mean latency of the last answered attempts, in seconds; infinity where none was answered."""
+        return sum(self.latencies) / len(self.latencies) if self.latencies else float("inf")
+
 
 ANNOUNCED_WINDOW = 60.0
 """Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""

@@ -12,12 +12,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tidegate.core import events
-from tidegate.core.answer import accepted, answered, failed, prove, read, rejected, succeeded
-from tidegate.core.breaker import CLOSED, State
-from tidegate.core.gates import Gates, Out
-from tidegate.core.permit import Permit
-from tidegate.core.refusal import refused
-from tidegate.core.vocabulary import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
+from tidegate.core.circuit_breaker import CLOSED, State
+from tidegate.core.feedback import accepted, answered, failed, prove, read, refused, rejected, succeeded
+from tidegate.core.limiter_state import Gates, Out, Permit
+from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
 
 MOST_OUTPUT = 10**9
 """Tokens of one answer that are believed at most; raising it lets a garbled usage close a token quota for longer.

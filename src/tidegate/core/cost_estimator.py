@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidegate.core.vocabulary import Inquiry, Usage
+from tidegate.core.values import Inquiry, Usage
 
 CHARS_PER_TOKEN = 4.0
 """Prior: about four characters of English a token (OpenAI help centre, "What are tokens and how to count them")."""

@@ -9,18 +9,221 @@ Where that is not known, an empty window is tried carefully: one request, and tw
 refusal round trips has gone by without a refusal. So does a copy after its first boundary that is only `supposed` to
 be of a window, because nothing told how the quota comes back. Where little is back then, it refills continuously, and
 `turned` says so.
+
+When a quota comes back that comes back all at once: the boundaries of its windows, one period apart.
+
+Theory of operation. A sign says that a boundary lies in an interval of *send* instants (a request sent after it
+arrives after it): a hint that was told, a reset, or a jump that was seen. Signs of one boundary are intersected, and
+waiting goes to the later end. The distance of two signs is a whole number of periods. A period that was declared is
+certain; another is the provider's usual one until two signs deny it, and certain once they agree on it.
+
+A quota that is enforced over a shorter window than the one it is announced for.
+
+A minute's 600 requests may be let in as ten a second (OpenAI's and xAI's documents, Anthropic's, Azure's; PROVIDERS.md
+sections 1, 2, 5 and 6), and no header says so: the refusal's own reading shows plenty. What tells it is that the
+requests let in lately make up such a portion, and that the refusal names a time within the shorter window.
+
+Sending carefully, where nobody knows how much is left: a few at first, then more with every step.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
-from tidegate.core.boundaries import Boundaries
-from tidegate.core.derive import DEFAULT_WINDOW, MONTH, usable_window
-from tidegate.core.ledger import Debit
-from tidegate.core.mirror import OVERTAKEN, Mirror
-from tidegate.core.steps import Steps
-from tidegate.core.vocabulary import Reading, Refill
+from tidegate.core.quota_base import OVERTAKEN, Debit, Mirror
+from tidegate.core.values import Reading, Refill
+from tidegate.core.window_inference import DEFAULT_WINDOW, MONTH, NATURAL_WINDOWS, snap, usable_window
+
+SAME = 0.25
+"""Two signs less than so many periods (or of the shortest window) apart are of one boundary."""
+
+AGREE = 0.05
+"""Two measures of a period agree within this share."""
+
+
+class Boundaries:
+    """The boundaries of one quota: the next one lies between `low` and `high` (None: no sign yet).
+
+    `period` is in seconds; `known` says that it is certain, and `certain` whether waiting for the next boundary is
+    right, or a try would tell more.
+    """
+
+    __slots__ = ("_measured", "_sign", "_told", "high", "known", "low", "period")
+
+    def __init__(self, period: float, declared: bool) -> None:
+        self.period = period
+        self.low: float | None = None
+        self.high: float | None = None
+        self.known = declared
+        self._told = False
+        self._measured = 0.0
+        self._sign: tuple[float, float] | None = None
+
+    @property
+    def certain(self) -> bool:
+        """Return whether the next boundary was told, or follows from a period that is known."""
+        return self._told or self.known
+
+    def declare(self, period: float) -> None:
+        """The provider says how long a period is."""
+        self.period, self.known = period, True
+
+    def lies(self, low: float, high: float, told: bool) -> None:
+        """A boundary lies in this interval: `told` as the next one, else one that was passed."""
+        last = self._sign
+        if last is not None and low - last[1] < SAME * min(self.period, NATURAL_WINDOWS[0]):
+            low, high = (
+                (max(low, last[0]), min(high, last[1])) if max(low, last[0]) <= min(high, last[1]) else (low, high)
+            )
+            self._told = self._told or told
+        else:
+            if last is not None and not self.known:
+                self._measure(low - last[1], high - last[0])
+            elif last is not None:
+                low, high = self._narrowed(low, high, last)
+            self._told = told
+        self._sign = low, high
+        step = 0.0 if told else self.period
+        self.low, self.high = low + step, high + step
+
+    def passed(self, now: float) -> tuple[float, float] | None:
+        """The boundary that was passed last, if one was since the last look; then the next one is a period later."""
+        if self.low is None or self.high is None or now < self.high:
+            return None
+        periods = int((now - self.high) // self.period)
+        low, high = self.low + periods * self.period, self.high + periods * self.period
+        self.low, self.high = low + self.period, high + self.period
+        self._told = False
+        return low, high
+
+    def _measure(self, shortest: float, longest: float) -> None:
+        # Between two signs lie no others while there is traffic: every boundary shows in it.
+        if shortest <= self.period <= longest:
+            self.known = True
+            return
+        natural = snap(max(0.0, shortest), longest)
+        middle = natural or (shortest + longest) / 2
+        fits = self._measured and abs(middle - self._measured) <= AGREE * middle
+        self.known = natural is not None or bool(fits)
+        self.period, self._measured = usable_window(middle, self.period), middle
+
+    def _narrowed(self, low: float, high: float, last: tuple[float, float]) -> tuple[float, float]:
+        # The last sign, so many periods on, says the same of this boundary, unless they contradict: then the newer.
+        periods = round((low + high - last[0] - last[1]) / 2 / self.period)
+        first, second = last[0] + periods * self.period, last[1] + periods * self.period
+        return _both((low, high), (first, second))
+
+
+def _both(newer: tuple[float, float], older: tuple[float, float]) -> tuple[float, float]:
+    """Return what two intervals have in common; the newer where that is nothing."""
+    common = max(newer[0], older[0]), min(newer[1], older[1])
+    return common if common[0] <= common[1] else newer
+
+
+CAREFUL = (1.0 / 256.0, 1.0 / 8.0)
+"""Shares of the limit, one request at least, that the first and the last careful steps send."""
+
+
+class Steps:
+    """Sending carefully from `began` on: a few of `limit` units, then up to twice as many in each step of `seconds`.
+
+    It is `trying` what is known to be empty, or spending what is supposed to be back.
+    """
+
+    __slots__ = ("_at", "_left", "_most", "_size", "began", "seconds", "trying")
+
+    def __init__(self, limit: float, seconds: float, began: float, trying: bool) -> None:
+        self.trying = trying
+        low, high = CAREFUL
+        self._size = self._left = max(1.0, low * limit)
+        self._most = max(1.0, high * limit)
+        self._at = self.began = began
+        self.seconds = seconds
+
+    def left(self, now: float) -> float:
+        """Units that may go out at `now`."""
+        if self._left > 0.0:
+            return self._left
+        return min(self._most, 2.0 * self._size) if now >= self._at + self.seconds else 0.0
+
+    def ready_at(self, now: float) -> float:
+        """When the next may go out."""
+        return now if self._left > 0.0 else max(now, self._at + self.seconds)
+
+    def charge(self, amount: float, now: float) -> None:
+        """So many go out."""
+        if self._left <= 0.0:
+            self._size = self._left = min(self._most, 2.0 * self._size)
+        self._left -= amount
+        self._at = now
+
+
+SHORTER = (1.0, 10.0)
+"""Windows in seconds over which a longer quota is enforced (PROVIDERS.md section 2: Azure's are of 1 s or 10 s)."""
+
+SEEN = 0.25
+WHOLE = 0.9
+MORE = 1.1
+"""Shares of a portion that must have been let in lately: where only what is still under way is known (the rest may have
+been answered meanwhile), and where all of it is; and that may have been."""
+
+STRIKES = 3
+STRIKES_WINDOWS = 5.0
+"""Refusals that a portion may explain before it counts as none: so many, and one more for each so many windows."""
+
+
+class Portion:
+    """The mirror of the shorter quota, and what was announced when it was found: the limit of the quota `parent`."""
+
+    __slots__ = ("_limit", "_strikes", "mirror", "parent")
+
+    def __init__(self, mirror: Window, parent: str, limit: float) -> None:
+        self.mirror = mirror
+        self.parent = parent
+        self._limit = limit
+        self._strikes = 0
+
+    def explains(self, now: float) -> bool:
+        """Return whether it explains one more refusal, as one of which half had been spent."""
+        return self.mirror.level(now) < 0.5 * self.mirror.limit
+
+    def fails(self, limit: float, now: float) -> bool:
+        """Return whether it was none: its quota has another `limit` now, refills otherwise, or refuses on."""
+        allowed = STRIKES + (now - self.mirror.since) / (STRIKES_WINDOWS * self.mirror.window)
+        return limit != self._limit or self.mirror.turned is not None or self._strikes > allowed
+
+    def refused(self) -> None:
+        """It explained a refusal."""
+        self._strikes += 1
+
+
+class LetIn(NamedTuple):
+    """The calls let in before a refused request: seconds before it, of those under way; how many in all since the first
+    of them, in so many seconds.
+    """
+
+    under_way: list[float]
+    calls: int
+    seconds: float
+
+
+def portion_of(name: str, limit: float, window: float, let_in: LetIn, wait: float) -> Reading | None:
+    """The shorter quota that a refusal speaks of, told as a reading of it, or None where it speaks of none.
+
+    `name`, `limit` and `window` (seconds) are the announced quota's, `wait` is how many seconds the refusal asks for.
+    """
+    for shorter in SHORTER:
+        portion = float(round(limit * shorter / window))
+        known = let_in.seconds <= shorter
+        lately = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
+        least = portion * (WHOLE if known else SEEN)
+        if 2.0 * shorter <= window and wait <= shorter and least <= lately <= int(MORE * portion):
+            # The window may be known roughly only: what was let in fits in.
+            whole = max(1.0, portion, float(lately))
+            return Reading(f"{name}-{shorter:g}s", "requests", "fixed", whole, 0.0, None, shorter)
+    return None
+
 
 PROBE_FIRST = 1.0
 PROBE_GROWTH = 1.5

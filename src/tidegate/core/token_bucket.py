@@ -14,17 +14,146 @@ A charge is made when a request is sent, except for output that the provider cha
 reserved at send and charged when the answer ends. Charges are numbered by `order`, one count for sends and settles.
 
 What it does not do: no clock, no randomness, no decision about anything but this one quota.
+
+The worth of estimated tokens in the provider's count, and the spread of their error.
+
+Theory of operation. Between two answers a bucket's level falls by what was charged less what came back. Over a span of
+a tenth of the limit that is held against what had been estimated, and their ratio is the worth of an estimate. Single
+steps say how far estimates are off: the deviation of those that no answer has confirmed yet follows from it.
+
+The reserve of a bucket, so that what nobody can know exactly does not overdraw it.
 """
 
 from __future__ import annotations
 
-from tidegate.core.derive import DEFAULT_WINDOW, usable_window
-from tidegate.core.ledger import Debit
-from tidegate.core.margin import Margin
-from tidegate.core.mirror import Mirror
-from tidegate.core.period import Period
-from tidegate.core.vocabulary import Reading, Refill
-from tidegate.core.worth import SCALE_STEP, Worth
+from tidegate.core.quota_base import INFINITY, Debit, Mirror
+from tidegate.core.values import Reading, Refill
+from tidegate.core.window_inference import DEFAULT_WINDOW, Period, usable_window
+
+SCALE_SPAN = 0.1
+SCALE_WEIGHT = 0.3
+SCALE_STEP = 2.0
+SCALE_NOISE = 0.1
+SCALE_BOUNDS = (0.1, 10.0)
+"""What a token estimate is worth is read off over spans of a tenth of the limit, three parts new to seven old.
+
+Deviations under a tenth are noise.
+"""
+
+FULL = 0.98
+"""A bucket this full may have wasted refill: a span that touches it proves nothing."""
+
+NOISE_MEMORY = 0.98
+NOISE_DEVIATIONS = 0.5
+NOISE_MOST = 0.01
+"""Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
+estimates that no answer has confirmed yet are off, seen from those that were."""
+
+
+class Worth:
+    """The worth of the estimates against one quota; `scale` is what is charged for an estimated token."""
+
+    __slots__ = ("_at", "_clear", "_confirmed", "_estimated", "_level", "_squares", "scale")
+
+    def __init__(self, level: float, now: float) -> None:
+        self.scale = 1.0
+        self._at, self._level, self._estimated = now, level, 0.0
+        self._clear = False
+        self._squares = self._confirmed = 0.0
+
+    def confirmed(self, amount: float, estimated: float, deviation: float, rounding: float) -> None:
+        """An answer confirmed charges of `amount`, `estimated` before they were scaled.
+
+        It found `deviation` less, or more, than was expected; levels are rounded to `rounding`.
+        """
+        self._estimated += estimated
+        self._squares = NOISE_MEMORY * self._squares + max(0.0, deviation**2 - rounding**2 / 6.0)
+        self._confirmed = NOISE_MEMORY * self._confirmed + amount
+
+    def noise(self, outstanding: float, limit: float) -> float:
+        """Return what to keep in hand while so much is outstanding."""
+        if self._confirmed <= 0.0 or outstanding <= 0.0:
+            return 0.0
+        deviation: float = (self._squares / self._confirmed * outstanding) ** 0.5
+        return min(NOISE_DEVIATIONS * deviation, NOISE_MOST * limit)
+
+    def learn(self, level: float, refilled: float, rate: float, limit: float, sent_at: float, unsure: bool) -> None:
+        """Closes a span at an answer that found `level`, where `refilled` would have been with nothing charged since.
+
+        `unsure` says that requests overtake each other just there.
+        """
+        usable = self._clear and max(level, refilled) < FULL * limit
+        if unsure:
+            # Overtaking makes both ends of a span unsure: it is closed, or begun, at an anchor that is clear of it.
+            self._clear = usable
+            return
+        charged = self._level + rate * (sent_at - self._at) - level
+        usable = usable and charged > 0.0
+        if usable and self._estimated < SCALE_SPAN * limit:
+            return
+        if usable and abs(charged / self._estimated - self.scale) > SCALE_NOISE * self.scale:
+            worth = charged / self._estimated
+            worth = min(self.scale * SCALE_STEP, max(self.scale / SCALE_STEP, worth))
+            low, high = SCALE_BOUNDS
+            self.scale = min(high, max(low, (1.0 - SCALE_WEIGHT) * self.scale + SCALE_WEIGHT * worth))
+        self._at, self._level, self._estimated = sent_at, level, 0.0
+        self._clear = level < FULL * limit
+
+
+MARGIN_REQUESTS = 0.5
+MARGIN_SHARE = 0.002
+MARGIN_SECONDS = 0.25
+"""Kept in hand so that jitter between two sends does not overdraw: half a request, or what comes back in a quarter of a
+second where that is less; 0.2 % of a token limit."""
+
+LONG_WINDOW = 3600.0
+"""Seconds; the refusal of a longer one is final for its call (a day's), so nothing is spared there."""
+
+UNSURE_MOST = 1.0
+UNSURE_SECONDS = 0.5
+"""Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
+answer took longer than the quickest, but within the second time. A client that is slow to send (busy loops, new
+connections) is seen by that."""
+
+SLACK_SHARE = 0.005
+SLACK_MOST = 0.05
+"""Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit; halved in each window."""
+
+
+class Margin:
+    """The margin of one bucket, of `requests` or of tokens."""
+
+    __slots__ = ("_quickest", "_requests", "_slack", "_unsure")
+
+    def __init__(self, requests: bool) -> None:
+        self._requests = requests
+        self._slack = 0.0
+        self._quickest = INFINITY
+        self._unsure = 0.0
+
+    def kept(self, limit: float, rate: float, window: float, noise: float) -> float:
+        """Units to be kept in hand, with the `noise` of what is charged by estimate."""
+        if not self._requests:
+            base = limit * MARGIN_SHARE + noise
+        elif window <= LONG_WINDOW:
+            base = min(MARGIN_REQUESTS, MARGIN_SECONDS * rate)
+        else:
+            base = MARGIN_REQUESTS
+        return base + self._slack + self._unsure
+
+    def refused(self, limit: float) -> None:
+        """The provider refused although there seemed to be room."""
+        step = 1.0 if self._requests else limit * SLACK_SHARE
+        self._slack = min(self._slack + step, limit * SLACK_MOST)
+
+    def anchored(self, rate: float, window: float, since: float, took: float) -> None:
+        """The bucket has a new anchor, `since` seconds after the last one; its answer `took` so long."""
+        self._slack *= 0.5 ** (max(0.0, since) / window)
+        if self._requests:
+            self._quickest = min(self._quickest, took)
+            longest = UNSURE_SECONDS if window <= LONG_WINDOW else INFINITY
+            self._unsure = min(UNSURE_MOST, rate * min(longest, took - self._quickest))
+
 
 BRIM_SECONDS = 0.005
 SPILT_MOST = 0.25

@@ -1,0 +1,339 @@
+"""Policies of the pacer's phases, one class each.
+
+Tries the pace of one lone caller before a slower one is believed.
+
+Theory of operation. A refusal without a hint may come from a hidden rate, or from something that has nothing to do
+with how fast calls go. Under a hidden rate, slower calls are refused less; under anything else they are not. So a pace
+slower than what one caller alone would send (the *floor*) is believed only where the floor itself was tried and let in
+no more than the slow pace does. A failed trial is followed by the next one after twice as many calls. Where calls are
+refused although they go as slowly as is believed, slowness did not help, and the next trial is due at once.
+
+The seconds for which a measured rate is held before a rise measures it anew.
+
+Theory of operation. A rise costs refusals, and brings what came back unused while less than the rate was held; so it
+may come late where the hidden bucket keeps that, and must not where nothing is kept. It comes soon where the rate is
+far under the best that was known, or has just changed.
+
+The wait after a refusal, until one attempt goes alone.
+
+Theory of operation. The first wait lets some of the hidden quota come back. Where the lone attempt is refused too the
+next one goes later, and later. A server that says that it is overloaded is asked more often, so that its recovery is
+seen; one that limits how fast a client may become faster forgives soon.
+
+The pace while the rate is not known: it grows until it is refused.
+
+The steps by which a pace that had held is raised, until one is refused.
+
+The wait after a hidden bucket was drained, because calls under way may still be charged.
+
+The pace under a limit on how fast a client may become faster (slope): it grows steadily.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.rate_meter import INFINITY, Gauge, Run, Spacing
+from tidegate.core.values import Cause
+
+MARGIN = 0.97
+"""Share of the measured rate that is held; the rest is spent by the next rise (langroid holds 0.9, and spends none)."""
+
+PATIENCE_SECONDS = 1.0
+PATIENCE_KNOWN = 2.0
+PATIENCE_CALLS = 150.0
+PATIENCE_SHALLOW = 110.0
+PRECISE = 60
+TOP = 0.85
+SAME = 0.15
+"""Seconds of holding while the rate is under `TOP` of the best, and where it has changed by more than `SAME`. Else so
+many calls pay for each refusal since the last measurement (one in 150 is 0.007), less where fewer than `PRECISE` were
+measured. A bucket that keeps nothing loses what is held too low: there fewer pay for a rise."""
+
+CERTAIN = 80
+KEPT_SHARE = 0.5
+"""A first measurement of so many calls is precise enough to be held as long. Nothing is held for longer than it takes
+until what is left unused is this share of the bucket: the next rise spends it, beyond that it would run over."""
+
+SMALL = 2.5
+SMALL_SECONDS = 0.5
+"""A bucket of less than so many calls, or seconds of its rate, keeps next to nothing."""
+
+ANNOUNCED_PATIENCE = 30.0
+"""Seconds for which a rate is held that is near one that headers announce: it is the same quota."""
+
+
+def shallow(gauge: Gauge) -> bool:
+    """Return whether the bucket keeps next to nothing."""
+    return gauge.burst < max(SMALL, SMALL_SECONDS * gauge.rate)
+
+
+def hold_for(gauge: Gauge, before: float, count: int, price: int, most: float) -> float:
+    """Seconds to hold the rate that was just measured from `count` calls, at the price of so many refusals.
+
+    It was `before` (0: not known); `most` is the fastest announced rate. Rates are in calls a second.
+    """
+    rate, best = gauge.rate, gauge.best
+    if rate < TOP * best:
+        patience = PATIENCE_SECONDS
+    elif abs(rate - before) > SAME * before and (before or count < CERTAIN):
+        patience = PATIENCE_KNOWN
+    else:
+        if shallow(gauge):
+            paid, kept = PATIENCE_SHALLOW, INFINITY
+        else:
+            paid, kept = price * PATIENCE_CALLS, KEPT_SHARE * gauge.burst / ((1.0 - MARGIN) * rate)
+        patience = max(PATIENCE_KNOWN, min(kept, paid * min(1.0, count / PRECISE) / rate))
+    return max(patience, ANNOUNCED_PATIENCE) if rate > TOP * most else patience
+
+
+SLOWEST = 1.0 / 60.0
+"""Calls a second that are tried at least (C-17: growing to 60 s)."""
+
+FIRST_WAIT_MOST = 0.75
+FIRST_WAIT_SHARE = 0.8
+"""The first refusal holds everybody back for this share of the run before it, at most so many seconds: what comes back
+meanwhile is kept by any bucket that the run came from."""
+
+WAIT_GROWTH = 1.6
+WAIT_CALLS = 2.0
+OUTAGE_SECONDS = 0.5
+OUTAGE_GROWTH = 1.1
+OUTAGE_WAITS = 4
+WAITS_MOST = 60
+"""Waits grow while nothing is let in, from two calls' time on. Where a server says that it is overloaded they stay
+within half a second at first, so that its recovery is seen; after so many of them it was an outage, and everything is
+as it was before. None grows beyond the sixtieth."""
+
+CLIMB_WAIT = 0.16
+CLIMB_WAITS = 8
+CLIMB_WAIT_GROWTH = 1.5
+"""Under a slope limit: the first wait, how many are as long, and how they grow then."""
+
+
+def first_wait(run: Run, cause: Cause, grace: float) -> float:
+    """Seconds that everybody waits after the first refusal, which came after `run`; at least `grace`."""
+    if cause is Cause.SLOPE:
+        return CLIMB_WAIT
+    most = OUTAGE_SECONDS if cause is Cause.OVERLOAD else FIRST_WAIT_MOST
+    return min(most, max(grace, FIRST_WAIT_SHARE * run.seconds))
+
+
+def next_wait(spacing: Spacing, cause: Cause) -> float:
+    """Seconds until the next attempt goes alone, after one that was refused."""
+    waits = spacing.waits + 1
+    seconds = max(WAIT_GROWTH * spacing.wait, WAIT_CALLS / spacing.rate)
+    if cause is Cause.OVERLOAD:
+        seconds = min(seconds, OUTAGE_SECONDS * OUTAGE_GROWTH ** min(WAITS_MOST, max(0, waits - OUTAGE_WAITS)))
+    elif cause is Cause.SLOPE:
+        seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** min(WAITS_MOST, max(0, waits - CLIMB_WAITS))
+    return min(seconds, 1.0 / SLOWEST)
+
+
+FIRST_WAITS = 4.0
+"""The first pace spreads the run over so many first waits more than it took."""
+
+SEEK_STEP = 1.5
+SEEK_CALLS = 3
+SEEK_BACK = 0.5
+SEEK_LEAD = 2.0
+"""While the rate is not known the pace grows by half when so many calls were let in; a refusal halves it at most. It
+runs ahead of what was let in so far by no more than this (as a rise: `RISE_MOST`), or only after `PATIENCE_SECONDS`:
+the faster it is when it is refused, the more calls are under way, and are refused or charged later."""
+
+
+class Seek:
+    """The search of one key; paces are in calls a second."""
+
+    __slots__ = ("_lead_until",)
+
+    def __init__(self) -> None:
+        self._lead_until = 0.0
+
+    def first(self, run: Run, wait: float) -> float:
+        """The first pace after what came after `run` was refused, and nobody went for `wait` seconds."""
+        return run.calls / (run.seconds + FIRST_WAITS * wait)
+
+    def begin(self, now: float) -> None:
+        """A pace is tried from now on."""
+        self._lead_until = now + PATIENCE_SECONDS
+
+    def back(self, pace: float, count: int, seconds: float) -> float:
+        """The pace after one at which only `count` calls were let in, in so many seconds."""
+        return min(pace, max(pace * SEEK_BACK, (count + 0.5) / seconds))
+
+    def step(self, pace: float, let_in: float, now: float) -> float:
+        """The pace after one that was not refused; `let_in` is how many calls a second were, since the search began."""
+        if now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD * let_in:
+            return pace
+        self.begin(now)
+        return pace * SEEK_STEP
+
+
+STEP = 1.25
+STEP_MOST = 2.0
+STEP_SECONDS = 0.15
+STEP_CALLS = 2
+RISE_MOST = 2.0
+"""The first step of a rise; each that holds for so long and so many calls is followed by its square, up to double. Far
+under the best rate it begins with that. Beyond twice the best a step has to hold for `PATIENCE_SECONDS`."""
+
+
+class Rise:
+    """The next rise of one key; paces are in calls a second."""
+
+    __slots__ = ("_factor", "_highest")
+
+    def __init__(self) -> None:
+        self._factor, self._highest = STEP, 0.0
+
+    def prepare(self, pace: float, best: float) -> None:
+        """It will go up from `pace`, where `best` was known."""
+        self._factor = STEP if pace >= TOP * best else STEP_MOST
+        self._highest = RISE_MOST * best
+
+    def step(self, pace: float) -> tuple[float, float]:
+        """The pace to try after `pace`, and the seconds for which it has to hold."""
+        tried = pace * self._factor
+        self._factor = min(STEP_MOST, self._factor * self._factor)
+        if tried <= self._highest:
+            return tried, STEP_SECONDS
+        # Twice the best was never known: it is believed where it holds for a while.
+        if pace >= self._highest:
+            self._highest *= RISE_MOST
+        return min(tried, self._highest), PATIENCE_SECONDS
+
+
+CLIMB_FROM = 1.2
+CLIMB = 1.1
+CLIMB_SECONDS = 0.15
+CLIMB_SOONER = 0.8
+CLIMB_SLOWER = 1.2
+"""Under a slope limit: the first pace, times what was let in during a second; its growth at each step; seconds to the
+first step, and how they change with a step that holds and one that is refused."""
+
+
+class Climb:
+    """The climb of one key; a step is made each `seconds`."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self) -> None:
+        self.seconds = CLIMB_SECONDS
+
+    def first(self, run: Run) -> float:
+        """The first pace, in calls a second, after the refusal of what came after `run`."""
+        return CLIMB_FROM * run.calls / max(1.0, run.seconds)
+
+    def step(self, pace: float) -> float:
+        """The pace after one that was let in."""
+        self.seconds = max(CLIMB_SECONDS, self.seconds * CLIMB_SOONER)
+        return pace * CLIMB
+
+    def refused(self) -> None:
+        """It was too steep."""
+        self.seconds *= CLIMB_SLOWER
+
+
+AFTERMATH_FADES = 0.7
+AFTERMATH_MOST = 1.0
+AFTERMATH_FIRST = 0.3
+AFTERMATH_SHARE = 0.045
+"""After the bucket has been drained, calls under way may still be charged (output tokens). Nothing goes for as long
+as that lasted the last time, a second at most; at first for this share of what the bucket holds: half an answer."""
+
+
+class Aftermath:
+    """The state of that wait for one key; instants and durations are in seconds."""
+
+    __slots__ = ("_drained_at", "_lasts")
+
+    def __init__(self) -> None:
+        self._drained_at = self._lasts = 0.0
+
+    def refused(self, wait: float, now: float) -> None:
+        """A refusal while the rate was held, after which nobody goes for `wait`: it may have been of the aftermath."""
+        if 0.0 < now - self._drained_at < AFTERMATH_MOST:
+            self._lasts = now - self._drained_at + wait
+
+    def drained(self, now: float) -> None:
+        """The bucket was found to be empty."""
+        self._drained_at = now
+
+    def seconds(self, burst: float, pace: float) -> float:
+        """Return how long to wait this time, at `pace` calls a second, where the bucket holds `burst` calls."""
+        lasts = max(self._lasts, min(AFTERMATH_FIRST, AFTERMATH_SHARE * burst / pace))
+        self._lasts *= AFTERMATH_FADES
+        return lasts
+
+
+SHORTEST_CALL = 0.001
+LONGEST_CALL = 1.0
+"""Seconds that count of a shorter and of a longer latency. The first keeps the floor finite where a clock stands still.
+Raising the second makes the floor slower for keys with long answers. One second is a tenth of the ten seconds within
+which a key that is admitted again is to be in full use."""
+
+BETTER = 2.0
+"""A trial succeeds where it lets in this many times what the slow pace would. Raising it refuses more of the trials
+that random refusals interrupt; at 1 a trial of a true rate would succeed by rounding."""
+
+TRIALS_APART = 64
+"""Calls let in between two failed trials at most: one refusal in 64 calls is within the 0.02 of a silent provider."""
+
+PROOFS = 4
+"""Failed trials in a row, one a call, before they come apart. Raising it costs a true rate one more refusal each time
+slowness seemed not to help, and frees a key sooner whose trials random refusals interrupt."""
+
+
+class Floor:
+    """The slowest pace of one key that needs no proof; paces are in calls a second, instants in monotonic seconds.
+
+    `pace` is the floor. While `trying`, the floor is used instead of a slower pace.
+    """
+
+    __slots__ = ("_count", "_failed", "_next", "pace", "since", "slow", "trying")
+
+    def __init__(self) -> None:
+        self.pace = 0.0
+        self.trying = False
+        self.slow = 0.0
+        self._failed, self._next = 0, 0
+        self._count, self.since = 0, 0.0
+
+    def know(self, latency: float) -> None:
+        """Set the floor by the mean `latency` of answers in seconds; infinity where none came yet."""
+        self.pace = 1.0 / max(SHORTEST_CALL, min(latency, LONGEST_CALL))
+
+    def due(self, pace: float, let_in: int) -> bool:
+        """Return whether the floor is to be tried instead of `pace`, after `let_in` calls."""
+        return pace < self.pace and let_in >= self._next and not self.trying
+
+    def begin(self, pace: float, let_in: int, now: float) -> float:
+        """Begin a trial where `pace` was used, after `let_in` calls; return the floor."""
+        self.trying = True
+        self.slow = pace
+        self._count, self.since = let_in, now
+        return self.pace
+
+    def judge(self, let_in: int, alone: bool, sent_at: float) -> bool:
+        """Judge a trial by the refusal of what was sent at `sent_at`; return whether the pace is what it was before.
+
+        An attempt that went `alone`, after a wait, says nothing of the floor; nor does one that had gone slowly.
+        """
+        if not self.trying:
+            return False
+        if sent_at <= self.since:
+            self.trying = False
+            return True
+        count = let_in - self._count
+        if alone and not count:
+            return False
+        self.trying = False
+        if count >= 1.0 + BETTER * self.slow * (sent_at - self.since):
+            self._failed, self._next = 0, let_in
+            return False
+        self._failed += 1
+        self._next = let_in + max(1, min(TRIALS_APART, 1 << max(0, self._failed - PROOFS)))
+        return True
+
+    def doubt(self) -> None:
+        """Slowness did not help: the next trial is due at once."""
+        self._failed, self._next = 0, 0
