@@ -19,7 +19,7 @@ from tidegate.admission.registry import registry as default_registry
 from tidegate.clocks import winding
 from tidegate.errors import ConfigurationError
 from tidegate.providers import BASE_URL_VARIABLES, Provider, judge
-from tidegate.providers._index import add
+from tidegate.providers._lookup import add
 from tidegate.sdks.table import SDKS
 from tidegate.settings import Settings
 from tidegate.transports.marks import Installation, Mark, policy_of

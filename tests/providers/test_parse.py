@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.providers import _parse
-from tidegate.providers._prose import read_prose
+from tidegate.providers import _values
+from tidegate.providers._error_text import read_prose
 
 GARBAGE = [
     b"", b" ", b"-1", b"+1", b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"1e300", b"1e3", b"0x10", b"1_000", b"1,2",
@@ -20,25 +20,25 @@ GARBAGE = [
 
 @pytest.mark.parametrize("value", GARBAGE)
 def test_no_grammar_takes_garbage(value):
-    assert _parse.amount(value) is None
-    assert _parse.seconds(value) is None
-    assert _parse.instant(value) is None
-    assert _parse.http_date(value) is None
-    assert _parse.retry_after(value, 0.0) is None
-    assert _parse.time(value) is None
-    assert _parse.duration(value) is None
+    assert _values.amount(value) is None
+    assert _values.seconds(value) is None
+    assert _values.instant(value) is None
+    assert _values.http_date(value) is None
+    assert _values.retry_after(value, 0.0) is None
+    assert _values.time(value) is None
+    assert _values.duration(value) is None
 
 
 @pytest.mark.parametrize(
     ("value", "number"), [(b"0", 0), (b"30000", 30000), (b" 12 ", 12), (b"9999.5", 9999.5), (b"007", 7)]
 )
 def test_an_amount_is_digits(value, number):
-    assert _parse.amount(value) == number
+    assert _values.amount(value) == number
 
 
 def test_giants_that_mean_unlimited_are_no_amounts():
-    assert _parse.amount(b"9223372036854767616") is None
-    assert _parse.amount(None) is None
+    assert _values.amount(b"9223372036854767616") is None
+    assert _values.amount(None) is None
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_giants_that_mean_unlimited_are_no_amounts():
     ],
 )
 def test_a_go_duration_is_seconds_with_the_resolution_it_was_written_in(value, seconds, resolution):
-    assert _parse.duration(value) == pytest.approx((seconds, resolution))
-    assert _parse.time(value) == ("span", pytest.approx(seconds), pytest.approx(resolution))
+    assert _values.duration(value) == pytest.approx((seconds, resolution))
+    assert _values.time(value) == ("span", pytest.approx(seconds), pytest.approx(resolution))
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_a_go_duration_is_seconds_with_the_resolution_it_was_written_in(value, s
     ],
 )
 def test_a_time_is_read_by_its_form(value, form, seconds, resolution):
-    assert _parse.time(value) == (form, pytest.approx(seconds), pytest.approx(resolution))
+    assert _values.time(value) == (form, pytest.approx(seconds), pytest.approx(resolution))
 
 
 @pytest.mark.parametrize("value", [b"200000000000", b"999999999999999", b"99999999999.5"])
 def test_a_time_more_than_a_hundred_years_away_is_none(value):
-    assert _parse.time(value) is None
+    assert _values.time(value) is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_time_more_than_a_hundred_years_away_is_none(value):
     ],
 )
 def test_all_three_http_dates_are_read(value):
-    assert _parse.http_date(value) == datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC).timestamp()
+    assert _values.http_date(value) == datetime(1994, 11, 6, 8, 49, 37, tzinfo=UTC).timestamp()
 
 
 NOW = 1_800_000_000.0
@@ -109,7 +109,7 @@ NOW = 1_800_000_000.0
     ],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_a_date_within_a_hundred_years(value, wait):
-    assert _parse.retry_after(value, NOW) == wait
+    assert _values.retry_after(value, NOW) == wait
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_retry_after_is_seconds_or_a_date_within_a_hundred_years(value, wait):
     ],
 )
 def test_a_bare_integer_is_read_in_the_unit_that_fits_or_not_at_all(value, limit, remaining, period, read):
-    assert _parse.fit(value, limit, remaining, period) == read
+    assert _values.fit(value, limit, remaining, period) == read
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_the_type_of_an_error_gives_the_unit_that_its_message_leaves_out():
 
 @given(st.binary(max_size=80))
 def test_no_grammar_raises_or_gives_what_is_not_a_finite_number(value):
-    numbers = [_parse.amount(value), _parse.seconds(value), _parse.http_date(value), _parse.retry_after(value, NOW)]
-    for pair in (_parse.time(value), _parse.instant(value), _parse.duration(value)):
+    numbers = [_values.amount(value), _values.seconds(value), _values.http_date(value), _values.retry_after(value, NOW)]
+    for pair in (_values.time(value), _values.instant(value), _values.duration(value)):
         numbers += [number for number in pair if isinstance(number, float)] if pair is not None else []
     assert all(number is None or math.isfinite(number) for number in numbers)
 

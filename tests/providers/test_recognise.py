@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate.providers import _index, adopt, family_of, recognise
+from tidegate.providers import _lookup, adopt, family_of, recognise
 
 
 def name(provider):
@@ -167,7 +167,7 @@ def test_no_endpoint_family_of_openai_has_limits_of_its_own():
 
 
 def test_addresses_of_any_length_leave_nothing_behind():
-    before = _index._adopt.cache_info().currsize
+    before = _lookup._adopt.cache_info().currsize
     assert adopt("server.test", "/" + "x" * 60_000, None) is None
     assert adopt("h" * 60_000, "/v1/chat/completions", None) is None
-    assert _index._adopt.cache_info().currsize == before
+    assert _lookup._adopt.cache_info().currsize == before

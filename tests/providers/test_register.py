@@ -24,7 +24,7 @@ from tidegate.providers import (
     named,
     recognise,
 )
-from tidegate.providers._index import Current
+from tidegate.providers._lookup import Current
 from tidegate.transports.marks import Mark, policy_of, provider_of
 
 CHAT = "/v1/chat/completions"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.providers._structured import read_fields
+from tidegate.providers._headers import read_fields
 
 
 def read(limit=None, remaining=None, reset=None, combined=None, policy=None):

@@ -7,7 +7,7 @@ import pytest
 from tidegate.core.values import Cause, Kind
 from tidegate.errors import ConfigurationError
 from tidegate.providers import OPENAI, TABLES, Endpoint, ErrorRow, HeaderRow, named
-from tidegate.providers._index import index
+from tidegate.providers._lookup import index
 
 
 def test_no_host_stands_in_two_tables():

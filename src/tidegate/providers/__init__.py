@@ -18,8 +18,8 @@ from __future__ import annotations
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._answer import answer_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._index import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, table_of, version
-from tidegate.providers._inquiry import (
+from tidegate.providers._lookup import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, table_of, version
+from tidegate.providers._request import (
     charged,
     credential_of,
     estimate,
@@ -29,13 +29,12 @@ from tidegate.providers._inquiry import (
     read_inquiry,
     scope,
 )
-from tidegate.providers._judge import judge, judge_event
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+from tidegate.providers._response import judge, judge_event
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers._sdk_headers import ANY, UNNAMED, sdk_family
 from tidegate.providers._usage import merged, usage_of
+from tidegate.providers._values import dimensions, window_name, window_of
 from tidegate.providers._variables import BASE_URL_VARIABLES
-from tidegate.providers._windows import dimensions, window_name, window_of
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.bedrock import BEDROCK

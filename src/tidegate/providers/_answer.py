@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 
 from tidegate.core.values import CAPACITY, Answer, Cause, Kind, Outcome
-from tidegate.providers._body import parsed, refusal_in
+from tidegate.providers._response import parsed, refusal_in
 
 MOST_BODY = 1 << 14
 """Bytes of a refusal that is kept, for each key; the longest capture has 2,300."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tidegate.core.values import Cause, Kind, Refill, Unit
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Bare, ErrorRow, HeaderRow
+from tidegate.providers._schema import Bare, Endpoint, ErrorRow, HeaderRow
 
 _RULES = "PROVIDERS.md section 0, rules 6, 7 and 10, read 2026-11-21"
 _RFC = "https://www.rfc-editor.org/rfc/rfc9110#section-15 read 2026-11-21"

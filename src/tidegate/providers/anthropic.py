@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
 _LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (PROVIDERS.md section 5)"
 _ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (PROVIDERS.md section 5)"

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, INSUFFICIENT_QUOTA
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers.openai import GENERATING
 
 _QUOTA = "azure-ai-docs how-to/quota.md (2025-01-09), read 2026-11-21 (PROVIDERS.md section 2)"

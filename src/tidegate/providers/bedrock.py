@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
 _MODEL = "botocore@0e6e2404b bedrock-runtime service-2.json, read 2026-11-21 (PROVIDERS.md section 3)"
 _TOKENS = "https://docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html read 2026-11-21"

@@ -5,6 +5,8 @@ passed on, windows in the name, the IETF's fields, and the messages of the known
 
 A server of one's own has no quota; what it bears is concurrency. SGLang and TGI refuse when their queue is full, SGLang
 also as the first event of a 200; vLLM queues without bound, so that only latency tells (PROVIDERS.md section 18).
+
+Lepton: one subdomain a model (or a workspace), nothing of its own known beyond OpenAI's protocol.
 """
 
 from __future__ import annotations
@@ -12,9 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause, Kind, Unit
-from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, quota
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, endpoints, quota
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
 from tidegate.providers.openai import GENERATING
 from tidegate.providers.openai import HEADERS as OPENAI_HEADERS
@@ -197,4 +198,15 @@ COMPATIBLE = Provider(
     waits=("x-ratelimit-timeremaining",),
     code_headers=("x-amzn-errortype",),
     closed=("threads", "batches", "files", "fine_tuning", "organization", "uploads"),
+)
+
+
+LEPTON = replace(
+    COMPATIBLE,
+    name="lepton",
+    source="PROVIDERS.md section 14 (no answer of it was found; 10 RPM on the free tier [unv]), read 2026-11-21",
+    hosts=("*.lepton.run",),
+    endpoints=endpoints("/api/v1", *GENERATING),
+    credential=("authorization",),
+    closed=(),
 )

@@ -11,8 +11,7 @@ from dataclasses import replace
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, endpoints
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
 _DOCS = "https://www.alibabacloud.com/help/en/model-studio/rate-limit (2026-04-17; PROVIDERS.md section 9)"
 _429 = frozenset({429})

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, endpoints
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
 _DOCS = "https://api-docs.deepseek.com/quick_start/error_codes read 2026-11-20 (PROVIDERS.md section 8)"
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS, HOUR, endpoints
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import ErrorRow, Provider
+from tidegate.providers._schema import Endpoint, ErrorRow, Provider
 from tidegate.providers.compatible import COMPATIBLE
 
 _SURVEY = "PROVIDERS.md section 18 (Hugging Face), read 2026-11-21"

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
 _FACTS = "PROVIDERS.md section 10, read 2026-11-21"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
 _DOCS = "https://developers.openai.com/api/docs/guides/rate-limits read 2026-10-04 (PROVIDERS.md section 1)"
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._common import COMMON_ERRORS
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
 _FACTS = "PROVIDERS.md section 16, read 2026-11-21"
 

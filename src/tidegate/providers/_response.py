@@ -1,20 +1,169 @@
-"""The outcome of an attempt, from its status, headers and body. Pure, total, and quick where the answer is good."""
+"""The outcome of an attempt, from its status, headers and body. Pure, total, and quick where the answer is good.
+
+The body of a refusal: its codes, its message, the wait it names. Never raises, whatever the body is.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil
+from typing import NamedTuple
 
 from tidegate.core.values import Cause, Kind, Outcome, Reading, Unit
-from tidegate.providers import _parse
-from tidegate.providers._body import NOTHING, Refusal, parsed, refusal_in, refusal_of
-from tidegate.providers._prose import Prose, read_prose
-from tidegate.providers._readings import Found, gather, origin, read_found
+from tidegate.providers import _values
+from tidegate.providers._error_text import Exceeded, Prose, read_details, read_prose
+from tidegate.providers._headers import Found, gather, origin, read_found
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import usage_of
-from tidegate.providers._windows import window_name
+from tidegate.providers._values import window_name
+
+_MAX_BODY = 1 << 18
+_MAX_TEXT = 4096
+_MAX_CODE = 128
+_MAX_QUOTED = 64
+_CODE_KEYS = ("code", "type", "status", "error_code", "error_type")
+_TEXT_KEYS = ("message", "detail", "title", "error_description", "error")
+
+
+class Refusal(NamedTuple):
+    """A refusal in words that rows compare with: lower case, white space collapsed. `wait` is in seconds.
+
+    `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day).
+    `exceeded` are the quotas that the body lists as exceeded.
+    """
+
+    codes: frozenset[str] = frozenset()
+    text: str = ""
+    wait: float | None = None
+    status: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    exceeded: tuple[Exceeded, ...] = ()
+
+
+NOTHING = Refusal()
+
+
+def refusal_of(body: bytes | None) -> Refusal:
+    """The refusal that a body describes: a JSON object, an array of one, a JSON string, or plain text.
+
+    HTML is nobody's message (a proxy wrote it), so nothing is read from it.
+    """
+    if not body:
+        return NOTHING
+    start = body[:64].lstrip()
+    if start[:1] == b"<":
+        return NOTHING
+    if len(body) <= _MAX_BODY:
+        document = parsed(body)
+        if document is not None:
+            return refusal_in(document)
+    return NOTHING if start[:1] in (b"{", b"[") else Refusal(text=plain(body[:_MAX_TEXT].decode("utf-8", "ignore")))
+
+
+def refusal_in(document: object) -> Refusal:
+    """The refusal that a parsed document describes; `NOTHING` for one of an unknown shape."""
+    if isinstance(document, list):
+        document = document[0] if document else None
+    if isinstance(document, str):
+        return Refusal(text=plain(document))
+    if not isinstance(document, dict):
+        return NOTHING
+    inner = document.get("error")
+    response = document.get("response")
+    if inner is None and isinstance(response, dict):
+        inner = response.get("error")
+    layers = [layer for layer in (inner, document) if isinstance(layer, dict)]
+    nested = _nested(layers)
+    if nested is not None:
+        layers.insert(0, nested)
+    codes: set[str] = set()
+    for layer in layers:
+        codes |= _codes(layer)
+    waits = [wait for layer in layers if (wait := _wait(layer.get("retry_after"))) is not None]
+    listed: tuple[Exceeded, ...] = ()
+    for layer in layers:
+        if isinstance(layer.get("details"), list):
+            wait, exceeded, reasons = read_details(layer["details"])
+            codes |= reasons
+            listed += exceeded
+            waits += [wait] if wait is not None else []
+    status = next((code for layer in layers for key in ("code", "status") if _is_status(code := layer.get(key))), None)
+    return Refusal(frozenset(codes), _text(layers), waits[0] if waits else None, status, _quoted(layers), listed)
+
+
+def parsed(body: bytes | str) -> object:
+    """The JSON document, or None for what is not one, or is nested too deeply to read."""
+    try:
+        document: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return document
+
+
+def plain(text: str) -> str:
+    """The text as rows compare it: cut, lower case, white space collapsed, typographic apostrophes straight."""
+    return " ".join(text[:_MAX_TEXT].lower().replace("\u2019", "'").split())
+
+
+def _nested(layers: list[dict[str, object]]) -> dict[str, object] | None:
+    """The upstream's error where a gateway put its JSON into the message as a string (capture gemini-429-free-tpm)."""
+    for layer in layers:
+        message = layer.get("message")
+        if isinstance(message, str) and message[:64].lstrip()[:1] == "{" and len(message) <= _MAX_BODY:
+            document = parsed(message)
+            if isinstance(document, dict):
+                inner = document.get("error")
+                return inner if isinstance(inner, dict) else document
+    return None
+
+
+def _codes(layer: dict[str, object]) -> set[str]:
+    values = [layer.get(key) for key in _CODE_KEYS]
+    details = layer.get("details")
+    if isinstance(details, dict):
+        values += [details.get(key) for key in _CODE_KEYS]
+    metadata = layer.get("metadata")
+    if isinstance(metadata, dict):
+        values.append(metadata.get("limit_source"))
+    return {
+        str(value).lower()
+        for value in values
+        if (isinstance(value, str) and len(value) <= _MAX_CODE) or _is_status(value)
+    }
+
+
+def _quoted(layers: list[dict[str, object]]) -> tuple[tuple[bytes, bytes], ...]:
+    for layer in layers:
+        metadata = layer.get("metadata")
+        headers = metadata.get("headers") if isinstance(metadata, dict) else None
+        if isinstance(headers, dict):
+            pairs = [(name, str(value)) for name, value in headers.items() if isinstance(value, str | int | float)]
+            quoted = [(name.encode("ascii", "replace"), value.encode("ascii", "replace")) for name, value in pairs]
+            return tuple(quoted[:_MAX_QUOTED])
+    return ()
+
+
+def _text(layers: list[dict[str, object]]) -> str:
+    for layer in layers:
+        for key in _TEXT_KEYS:
+            value = layer.get(key)
+            if isinstance(value, str) and value:
+                return plain(value)
+    return ""
+
+
+def _wait(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _values.MAX_SECONDS else None
+
+
+def _is_status(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599
+
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
 _MAX_EVENT = 1 << 18
@@ -193,10 +342,10 @@ def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
     if cells is None:
         return None, 0
     now = origin(found, now_on) if cells[RETRY_AFTER] is not None else 0.0
-    milliseconds = _parse.amount(cells[RETRY_AFTER_MS])
-    exact = milliseconds / 1000.0 if milliseconds is not None and milliseconds <= 1000 * _parse.MAX_SECONDS else None
-    whole = _parse.retry_after(cells[RETRY_AFTER], now)
-    waits = (whole, exact, _parse.seconds(cells[WAIT]))
+    milliseconds = _values.amount(cells[RETRY_AFTER_MS])
+    exact = milliseconds / 1000.0 if milliseconds is not None and milliseconds <= 1000 * _values.MAX_SECONDS else None
+    whole = _values.retry_after(cells[RETRY_AFTER], now)
+    waits = (whole, exact, _values.seconds(cells[WAIT]))
     sent = sum(cells[place] is not None for place in (RETRY_AFTER, RETRY_AFTER_MS, WAIT))
     usable = [wait for wait in waits if wait is not None]
     if exact and whole == ceil(exact):

@@ -6,22 +6,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tidegate.errors import ConfigurationError
-from tidegate.providers._paths import MAX_PATH
-from tidegate.providers._schema import Provider
+from tidegate.providers._schema import MAX_PATH, Provider
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.baseten import BASETEN
 from tidegate.providers.bedrock import BEDROCK
 from tidegate.providers.cerebras import CEREBRAS
 from tidegate.providers.cohere import COHERE
-from tidegate.providers.compatible import COMPATIBLE
+from tidegate.providers.compatible import COMPATIBLE, LEPTON
 from tidegate.providers.dashscope import DASHSCOPE, MODELSCOPE
 from tidegate.providers.deepseek import DEEPSEEK
 from tidegate.providers.fireworks import FIREWORKS
 from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
 from tidegate.providers.groq import GROQ
 from tidegate.providers.huggingface import HUGGING_FACE
-from tidegate.providers.lepton import LEPTON
 from tidegate.providers.mistral import MISTRAL
 from tidegate.providers.nvidia import NVIDIA
 from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL

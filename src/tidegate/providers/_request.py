@@ -10,8 +10,7 @@ from math import inf
 from pydantic_core import from_json
 
 from tidegate.core.values import Cost, Inquiry, Usage
-from tidegate.providers._paths import Endpoint
-from tidegate.providers._schema import Provider
+from tidegate.providers._schema import Endpoint, Provider
 
 _MAX_BODY = 1 << 25
 _MAX_TOKENS = 1 << 31
