@@ -28,7 +28,7 @@ from tidegate.admission.call import Turn
 from tidegate.core.limiter_state import Permit
 from tidegate.testing import Scenario, SimulatorProcess
 from tidegate.transports import httpx
-from tidegate.transports.govern import good
+from tidegate.transports.call import good
 
 AGAIN = 6
 """How often each step is made at each call."""

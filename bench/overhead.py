@@ -148,7 +148,7 @@ async def unknown_host(rounds: int, calls: int) -> Pairs:
 def _stack() -> Callable[[type], object]:
     """Puts tidegate's own patch on another class."""
     from tidegate.transports import httpx
-    from tidegate.transports.patching import Patches
+    from tidegate.transports.patches import Patches
 
     stack = httpx._stacks[httpx2.Client]
     return lambda target: Patches().put(target, "send", stack.asend)

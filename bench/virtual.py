@@ -28,7 +28,7 @@ from tidegate.settings import Settings
 from tidegate.testing import Call, Reason, Refusal
 from tidegate.testing.accounts import Accounts, Admission
 from tidegate.testing.dialects import Headers
-from tidegate.transports.govern import GovernedCall
+from tidegate.transports.call import GovernedCall
 from tidegate.transports.streams import StreamWatch
 
 EPOCH = 1_800_000_000.0

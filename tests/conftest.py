@@ -17,8 +17,8 @@ from tidegate import redaction
 from tidegate.clocks import winding
 from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
-from tidegate.transports.marks import Installation
-from tidegate.transports.stacks import TRANSPORTS
+from tidegate.transports.governance import Installation
+from tidegate.transports.table import TRANSPORTS
 
 
 def pytest_configure(config: pytest.Config) -> None:

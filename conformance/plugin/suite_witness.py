@@ -31,10 +31,10 @@ _resolve = socket.getaddrinfo
 
 def install() -> None:
     """Installs tidegate, and counts the calls that come to its patched methods and those that it governs."""
-    from tidegate.transports import govern
-    from tidegate.transports.patching import Patches, Wrapper
+    from tidegate.transports import call
+    from tidegate.transports.patches import Patches, Wrapper
 
-    put, begin = Patches.put, govern.GovernedCall.__init__
+    put, begin = Patches.put, call.GovernedCall.__init__
 
     def counted(self: Patches, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
         def seen(*call: Any) -> Any:
@@ -48,7 +48,7 @@ def install() -> None:
         begin(self, *args, **kwargs)
 
     Patches.put = counted  # type: ignore[method-assign]
-    govern.GovernedCall.__init__ = begun  # type: ignore[method-assign]
+    call.GovernedCall.__init__ = begun  # type: ignore[method-assign]
     import tidegate
 
     tidegate.install()

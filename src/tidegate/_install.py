@@ -22,9 +22,9 @@ from tidegate.providers import BASE_URL_VARIABLES, Provider, judge
 from tidegate.providers._lookup import add
 from tidegate.sdks.table import SDKS
 from tidegate.settings import Settings
-from tidegate.transports.marks import Installation, Mark, policy_of
-from tidegate.transports.patching import when_imported
-from tidegate.transports.stacks import TRANSPORTS, Transport
+from tidegate.transports.governance import Installation, Mark, policy_of
+from tidegate.transports.patches import when_imported
+from tidegate.transports.table import TRANSPORTS, Transport
 
 MOST_MISSED = 1024
 """Hosts of which it is kept that no variable names them."""

@@ -17,7 +17,7 @@ from tidegate.checkup.environment import Installed, governs
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.packages import PACKAGES, PATCHERS, STACKS
 from tidegate.clocks.table import CLOCKS
-from tidegate.transports.stacks import TRANSPORTS
+from tidegate.transports.table import TRANSPORTS
 
 
 def lines(found: Iterable[Finding]) -> list[str]:

@@ -16,8 +16,8 @@ from huggingface_hub import InferenceClient
 import tidegate
 from tidegate.sdks import speakeasy
 from tidegate.sdks.row import Hooks
-from tidegate.transports.marks import MARK
-from tidegate.transports.patching import Patches
+from tidegate.transports.governance import MARK
+from tidegate.transports.patches import Patches
 
 SOURCE = "def decide(response):\n    return True\n"
 

@@ -25,7 +25,7 @@ from tidegate.providers import (
     recognise,
 )
 from tidegate.providers._lookup import Current
-from tidegate.transports.marks import Mark, policy_of, provider_of
+from tidegate.transports.governance import Mark, policy_of, provider_of
 
 CHAT = "/v1/chat/completions"
 

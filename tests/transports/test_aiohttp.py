@@ -18,7 +18,7 @@ from tests.transports.sessions import ask, run
 from tidegate.core.events import RequestFailed
 from tidegate.core.values import Cause
 from tidegate.testing import Limit, Scenario, Simulator
-from tidegate.transports.govern import GAVE_UP
+from tidegate.transports.call import GAVE_UP
 
 
 def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: tidegate.RateLimitRegistry) -> None:
@@ -208,7 +208,7 @@ def test_a_method_and_a_url_count_in_every_form(registry: tidegate.RateLimitRegi
 def test_a_session_is_wrapped_without_a_warning_in_development_mode() -> None:
     code = """
         import asyncio, aiohttp, tidegate
-        from tidegate.transports.marks import MARK
+        from tidegate.transports.governance import MARK
         async def main():
             asyncio.get_running_loop().slow_callback_duration = 60
             async with aiohttp.ClientSession() as session:

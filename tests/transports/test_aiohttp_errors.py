@@ -15,7 +15,7 @@ import tidegate
 from tests.transports.answering import ANSWER, BODY, Server, fine, only, refused_at_first
 from tests.transports.sessions import BUSY, READS, ask, impatient, refusing, run
 from tidegate.transports.aiohttp import TRANSPORT
-from tidegate.transports.govern import GAVE_UP
+from tidegate.transports.call import GAVE_UP
 
 
 @pytest.mark.parametrize("read", READS)

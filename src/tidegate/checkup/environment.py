@@ -16,7 +16,7 @@ from tidegate.clocks import winding
 from tidegate.clocks.clock import Clock, shown
 from tidegate.clocks.table import CLOCKS
 from tidegate.settings import PREFIX, Settings
-from tidegate.transports.stacks import TRANSPORTS
+from tidegate.transports.table import TRANSPORTS
 
 LEAST_WRAPT = "2.4"
 """The first with `unwrap_object` (wrapt changelog)."""

@@ -12,7 +12,7 @@ from tidegate._install import host_of, named_hosts
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.source import Module
 from tidegate.settings import Settings
-from tidegate.transports.marks import is_local, is_private_name
+from tidegate.transports.governance import is_local, is_private_name
 
 PLACES = frozenset({"base_url", "api_base", "openai_api_base", "anthropic_api_url", "azure_endpoint"})
 """Keywords by which SDKs and frameworks are given an address (openai, anthropic, litellm, langchain, llama-index)."""

@@ -22,7 +22,7 @@ from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
 from tidegate.core.values import CAPACITY, Inquiry, Key, Kind, Outcome
 from tidegate.settings import Settings
-from tidegate.transports.keys import Route, base_url
+from tidegate.transports.call import Route, base_url
 
 MOST_BYTES = 1 << 24
 """Of one line: more than any answer needs."""

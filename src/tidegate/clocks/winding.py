@@ -13,7 +13,7 @@ from tidegate.clocks.dials import Default, Turned, Variable
 from tidegate.clocks.table import CLOCKS
 from tidegate.imports import is_loading
 from tidegate.settings import Settings
-from tidegate.transports.patching import when_imported
+from tidegate.transports.patches import when_imported
 
 logger = logging.getLogger("tidegate")
 

@@ -10,8 +10,8 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.sdks.row import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
-from tidegate.transports.marks import MARK, Mark, policy_of
-from tidegate.transports.stacks import TRANSPORTS, transport_of
+from tidegate.transports.governance import MARK, Mark, policy_of
+from tidegate.transports.table import TRANSPORTS, transport_of
 
 T = TypeVar("T")
 

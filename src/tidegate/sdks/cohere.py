@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegate.sdks.given_up import is_given_up
 from tidegate.sdks.row import Hooks, Sdk
-from tidegate.transports.patching import Patches
+from tidegate.transports.patches import Patches
 
 
 def _should_retry(wrapped: Callable[..., bool], _: Any, args: Any, kwargs: Any) -> bool:

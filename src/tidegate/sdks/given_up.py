@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.transports.govern import GAVE_UP, NO_RETRY
+from tidegate.transports.call import GAVE_UP, NO_RETRY
 
 
 def is_given_up(response: Any) -> bool:

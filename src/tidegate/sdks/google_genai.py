@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 from tidegate.sdks import speakeasy
 from tidegate.sdks.given_up import is_given_up
 from tidegate.sdks.row import Hooks, Sdk
-from tidegate.transports.carrying import carrying
-from tidegate.transports.marks import MARK
-from tidegate.transports.patching import Patches
+from tidegate.transports.governance import MARK, carrying
+from tidegate.transports.patches import Patches
 
 
 class Stopped(NamedTuple):

@@ -12,9 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.sdks.row import Hooks, Sdk
-from tidegate.transports.carrying import carrying
-from tidegate.transports.marks import MARK
-from tidegate.transports.patching import Patches
+from tidegate.transports.governance import MARK, carrying
+from tidegate.transports.patches import Patches
 
 
 def _inner_post(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:

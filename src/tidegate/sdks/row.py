@@ -11,7 +11,7 @@ from operator import attrgetter
 from types import ModuleType
 
 from tidegate.imports import is_loading
-from tidegate.transports.patching import Patches, when_imported
+from tidegate.transports.patches import Patches, when_imported
 
 logger = logging.getLogger("tidegate")
 

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.sdks.given_up import is_given_up
-from tidegate.transports.patching import Patches
+from tidegate.transports.patches import Patches
 
 LOOPS = ("retry_with_backoff", "retry_with_attempt_count_backoff")
 

@@ -21,7 +21,7 @@ import tidegate
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.core import events
-from tidegate.transports.patching import when_imported
+from tidegate.transports.patches import when_imported
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider

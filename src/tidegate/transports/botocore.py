@@ -34,13 +34,11 @@ from tidegate.core.exchange import Sent
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import httpx
-from tidegate.transports.clients import Clients, made_up, unreadable
-from tidegate.transports.govern import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, GovernedCall, good
-from tidegate.transports.keys import Route, Sending
-from tidegate.transports.marks import marked
-from tidegate.transports.raw import WatchedRaw
-from tidegate.transports.readers import Readers, arrived
-from tidegate.transports.streams import StreamWatch
+from tidegate.transports.aiohttp import Readers, arrived
+from tidegate.transports.call import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, GovernedCall, Route, Sending, good
+from tidegate.transports.governance import marked
+from tidegate.transports.patches import Clients, made_up, unreadable
+from tidegate.transports.streams import StreamWatch, WatchedRaw
 
 SERVICES = "bedrock"
 """How the endpoint prefix of every service begins that is looked at."""

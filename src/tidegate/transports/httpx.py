@@ -23,10 +23,9 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
-from tidegate.transports.clients import Clients, unreadable
-from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
-from tidegate.transports.keys import Route, Sending
-from tidegate.transports.marks import Mark, marked, provider_elsewhere, provider_of
+from tidegate.transports.call import TOO_MANY, UNREAL, GovernedCall, Route, Sending, good
+from tidegate.transports.governance import Mark, marked, provider_elsewhere, provider_of
+from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import account_of
 from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
 

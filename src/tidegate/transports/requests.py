@@ -22,13 +22,11 @@ from tidegate.core.exchange import Sent
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
-from tidegate.transports.clients import Clients, made_up, unreadable
-from tidegate.transports.govern import TOO_MANY, UNREAL, GovernedCall, good
-from tidegate.transports.keys import Route, Sending
-from tidegate.transports.marks import marked, provider_elsewhere, provider_of
+from tidegate.transports.call import TOO_MANY, UNREAL, GovernedCall, Route, Sending, good
+from tidegate.transports.governance import marked, provider_elsewhere, provider_of
+from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.principals import accounts_of
-from tidegate.transports.raw import BegunRaw, WatchedRaw, is_unread
-from tidegate.transports.streams import StreamWatch
+from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
 
 
 class RequestsCall(GovernedCall):

@@ -30,7 +30,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from tidegate.transports.patching import Patches, when_imported
+from tidegate.transports.patches import Patches, when_imported
 
 STALE_AFTER = 60.0
 """Seconds from the coming of a call after which its request is signed anew: well within `LIFETIME`."""

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Protocol, cast
 
 from tidegate.transports import aiohttp, botocore, httpx, requests
-from tidegate.transports.patching import Patches
+from tidegate.transports.patches import Patches
 
 
 class Transport(Protocol):

@@ -2,12 +2,16 @@
 
 A transport asks `marked` before it sends, then `provider_of`, and `provider_elsewhere` where that knows nothing. None
 means: pass through untouched.
+
+A mark that goes with the context: for SDKs whose HTTP clients come and go below an object that stays.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, NamedTuple
@@ -17,7 +21,6 @@ from tidegate.admission import key_hook
 from tidegate.admission.context import passes
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.exchange import Policy
-from tidegate.transports.carrying import carried
 
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client, or on an SDK's object that sends through clients of its own."""
@@ -164,3 +167,24 @@ def is_private_name(host: str) -> bool:
     # Whatever holds a colon is an IPv6 address.
     single = name != "" and "." not in name and ":" not in name and not name.isdigit()
     return single or name.endswith(PRIVATE_SUFFIXES)
+
+
+_carried: ContextVar[Mark | None] = ContextVar("tidegate_mark", default=None)
+
+
+def carried() -> Mark | None:
+    """The mark that this context carries."""
+    return _carried.get()
+
+
+@contextmanager
+def carrying(mark: Mark | None) -> Iterator[None]:
+    """Govern requests inside by `mark`, through whatever HTTP client they go; None changes nothing."""
+    if mark is None:
+        yield
+        return
+    token = _carried.set(mark)
+    try:
+        yield
+    finally:
+        _carried.reset(token)
