@@ -14,8 +14,8 @@ import pytest
 from huggingface_hub import InferenceClient
 
 import tidegate
-from tidegate.sdks import speakeasy
-from tidegate.sdks.row import Hooks
+from tidegate.sdks import retry_hooks
+from tidegate.sdks.sdk import Hooks
 from tidegate.transports.governance import MARK
 from tidegate.transports.patches import Patches
 
@@ -68,7 +68,7 @@ def test_a_module_is_wrapped_again_after_it_was_taken_off(name: str) -> None:
 
 
 def test_an_sdk_of_another_shape_stays_as_it_is_and_is_named(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    hooks = Hooks({name: speakeasy.put})
+    hooks = Hooks({name: retry_hooks.patch_speakeasy})
     hooks.put()
     with caplog.at_level(logging.WARNING, "tidegate"):
         assert __import__(name).decide(None) is True

@@ -8,7 +8,7 @@ from tidegate import redaction
 from tidegate.admission.arguments import checked_max_wait, checked_priority
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
-from tidegate.sdks.row import Sdk
+from tidegate.sdks.sdk import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
 from tidegate.transports.governance import MARK, Mark, policy_of
 from tidegate.transports.table import TRANSPORTS, transport_of

@@ -7,11 +7,8 @@ no POST (replicate 1.0.7 `client.py`, `RETRYABLE_METHODS`), and only those are g
 
 from __future__ import annotations
 
-from tidegate.sdks.cohere import COHERE
-from tidegate.sdks.google_genai import GOOGLE_GENAI
-from tidegate.sdks.hugging_face import HUGGING_FACE
-from tidegate.sdks.mistral import MISTRAL
-from tidegate.sdks.row import Hooks, Sdk
+from tidegate.sdks.retry_hooks import COHERE, GOOGLE_GENAI, HUGGING_FACE, MISTRAL
+from tidegate.sdks.sdk import Hooks, Sdk
 from tidegate.transports import sigv4
 
 OPENAI = Sdk(
