@@ -114,7 +114,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         {"pydantic", "pydantic_core"},
     ),
     "runner.declared": (
-        {*CORE, "redaction", "runner", "runner.declared"},
+        {*CORE, "admission.registry", "redaction", "runner", "runner.declared"},
         True,
         {"pydantic", "yaml", "openai", "anthropic", "google"},
     ),

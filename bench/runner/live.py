@@ -12,7 +12,7 @@ from bench.runner.places import Fresh
 from bench.runner.speed import row
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.dispatch import Dispatcher
+from tidegate.runner.dispatcher import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)

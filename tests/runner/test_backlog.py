@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from tidegate.runner.backlog import Backlog
 from tidegate.runner.item import Place
+from tidegate.runner.watermark import Backlog
 
 
 def test_a_fresh_experiment_owes_nothing_and_an_earlier_run_everything() -> None:

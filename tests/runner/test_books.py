@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.runner.books import Books
 from tidegate.runner.item import TASK, Item, Place
+from tidegate.runner.watermark import Books
 
 JUDGE = 1
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.runner.scene import Watch, held, in_loop, make, rows, runner_at
 from tidegate.errors import StoreError
-from tidegate.runner import Experiment, ExperimentRunner, taking
+from tidegate.runner import Experiment, ExperimentRunner, claims
 from tidegate.storage import Status
 
 
@@ -148,7 +148,7 @@ async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
 async def test_code_that_does_not_load_holds_up_no_other_orphan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(taking, "RESTORE_SECONDS", 0.02)
+    monkeypatch.setattr(claims, "RESTORE_SECONDS", 0.02)
     never, task = threading.Event(), Watch()
     async with runner_at(tmp_path) as dead:
         for name in ("hangs", "fine"):

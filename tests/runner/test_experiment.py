@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.errors import CannotLoad, ConfigurationError
 from tidegate.runner import Evaluator, Experiment, RunnerSettings, load
-from tidegate.runner.loading import restored
+from tidegate.runner.loader import restored
 
 
 def task(row: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.runner.frontier import Frontier
+from tidegate.runner.watermark import Frontier
 
 
 def test_it_is_what_was_reached_when_nothing_is_open() -> None:

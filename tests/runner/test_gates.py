@@ -11,8 +11,8 @@ from tests.chaos.floor import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at
 from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.gates import Gates
-from tidegate.runner.roster import Roster
+from tidegate.runner.fair_queue import Roster
+from tidegate.runner.key_gates import Gates
 
 KEY = tidegate.Key("p", "https://p.test")
 DAY = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per day (RPD): Limit 10"}}'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.runner.guard import Guard
+from tidegate.runner.job import Guard
 
 
 def failures(guard: Guard, *kinds: str) -> list[bool]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import NotStorable
-from tidegate.runner.judgement import NoJudgement, judged, unjudged
+from tidegate.runner.results import NoJudgement, judged, unjudged
 from tidegate.storage import Annotation, ResultStatus
 
 

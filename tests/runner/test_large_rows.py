@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.runner.scene import Watch, in_loop, runner_at
-from tidegate.runner import Experiment, reading, workload, writer
+from tidegate.runner import Experiment, dataset, work_queue, writer
 from tidegate.runner.item import Item, Place
-from tidegate.runner.workload import Workload
+from tidegate.runner.work_queue import Workload
 from tidegate.runner.writer import Writer
 from tidegate.storage import ResultStatus, RunResult, paging
 
@@ -26,9 +26,9 @@ def large(count: int) -> list[dict[str, Any]]:
 @pytest.fixture
 def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets of a thousand characters, so that rows of four hundred are large."""
-    monkeypatch.setattr(reading, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(dataset, "BATCH_BYTES", 1000)
     monkeypatch.setattr(paging, "PAGE_BYTES", 1000)
-    monkeypatch.setattr(workload, "MAX_QUEUE_BYTES", 1000)
+    monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
     monkeypatch.setattr(writer, "BATCH_BYTES", 1000)
     monkeypatch.setattr(writer, "UNWRITTEN_BYTES", 2000)
 
@@ -70,8 +70,8 @@ async def test_run_of_large_rows_and_answers_holds_few_at_once(tmp_path: Path, m
     assert batches[0] <= 1000
 
 
-async def rows_of(dataset: Any) -> list[int]:
-    return [len(batch) async for batch in reading.batches(dataset, 1000)]
+async def rows_of(source: Any) -> list[int]:
+    return [len(batch) async for batch in dataset.batches(source, 1000)]
 
 
 @pytest.mark.usefixtures("small_budgets")
@@ -83,22 +83,22 @@ async def test_batch_of_a_dataset_ends_at_its_bytes(tmp_path: Path) -> None:
 
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"t": "{TEXT}"}}\n' for _ in range(7)))
-    for dataset in (large(7), awaited, str(path)):
-        sizes = await rows_of(dataset)
+    for source in (large(7), awaited, str(path)):
+        sizes = await rows_of(source)
         assert sum(sizes) == 7
         assert max(sizes) <= 3
 
 
 def test_weight_of_a_cycle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(dataset, "BATCH_BYTES", 1000)
     cycle: dict[str, Any] = {}
     cycle["self"] = cycle
-    assert reading.weight(cycle) >= 1000
-    assert reading.weight({"a": ["b" * 10, 1, None]}) == 8 + 24 + 10
+    assert dataset.weight(cycle) >= 1000
+    assert dataset.weight({"a": ["b" * 10, 1, None]}) == 8 + 24 + 10
 
 
 def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workload, "MAX_QUEUE_BYTES", 1000)
+    monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
     queues = Workload(1, high=100, ageing=8, retry_slots=1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     queues.add(items[:1])
@@ -115,7 +115,7 @@ def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold their rows for as long as their back-off lasts."""
-    monkeypatch.setattr(workload, "MAX_QUEUE_BYTES", 1000)
+    monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
     queues = Workload(1, high=100, ageing=8, retry_slots=1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     for item in items:

@@ -9,7 +9,7 @@ import pytest
 from tests.runner.scene import Watch, held, in_loop, make, rows, runner_at, stored
 from tidegate.errors import DatabaseFileLost
 from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.summary import Summary
+from tidegate.runner.progress import Summary
 from tidegate.storage import ResultStatus, Status, Store
 
 

@@ -11,12 +11,12 @@ import pytest
 
 import tidegate
 from tests.runner.scene import Watch, in_loop, make, rows, runner_at, stored
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, patience, writer
-from tidegate.runner.lives import Lives
-from tidegate.runner.minding import Minded
-from tidegate.runner.outcomes import Outcomes
-from tidegate.runner.running import Running
-from tidegate.runner.subscribers import Hub
+from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
+from tidegate.runner.background import Minded
+from tidegate.runner.claims import Lives
+from tidegate.runner.events import Hub
+from tidegate.runner.result_handler import Outcomes
+from tidegate.runner.run import Running
 from tidegate.runner.writer import Writer
 from tidegate.storage import Status, Store
 
@@ -24,7 +24,7 @@ from tidegate.storage import Status, Store
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once."""
-    for module in (patience, writer):
+    for module in (background, writer):
         monkeypatch.setattr(module, "BASE", 0.0001)
         monkeypatch.setattr(module, "CAP", 0.001)
 

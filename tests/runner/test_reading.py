@@ -13,8 +13,8 @@ import pytest
 
 from tests.runner.scene import in_loop
 from tidegate.errors import CannotRead
+from tidegate.runner.dataset import batches
 from tidegate.runner.experiment import Dataset
-from tidegate.runner.reading import batches
 from tidegate.storage import NewRow
 
 

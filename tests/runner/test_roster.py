@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Hashable
 
-from tidegate.runner.roster import Roster
+from tidegate.runner.fair_queue import Roster
 
 
 def level(experiment: int, gate: Hashable) -> int:

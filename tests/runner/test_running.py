@@ -12,7 +12,7 @@ import pytest
 
 from tests.runner.scene import QUICK, Watch, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
-from tidegate.runner import Evaluator, Experiment, emit, reading
+from tidegate.runner import Evaluator, Experiment, dataset, emit
 from tidegate.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
@@ -209,7 +209,7 @@ class TestRows:
     async def test_the_rows_of_a_slow_source_are_answered_as_they_come(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: bool
     ) -> None:
-        monkeypatch.setattr(reading, "SLOW", 0.0)
+        monkeypatch.setattr(dataset, "SLOW", 0.0)
         task, answered = Watch(), threading.Event()
 
         async def awaited() -> Any:

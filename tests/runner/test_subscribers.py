@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
 from tidegate.runner import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
-from tidegate.runner.subscribers import Hub
+from tidegate.runner.events import Hub
 from tidegate.storage import AnnotationResult, RunResult, Status
 
 

@@ -12,7 +12,7 @@ from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.redaction import clean
 from tidegate.runner.redaction import LONGEST, redacted
-from tidegate.runner.verdict import ANSWERED, Ruling, Verdict, judge
+from tidegate.runner.results import ANSWERED, Ruling, Verdict, judge
 
 OK = Outcome(Kind.OK)
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, 2.0)

@@ -14,9 +14,9 @@ from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuse
 from tidegate.admission.registry import NotReady
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Experiment
-from tidegate.runner.gates import Gates
+from tidegate.runner.fair_queue import Roster
 from tidegate.runner.job import Job
-from tidegate.runner.roster import Roster
+from tidegate.runner.key_gates import Gates
 from tidegate.storage import ResultStatus
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.runner.item import TASK, Item, Place
-from tidegate.runner.workload import Workload
+from tidegate.runner.work_queue import Workload
 
 JUDGE = 1
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
 from tidegate.errors import StoreError
-from tidegate.runner import Evaluator, Experiment, patience
+from tidegate.runner import Evaluator, Experiment, background
 from tidegate.runner.writer import Result, Writer
 from tidegate.storage import ResultStatus, RunResult, Status, Store
 
@@ -19,8 +19,8 @@ from tidegate.storage import ResultStatus, RunResult, Status, Store
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that is away is asked again at once."""
-    monkeypatch.setattr(patience, "BASE", 0.0001)
-    monkeypatch.setattr(patience, "CAP", 0.001)
+    monkeypatch.setattr(background, "BASE", 0.0001)
+    monkeypatch.setattr(background, "CAP", 0.001)
 
 
 class Paper:

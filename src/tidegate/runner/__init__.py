@@ -8,14 +8,13 @@ summary = experiment.run()
 from __future__ import annotations
 
 from tidegate.errors import UnusableAnswer
-from tidegate.runner.chunks import emit
+from tidegate.runner.events import Chunk, Event, Retrying, StateChanged, Subscription
 from tidegate.runner.experiment import Evaluator, Experiment
-from tidegate.runner.loading import load
-from tidegate.runner.progress import Progress, StageProgress, Wait
-from tidegate.runner.service import ExperimentRunner
+from tidegate.runner.experiment_runner import ExperimentRunner
+from tidegate.runner.job import emit
+from tidegate.runner.loader import load
+from tidegate.runner.progress import Progress, StageProgress, Summary, Wait
 from tidegate.runner.settings import RunnerSettings
-from tidegate.runner.subscribers import Chunk, Event, Retrying, StateChanged, Subscription
-from tidegate.runner.summary import Summary
 from tidegate.storage import AnnotationResult, ResultStatus, RunResult, Status, Toggle
 
 __all__ = [

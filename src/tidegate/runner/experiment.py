@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tidegate.errors import ConfigurationError, require
 
 if TYPE_CHECKING:
-    from tidegate.runner.summary import Summary
+    from tidegate.runner.progress import Summary
 
 Dataset: TypeAlias = (
     "str | Path | Iterable[Any] | AsyncIterable[Any] | Callable[[], Iterable[Any] | AsyncIterable[Any]]"
@@ -145,7 +145,7 @@ class Experiment:
 
     async def arun(self, db: str = "tidegate.db") -> Summary:
         """As `run`, in the running loop."""
-        from tidegate.runner.service import ExperimentRunner
+        from tidegate.runner.experiment_runner import ExperimentRunner
 
         async with ExperimentRunner(db, recover=False) as runner:
             return await runner.run(self)

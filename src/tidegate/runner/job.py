@@ -1,22 +1,203 @@
-"""Runs one item once: its time, its cancellation, the permit handed down, and a single report at the end."""
+"""Runs one item once: its time, its cancellation, the permit handed down, and a single report at the end.
+
+One stage of an experiment: its function as something that can be awaited, and what is known of it.
+
+Stops a run that cannot succeed: so many permanent failures of one kind in a row.
+
+A dead provider is the breaker's affair and never comes here: it pauses one key and loses no row. What comes here are
+failures that another attempt cannot mend: a wrong credential, an empty account, a template that fits no row.
+
+The key that a stage's function asks first: learned from its calls, so that it can be asked before the next one.
+
+The chunks of an answer while a task writes it: `emit`, or a generator.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
-from collections.abc import Callable
-from contextvars import Context
+from collections.abc import Awaitable, Callable
+from contextvars import Context, ContextVar
 from enum import Enum
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from tidegate.admission.handoff import Hand
 from tidegate.admission.key_table import Queues
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key
 from tidegate.runner import forked
-from tidegate.runner.chunks import emits_to
-from tidegate.runner.item import Item
-from tidegate.runner.stage import Stage
+from tidegate.runner.experiment import Experiment
+from tidegate.runner.item import TASK, Item, copied
+from tidegate.runner.settings import RunnerSettings
+from tidegate.runner.threads import in_thread
+
+_emitting: ContextVar[Callable[[Any], None] | None] = ContextVar("tidegate_emitting", default=None)
+
+
+def emit(chunk: Any) -> None:
+    """Gives a piece of the running task's answer to the experiment's subscribers; from any thread, never blocking.
+
+    Nothing is kept of it: the answer is what the task returns. Outside a task it does nothing.
+    """
+    emitting = _emitting.get()
+    if emitting is not None:
+        emitting(chunk)
+
+
+def emits_to(receiver: Callable[[Any], None]) -> None:
+    """From here on, what is emitted in this context goes to `receiver`."""
+    _emitting.set(receiver)
+
+
+def whole(chunks: list[Any]) -> Any:
+    """The answer that was given in chunks: one text where all are texts, else their list."""
+    if chunks and all(isinstance(chunk, str) for chunk in chunks):
+        return "".join(chunks)
+    return chunks
+
+
+class Habit:
+    """The knowledge of one stage: nothing at first, then the key and cost of its latest first request.
+
+    A function that ended without asking any key makes no governed calls, as far as is known: `known` without a `key`.
+    """
+
+    __slots__ = ("cost", "key", "known")
+
+    def __init__(self) -> None:
+        self.known = False
+        self.key: Key | None = None
+        self.cost: Cost | None = None
+
+    def asked(self, key: Key, cost: Cost) -> bool:
+        """A call of the function asked this key first; returns whether that is news."""
+        news = not self.known or key != self.key
+        self.known = True
+        self.key = key
+        self.cost = cost
+        return news
+
+    def ended(self) -> bool:
+        """A call ended that asked no key; returns whether that is news."""
+        news = not self.known
+        self.known = True
+        return news
+
+
+class Guard:
+    """Counts the consecutive permanent failures of one stage; any success, or another kind, begins anew."""
+
+    __slots__ = ("count", "kind", "threshold", "tripped")
+
+    def __init__(self, threshold: int) -> None:
+        self.threshold = threshold
+        self.kind = ""
+        self.count = 0
+        self.tripped = False
+
+    def succeeded(self) -> None:
+        """An answer: whatever failed before was not the workload."""
+        self.kind = ""
+        self.count = 0
+
+    def failed(self, kind: str) -> bool:
+        """Return whether this failure is the one that stops the run; once it has tripped, it never says so again."""
+        self.count = self.count + 1 if kind == self.kind else 1
+        self.kind = kind
+        if self.tripped or self.count < self.threshold:
+            return False
+        self.tripped = True
+        return True
+
+
+Invocation = Callable[[Item], Awaitable[Any]]
+
+
+class Closing(NamedTuple):
+    """Why nothing of a stage is tried any more in this run: the kind of its parked items, and the reason."""
+
+    kind: str
+    reason: str
+
+
+class Stage:
+    """The tasks of an experiment, or one of its evaluators; `timeout` is in seconds.
+
+    `invoke(item)` calls the function: a coroutine function in the loop, a synchronous one in a thread with the context
+    copied. A thread cannot be cancelled: when its time is up it is left alone, and what it returns is dropped.
+    Once there is a `closing`, its items are parked. `last_error` is how its newest call failed for want of an answer.
+    """
+
+    __slots__ = ("closing", "guard", "habit", "index", "invoke", "last_error", "name", "outputs", "timeout")
+
+    def __init__(
+        self, index: int, name: str, function: Callable[..., Any], outputs: tuple[str, ...], timeout: float, guard: int
+    ) -> None:
+        self.index = index
+        self.name = name
+        self.outputs = outputs
+        self.timeout = timeout
+        self.guard = Guard(guard)
+        self.closing: Closing | None = None
+        self.last_error = ""
+        self.habit = Habit()
+        self.invoke = invocation(function, _row if index == TASK else _row_and_output)
+
+
+def stages_of(experiment: Experiment, settings: RunnerSettings) -> list[Stage]:
+    """The stages of an experiment: its tasks, then its evaluators in their order."""
+    task_timeout = experiment.task_timeout or settings.task_timeout
+    stages = [Stage(TASK, "task", experiment.task, (), task_timeout, settings.guard)]
+    for index, evaluator in enumerate(experiment.evaluators, start=1):
+        timeout = evaluator.timeout or settings.eval_timeout
+        stages.append(Stage(index, evaluator.name, evaluator.function, evaluator.outputs, timeout, settings.guard))
+    return stages
+
+
+def _row(item: Item) -> tuple[Any, ...]:
+    return (copied(item.body),)
+
+
+def _row_and_output(item: Item) -> tuple[Any, ...]:
+    return copied(item.body), copied(item.output)
+
+
+def invocation(function: Callable[..., Any], arguments: Callable[[Item], tuple[Any, ...]]) -> Invocation:
+    """Return how `function` is called for an item: by what kind of function it is."""
+    plain = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
+    if inspect.iscoroutinefunction(plain):
+        return lambda item: function(*arguments(item))
+    if inspect.isasyncgenfunction(plain):
+        return lambda item: _streamed(function(*arguments(item)))
+    if inspect.isgeneratorfunction(plain):
+        return lambda item: _in_thread(partial(_drained, function, arguments(item)))
+    return lambda item: _in_thread(partial(function, *arguments(item)))
+
+
+async def _streamed(chunks: Any) -> Any:
+    given = []
+    try:
+        async for chunk in chunks:
+            emit(chunk)
+            given.append(chunk)
+    finally:
+        await chunks.aclose()
+    return whole(given)
+
+
+def _drained(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    given = []
+    for chunk in function(*arguments):
+        emit(chunk)
+        given.append(chunk)
+    return whole(given)
+
+
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    result = await in_thread(call)
+    return await result if inspect.isawaitable(result) else result
 
 
 class Cut(Enum):

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.runner.running import Phase, Running
+from tidegate.runner.run import Phase, Running
 from tidegate.storage import Status, Store
 
 logger = logging.getLogger("tidegate")

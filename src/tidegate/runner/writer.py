@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core.backoff import half_jitter
+from tidegate.runner.background import BASE, CAP, patiently
 from tidegate.runner.item import Item
-from tidegate.runner.patience import BASE, CAP, patiently
 from tidegate.storage import AnnotationResult, LogLine, RunResult, Store
 
 logger = logging.getLogger("tidegate")

@@ -18,7 +18,7 @@ from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.values import Cause, Key, Kind
 from tidegate.runner import StageProgress, Wait
-from tidegate.runner.summary import Summary
+from tidegate.runner.progress import Summary
 from tidegate.storage import Counts, Failure, ResultStatus, Status
 from tidegate.storage.values import ExperimentRow
 

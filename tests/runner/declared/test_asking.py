@@ -12,10 +12,9 @@ import pytest
 import tidegate
 from tests.cli.experiment.commands import Place
 from tidegate.errors import CannotLoad
-from tidegate.runner.declared import asking
-from tidegate.runner.declared.asking import Asked
-from tidegate.runner.declared.declaration import Question
-from tidegate.runner.declared.prompt import NoText
+from tidegate.runner.declared import clients
+from tidegate.runner.declared.clients import Asked, NoText
+from tidegate.runner.declared.schema import Question
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 # google-genai's own, over aiohttp.
@@ -33,7 +32,7 @@ ANSWERS = {
 def fresh(monkeypatch: pytest.MonkeyPatch) -> tidegate.RateLimitRegistry:
     """The process's registry, of this test alone, without a key in the environment."""
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
-    for module in ("of_openai", "of_anthropic", "of_google"):
+    for module in ("openai_client", "anthropic_client", "google_client"):
         monkeypatch.setattr(f"tidegate.runner.declared.{module}.registry", lambda: registry)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -110,7 +109,7 @@ def test_a_failure_is_not_repeated_by_the_sdk_for_the_runner_does_so(
 
 
 def test_a_provider_whose_sdk_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(asking.SDKS, "openai", ("no_such_sdk.part", "no-such-sdk", asking.SDKS["openai"][2]))
+    monkeypatch.setitem(clients.SDKS, "openai", ("no_such_sdk.part", "no-such-sdk", clients.SDKS["openai"][2]))
     with pytest.raises(
         CannotLoad, match=r"experiment\.yaml: the provider openai needs its SDK: pip install no-such-sdk"
     ):

@@ -8,8 +8,7 @@ import pytest
 
 from tests.credentials import made
 from tidegate.errors import ConfigurationError
-from tidegate.runner.declared.declaration import declared
-from tidegate.runner.declared.document import Document
+from tidegate.runner.declared.schema import Document, declared
 
 WHOLE = """\
 name: capitals

@@ -10,8 +10,7 @@ import pytest
 from tidegate import errors, runner
 from tidegate.runner import Experiment
 from tidegate.runner.declared import from_file
-from tidegate.runner.declared.declaration import declared
-from tidegate.runner.declared.document import Document
+from tidegate.runner.declared.schema import Document, declared
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/runner.md").read_text()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.runner.declared.asking import Asked
-from tidegate.runner.declared.declaration import Question
+from tidegate.runner.declared.clients import Asked
+from tidegate.runner.declared.schema import Question
 
 # google-genai's own, over aiohttp.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from tidegate.runner.summary import Summary
+from tidegate.runner.progress import Summary
 from tidegate.storage import Failure, ResultStatus, Status
 
 

@@ -25,8 +25,8 @@ from tidegate.cli.experiment.trouble import Trouble
 from tidegate.cli.run_lines import clock
 from tidegate.errors import CannotLoad, StoppedElsewhere
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
-from tidegate.runner.loading import lacking, restored
-from tidegate.runner.summary import Summary
+from tidegate.runner.loader import lacking, restored
+from tidegate.runner.progress import Summary
 from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status
 
 BEHIND = 500

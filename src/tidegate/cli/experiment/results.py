@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tidegate.cli.experiment.tables import bad, table
 from tidegate.core.display import printable
-from tidegate.runner.summary import Summary
+from tidegate.runner.progress import Summary
 from tidegate.storage import Failure, ResultStatus, Score
 
 NOTHING = "–"

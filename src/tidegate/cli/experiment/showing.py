@@ -19,8 +19,8 @@ from tidegate.cli.status import facts as key_facts
 from tidegate.core.display import json_line
 from tidegate.core.snapshot import foresee
 from tidegate.launch.totals import KeyTotal
+from tidegate.runner.progress import Summary
 from tidegate.runner.replica import gone, owner, stopper
-from tidegate.runner.summary import Summary
 from tidegate.storage import Failure, LoggedLine, ResultStatus, Status
 from tidegate.storage.results import KEPT_LINES
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tidegate.runner.declared.building import from_file, from_stored
+from tidegate.runner.declared.build import from_file, from_stored
 
 __all__ = ["from_file", "from_stored"]

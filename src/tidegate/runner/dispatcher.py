@@ -12,10 +12,10 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from tidegate.core.limiter_state import Permit
-from tidegate.runner.running import Running
+from tidegate.runner.run import Running
 
 if TYPE_CHECKING:
-    from tidegate.runner.floor import Floor
+    from tidegate.runner.context import Floor
 
 logger = logging.getLogger("tidegate")
 

@@ -12,24 +12,22 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import StoppedElsewhere, UnknownExperiment
 from tidegate.runner import forked
-from tidegate.runner.dispatch import Dispatcher
+from tidegate.runner.background import Minded, within
+from tidegate.runner.claims import SHUT_DOWN, Lives, Restore, Taking
+from tidegate.runner.context import Floor
+from tidegate.runner.dataset import missing
+from tidegate.runner.dispatcher import Dispatcher
+from tidegate.runner.events import Hub, Subscription
 from tidegate.runner.experiment import Experiment
-from tidegate.runner.floor import Floor
-from tidegate.runner.gates import Gates
-from tidegate.runner.lives import Lives
-from tidegate.runner.loading import restored
+from tidegate.runner.fair_queue import Roster
+from tidegate.runner.heartbeat import Ownership
+from tidegate.runner.key_gates import Gates
+from tidegate.runner.loader import restored
 from tidegate.runner.lost_file import LostFile
-from tidegate.runner.minding import Minded, within
-from tidegate.runner.ownership import Ownership
-from tidegate.runner.progress import Progress, progress
-from tidegate.runner.reading import missing
+from tidegate.runner.progress import Progress, Summary, progress
 from tidegate.runner.replica import actor, named
-from tidegate.runner.roster import Roster
-from tidegate.runner.running import Running
+from tidegate.runner.run import Running
 from tidegate.runner.settings import RunnerSettings
-from tidegate.runner.subscribers import Hub, Subscription
-from tidegate.runner.summary import Summary
-from tidegate.runner.taking import SHUT_DOWN, Restore, Taking
 from tidegate.runner.writer import Writer
 from tidegate.storage import ExperimentRow, Store, Toggle
 

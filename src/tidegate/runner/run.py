@@ -20,21 +20,18 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key
 from tidegate.runner import results
-from tidegate.runner.books import Books
+from tidegate.runner.context import Floor
+from tidegate.runner.events import Chunk, Event, StateChanged
 from tidegate.runner.experiment import Experiment
-from tidegate.runner.floor import Floor
 from tidegate.runner.item import TASK, Item
-from tidegate.runner.job import Cut, Job
-from tidegate.runner.learning import Learning
-from tidegate.runner.outcomes import Outcomes
+from tidegate.runner.job import Closing, Cut, Job, Stage, stages_of
+from tidegate.runner.key_gates import Learning
 from tidegate.runner.progress import Tally
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import actor, process
-from tidegate.runner.stage import Closing, Stage, stages_of
-from tidegate.runner.subscribers import Chunk, Event, StateChanged
-from tidegate.runner.waits import Waits
-from tidegate.runner.water import Water
-from tidegate.runner.workload import Workload
+from tidegate.runner.result_handler import Outcomes
+from tidegate.runner.watermark import Books, Water
+from tidegate.runner.work_queue import Waits, Workload
 from tidegate.runner.writer import Result
 from tidegate.storage import AnnotationResult, Category, Claim, Level, LogLine, ResultStatus, RunResult, Status
 

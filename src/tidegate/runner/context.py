@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner.gates import Gates
-from tidegate.runner.roster import Roster
+from tidegate.runner.events import Hub
+from tidegate.runner.fair_queue import Roster
+from tidegate.runner.key_gates import Gates
 from tidegate.runner.settings import RunnerSettings
-from tidegate.runner.subscribers import Hub
 from tidegate.runner.writer import Writer
 from tidegate.storage import Store
 

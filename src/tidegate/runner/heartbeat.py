@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from tidegate.errors import CannotLoad, StoreError
+from tidegate.runner.background import Minded
 from tidegate.runner.lost_file import LostFile
-from tidegate.runner.minding import Minded
-from tidegate.runner.running import Phase, Running
+from tidegate.runner.run import Phase, Running
 from tidegate.runner.settings import RunnerSettings
 from tidegate.storage import Status, Store
 

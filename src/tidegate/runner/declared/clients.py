@@ -1,17 +1,35 @@
-"""Asks a declared question: fills its templates, and sends it through the official SDK of its provider."""
+"""Asks a declared question: fills its templates, and sends it through the official SDK of its provider.
+
+A declared question as it is asked, and the checks of its answer: the same for every SDK.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from tidegate.errors import CannotLoad
-from tidegate.runner.declared.declaration import Question
-from tidegate.runner.declared.prompt import Prompt
-from tidegate.runner.declared.template import Template
+from tidegate.errors import CannotLoad, UnusableAnswer
+from tidegate.runner.declared.schema import Question, Template
+
+
+class NoText(UnusableAnswer):
+    """An answer that holds no text; `reason` is what the provider says of its end."""
+
+    def __init__(self, model: str, reason: object) -> None:
+        self.reason = reason
+        super().__init__(f"the answer of {model} holds no text: it ended by {reason or 'nothing that is known'}")
+
+
+class Prompt(NamedTuple):
+    """A question as it is sent: roles are `user` and `assistant`."""
+
+    model: str
+    system: str | None
+    messages: Sequence[Mapping[str, str]]
+    parameters: Mapping[str, Any]
 
 
 class Asking(Protocol):
@@ -25,19 +43,19 @@ class Asking(Protocol):
 
 
 def _openai(key: str | None, base_url: str | None) -> Asking:
-    from tidegate.runner.declared.of_openai import OpenAI
+    from tidegate.runner.declared.openai_client import OpenAI
 
     return OpenAI(key, base_url)
 
 
 def _anthropic(key: str | None, base_url: str | None) -> Asking:
-    from tidegate.runner.declared.of_anthropic import Anthropic
+    from tidegate.runner.declared.anthropic_client import Anthropic
 
     return Anthropic(key, base_url)
 
 
 def _google(key: str | None, base_url: str | None) -> Asking:
-    from tidegate.runner.declared.of_google import Google
+    from tidegate.runner.declared.google_client import Google
 
     return Google(key, base_url)
 

@@ -5,6 +5,8 @@ costs nothing, and is opened again by whichever comes first: the instant that th
 something happened there. Nothing is asked in between. A stage whose key is not known yet sends one item ahead, which
 waits inside its call, and closes its own gate behind it; the gate opens when the key is known, or the item has ended.
 A key's gate is there while a run stands behind it, or while it knows of a day that is over, which the key does not.
+
+Learns from its calls which key a stage's function asks first, and has the stage stand behind that key.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
@@ -20,7 +22,12 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, Unavailable
 from tidegate.core.values import Cost, Key
-from tidegate.runner.roster import Roster
+from tidegate.runner.fair_queue import Roster
+from tidegate.runner.job import Asking, Stage
+
+if TYPE_CHECKING:
+    from tidegate.runner.run import Running
+
 
 FOREVER = float("inf")
 SOONEST = 0.001
@@ -257,3 +264,56 @@ class Gates:
         gate = self._gates.get(name)
         if gate is not None and not gate.firm:
             self.open(name)
+
+
+class Learning:
+    """The knowledge of one run about its stages' keys."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._keys: set[Key] = set()
+
+    def begin(self) -> None:
+        """Nothing is known: every stage stands behind a gate of its own."""
+        for stage in self._running.stages:
+            self._running.workload.stand_behind(stage.index, self._own(stage))
+
+    def end(self) -> None:
+        """The gates of the stages are needed no more, as far as this run goes."""
+        gates = self._running.floor.gates
+        for stage in self._running.stages:
+            gates.remove(self._own(stage))
+        for key in self._keys:
+            gates.let_go(key)
+        self._keys.clear()
+
+    def dispatched(self, stage: Stage) -> None:
+        """An item has been started; while the key is not known, no other follows."""
+        if not stage.habit.known:
+            self._running.floor.gates.shut(self._own(stage), "its first call")
+
+    def took(self, stage: Stage, hand: Asking) -> None:
+        """A job has ended: what it asked for is known by now, or that it asks for nothing."""
+        if hand.first is not None:
+            self.know(stage, hand.first, hand.keys[hand.first])
+        elif stage.habit.ended():
+            self._running.floor.gates.open(self._own(stage))
+
+    def know(self, stage: Stage, key: Key, cost: Cost) -> None:
+        """The function asks `key` first."""
+        running = self._running
+        if not stage.habit.asked(key, cost) or not running.live:
+            return
+        if key not in self._keys:
+            self._keys.add(key)
+            running.floor.gates.keep(key)
+        before = running.workload.gate(stage.index)
+        running.workload.stand_behind(stage.index, key)
+        if not running.workload.has(before):
+            running.floor.roster.withdraw(running.id, before)
+        running.floor.gates.open(self._own(stage))
+        running.waits.nearer()
+        running.offer()
+
+    def _own(self, stage: Stage) -> Own:
+        return Own(self._running.id, stage.index)

@@ -8,17 +8,16 @@ from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.values import Key
 from tidegate.errors import NotStorable
 from tidegate.runner import results
-from tidegate.runner.gates import Own
+from tidegate.runner.events import Retrying
 from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import Cut, Job
-from tidegate.runner.judgement import NoJudgement
+from tidegate.runner.key_gates import Own
 from tidegate.runner.redaction import redacted
-from tidegate.runner.subscribers import Retrying
-from tidegate.runner.verdict import OUTAGE, TIMEOUT, Ruling, Verdict, judge
+from tidegate.runner.results import OUTAGE, TIMEOUT, NoJudgement, Ruling, Verdict, judge
 from tidegate.storage import ResultStatus, RunResult, Status
 
 if TYPE_CHECKING:
-    from tidegate.runner.running import Running
+    from tidegate.runner.run import Running
 
 
 class Outcomes:

@@ -1,18 +1,193 @@
-"""The schema of `experiment.yaml`: its rows, its question to a model, its judges. Never a credential."""
+"""The schema of `experiment.yaml`: its rows, its question to a model, its judges. Never a credential.
+
+A YAML file as plain values that know where they stand: every complaint names the file, the line and the field.
+
+Prompt templates: a text in which `{field}` stands for what a row has under that name.
+
+A name in braces is a field, `{a.b}` is `b` of the mapping (or the place `b` of the list) under `a`, and `{{a}}` is the
+text `{a}` itself. All other braces stay as they are, so that a prompt may show JSON.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tidegate import redaction
 from tidegate.core.credentials import is_secret_segment
-from tidegate.errors import ConfigurationError
-from tidegate.runner.declared.document import Document, Place
-from tidegate.runner.declared.template import Template
+from tidegate.errors import ConfigurationError, Error
+
+FIELD = re.compile(r"\{\{([A-Za-z_][\w.\-]*)\}\}|\{([A-Za-z_][\w.\-]*)\}")
+
+
+class MissingField(Error):
+    """A row lacks what a template asks for."""
+
+    def __init__(self, field: str, there: list[str]) -> None:
+        self.field = field
+        self.there = there
+        super().__init__(f"the template asks for {{{field}}}, which the row does not have (it has {_listed(there)})")
+
+
+class Template:
+    """One text with fields; `fields` are those it asks for, in their order."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.fields = tuple(dict.fromkeys(match[2] for match in FIELD.finditer(text) if match[2]))
+
+    def filled(self, values: Mapping[str, Any]) -> str:
+        """The text with every field's value: texts as they are, anything else as JSON. Raises `MissingField`."""
+        return FIELD.sub(lambda match: "{" + match[1] + "}" if match[1] else _text(_found(match[2], values)), self.text)
+
+
+def values_of(row: Any) -> dict[str, Any]:
+    """Return the fields of a row for templates, and the whole of it as `row`, unless it has that itself."""
+    own = {str(name): value for name, value in row.items()} if isinstance(row, Mapping) else {}
+    return {"row": row, **own}
+
+
+def _found(field: str, values: Mapping[str, Any]) -> Any:
+    if field in values:
+        return values[field]
+    found: Any = values
+    for part in field.split("."):
+        if isinstance(found, Mapping) and part in found:
+            found = found[part]
+        elif isinstance(found, list | tuple) and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            raise MissingField(field, [name for name in values if name != "row"])
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _listed(names: list[str], most: int = 10) -> str:
+    shown = ", ".join(names[:most]) + (", …" if len(names) > most else "")
+    return shown or "no fields"
+
+
+Place = tuple[str | int, ...]
+"""Keys and indices from the top of the document to a value."""
+
+DEEPEST = 50
+"""Levels of nesting that are read: an experiment has five."""
+
+
+MAX_VALUES = 10_000
+"""Values of a document, each alias counted as what it stands for: an experiment has some dozens. More read more of a
+file that is none."""
+
+MAX_CHARACTERS = 4 * 1024 * 1024
+"""Characters of a document, and of its texts with each alias counted as what it stands for. They are stored in full
+with the experiment."""
+
+
+class Document:
+    """A YAML file; `values` are its mappings, lists, texts and numbers, `name` is what to call it."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self._lines: dict[Place, int] = {}
+        self._values = self._characters = 0
+        try:
+            if len(text) > MAX_CHARACTERS:
+                raise ConfigurationError(name, f"{len(text)} characters", f"at most {MAX_CHARACTERS} characters")
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            if not isinstance(node, MappingNode):
+                raise ConfigurationError(name, _short(text), "a mapping: `name: ...`, `dataset: ...`, `task: ...`")
+            self._read(node, ())
+            self.values: dict[str, Any] = yaml.safe_load(text)
+        except yaml.MarkedYAMLError as error:
+            raise self._unreadable(error) from None
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            if isinstance(error, ConfigurationError):
+                raise
+            raise ConfigurationError(name, "the file", f"it is no YAML: {_first_line(error)}") from None
+
+    @classmethod
+    def of(cls, path: Path) -> Document:
+        """The document in a file. Raises `ConfigurationError` where that cannot be read."""
+        try:
+            return cls(str(path), path.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError("experiment", str(path), f"a readable file: {_first_line(error)}") from None
+
+    def field(self, place: Place) -> str:
+        """Return what to call a value in a complaint: file, line and field; of what is missing, where it should be."""
+        line = next(self._lines[place[:size]] for size in range(len(place), -1, -1) if place[:size] in self._lines)
+        field = ".".join(str(part) for part in place)
+        return f"{self.name}, line {line}" + (f", {field}" if field else "")
+
+    def part(self, place: Place) -> Place:
+        """A place without the parts that the document does not have, as what a validator calls its alternatives."""
+        found: Place = ()
+        for each in place:
+            if (*found, each) in self._lines:
+                found = (*found, each)
+        return found
+
+    def value(self, place: Place) -> Any:
+        """Return what stands at a place; None where nothing does."""
+        found: Any = self.values
+        for each in place:
+            there = isinstance(found, dict) or (isinstance(found, list) and isinstance(each, int) and each < len(found))
+            found = (found.get(each) if isinstance(found, dict) else found[each]) if there else None
+        return found
+
+    def _read(self, node: Node, place: Place) -> None:
+        if len(place) > DEEPEST:
+            raise ConfigurationError(self.field(place), "…", f"at most {DEEPEST} levels deep")
+        self._lines[place] = node.start_mark.line + 1
+        self._values += 1
+        self._characters += len(node.value) if isinstance(node, ScalarNode) else 0
+        if self._values > MAX_VALUES:
+            bound = f"at most {MAX_VALUES} values, each alias counted as what it stands for"
+            raise ConfigurationError(self.name, "the file", bound)
+        if self._characters > MAX_CHARACTERS:
+            bound = f"at most {MAX_CHARACTERS} characters, each alias counted as what it stands for"
+            raise ConfigurationError(self.name, "the file", bound)
+        for part, key, value in _parts(node):
+            if (*place, part) in self._lines:
+                self._lines[(*place, part)] = key.start_mark.line + 1
+                raise ConfigurationError(self.field((*place, part)), part, "it is there twice")
+            self._read(value, (*place, part))
+            self._lines[(*place, part)] = key.start_mark.line + 1
+
+    def _unreadable(self, error: yaml.MarkedYAMLError) -> ConfigurationError:
+        mark = error.problem_mark or error.context_mark
+        where = f"{self.name}, line {mark.line + 1}" if mark is not None else self.name
+        return ConfigurationError(where, "the text", f"it is no YAML: {error.problem or error.context}")
+
+
+def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
+    """The name of each value of a node, the node of that name, and the value's own."""
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            yield str(key.value) if isinstance(key.value, Hashable) else "?", key, value
+    elif isinstance(node, SequenceNode):
+        for index, value in enumerate(node.value):
+            yield index, value, value
+
+
+def _short(text: str) -> str:
+    first = text.strip().partition("\n")[0]
+    return first if len(first) <= 40 else first[:39] + "…"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
 
 KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GEMINI_API_KEY"}
 """Where each SDK looks for its key by itself (`_client.py` of openai 3.52 and anthropic 2.11, google-genai 3.4)."""
@@ -50,7 +225,7 @@ def _plain_url(value: object) -> object:
     return value
 
 
-def _text(value: object) -> object:
+def _checked_text(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError(f'a text: YAML reads this word as {str(value).lower()}; write it in quotes, "yes" or "no"')
     return value
@@ -67,7 +242,7 @@ def _names(value: JsonValue) -> Iterator[str]:
             yield from _names(inner)
 
 
-Text = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
+Text = Annotated[str, BeforeValidator(_checked_text), Field(min_length=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 

@@ -1,0 +1,179 @@
+"""The experiment that a declaration stands for: a task and judges that ask models.
+
+The meaning of a judge's answer: a score, a label, or a JSON object of named outputs. None of it is no score.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import UnusableAnswer
+from tidegate.runner.declared.clients import Asked
+from tidegate.runner.declared.schema import Declaration, Document, Judge, declared, stored, values_of
+from tidegate.runner.experiment import Evaluator, Experiment
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)%?")
+LONGEST = 80
+"""Characters of an answer that a complaint shows."""
+
+
+class Unparsable(UnusableAnswer):
+    """A judge's answer that does not say what it was asked for."""
+
+    def __init__(self, answer: str, wanted: str) -> None:
+        self.answer = answer
+        text = " ".join(answer.split())
+        shown = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+        super().__init__(f"the judge's answer is not {wanted}: {shown!r}")
+
+
+def score(answer: str, bounds: tuple[float, float] | None) -> float:
+    """The one number of an answer, or of its last line that has any, or `score` of a JSON object."""
+    wanted = "one number" + (f" from {bounds[0]:g} to {bounds[1]:g}" if bounds is not None else "")
+    found = _said_as_json(answer, "score")
+    if found is None:
+        lines = [numbers for line in answer.splitlines() if (numbers := NUMBER.findall(line))]
+        if not lines or len(lines[-1]) != 1 or lines[-1][0].endswith("%"):
+            raise Unparsable(answer, wanted)
+        found = float(lines[-1][0])
+    if bounds is not None and not bounds[0] <= found <= bounds[1]:
+        raise Unparsable(answer, wanted)
+    return found
+
+
+def label(answer: str, labels: Sequence[str]) -> str:
+    """The one label that an answer is, or names as a word of its own, or is `label` of a JSON object."""
+    by_folded = {each.casefold(): each for each in labels}
+    said = _object(answer)
+    text = str(said["label"]) if said is not None and "label" in said else answer
+    exact = by_folded.get(text.strip().strip(".!\"'`*").casefold())
+    if exact is not None:
+        return exact
+    # The longest first, and each only where no longer one stands: "not right" is no "right".
+    either = "|".join(re.escape(each) for each in sorted(by_folded, key=len, reverse=True))
+    named = set(re.findall(rf"(?<!\w)(?:{either})(?!\w)", text.casefold()))
+    if len(named) != 1:
+        raise Unparsable(answer, f"one of {', '.join(labels)}")
+    return by_folded[named.pop()]
+
+
+def outputs(answer: str, names: Sequence[str]) -> dict[str, Any]:
+    """The named values of the JSON object in an answer; every name must be there, what else is there is left out."""
+    said = _object(answer)
+    if said is None or any(name not in said for name in names):
+        raise Unparsable(answer, f"a JSON object with {', '.join(names)}")
+    return {name: said[name] for name in names}
+
+
+def _said_as_json(answer: str, name: str) -> float | None:
+    said = _object(answer)
+    value = said.get(name) if said is not None else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _object(answer: str) -> Mapping[str, Any] | None:
+    """The JSON object that an answer is or holds, whatever stands around it: the one that begins first."""
+    decoder = json.JSONDecoder(parse_constant=_refused)
+    start = answer.find("{")
+    while start >= 0:
+        try:
+            found, _ = decoder.raw_decode(answer, start)
+        except (ValueError, RecursionError):
+            start = answer.find("{", start + 1)
+            continue
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+Evaluation = Callable[[Any, Any], Awaitable[Any]]
+
+
+def from_file(path: Path) -> Experiment:
+    """The experiment that a YAML file declares; its dataset is looked for beside the file.
+
+    Raises `ConfigurationError`, which names the line and the field, and `CannotLoad` where a provider's SDK is missing.
+    """
+    path = path.expanduser()
+    declaration = declared(Document.of(path))
+    dataset = path.resolve().parent / Path(declaration.dataset).expanduser()
+    return Declared(declaration.model_copy(update={"dataset": str(dataset)}), str(path.resolve()))
+
+
+def from_stored(values: Mapping[str, Any], source: str) -> Experiment:
+    """The experiment whose declaration the store has; the file that it came from is not needed any more."""
+    return Declared(stored(values), source)
+
+
+class Declared(Experiment):
+    """An experiment of declared questions, whose clients it closes at the end of a run."""
+
+    def __init__(self, declaration: Declaration, source: str) -> None:
+        task = Asked(declaration.task, source)
+        judges = [Asked(judge, source) for judge in declaration.evaluators]
+        self._asked = [task, *judges]
+        super().__init__(
+            declaration.name,
+            declaration.dataset,
+            _task(task),
+            [_evaluator(judge, asked) for judge, asked in zip(declaration.evaluators, judges, strict=True)],
+            repetitions=declaration.repetitions,
+            max_concurrency=declaration.max_concurrency,
+            task_timeout=declaration.task.timeout,
+            credentials=declaration.credentials,
+            source=source,
+            declared=declaration.model_dump(mode="json", exclude_defaults=True),
+        )
+
+    async def aclose(self) -> None:
+        """Closes the clients of this loop; a next run makes others."""
+        for asked in self._asked:
+            await asked.close()
+
+
+def _task(asked: Asked) -> Callable[[Any], Awaitable[str]]:
+    async def answer(row: Any) -> str:
+        return await asked(values_of(row))
+
+    return answer
+
+
+def _evaluator(judge: Judge, asked: Asked) -> Evaluator:
+    read = _reading(judge)
+
+    async def judged(row: Any, output: Any) -> Any:
+        return read(await asked({**values_of(row), "output": output}))
+
+    return Evaluator(judged, name=judge.name, outputs=_outputs(judge), timeout=judge.timeout)
+
+
+def _outputs(judge: Judge) -> Sequence[str]:
+    if judge.outputs is not None:
+        return judge.outputs
+    return ("label", "score") if isinstance(judge.labels, dict) else ()
+
+
+def _reading(judge: Judge) -> Callable[[str], Any]:
+    """Return how the judge's answer becomes a score, a label, or named outputs."""
+    if judge.outputs is not None:
+        names = judge.outputs
+        return lambda answer: outputs(answer, names)
+    if judge.labels is None:
+        return lambda answer: score(answer, judge.range)
+    labels = judge.labels
+    if not isinstance(labels, dict):
+        return lambda answer: label(answer, labels)
+    worth: dict[str, float] = labels
+
+    def labelled(answer: str) -> dict[str, Any]:
+        found = label(answer, list(worth))
+        return {"label": found, "score": worth[found]}
+
+    return labelled
