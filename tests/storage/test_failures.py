@@ -20,8 +20,8 @@ from tests.storage.places import PostgreSQL, SQLite
 from tests.storage.values import claimed, experiment, run
 from tidegate.errors import ConfigurationError, StoreError
 from tidegate.storage import RunResult, Store, database, engines
-from tidegate.storage.passing import passes
-from tidegate.storage.urls import parsed, shown
+from tidegate.storage.database import passes
+from tidegate.storage.engines import parsed, shown
 
 pytestmark = pytest.mark.anyio
 

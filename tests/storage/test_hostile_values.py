@@ -29,7 +29,7 @@ from tidegate.storage import (
     bulk,
     encoded,
 )
-from tidegate.storage.bodies import DEEPEST, LONGEST_NAME, canonical, shortened
+from tidegate.storage.json_codec import DEEPEST, LONGEST_NAME, canonical, shortened
 
 pytestmark = pytest.mark.anyio
 

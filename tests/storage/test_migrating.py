@@ -22,9 +22,9 @@ from tests.storage.places import Place, PostgreSQL, SQLite
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.storage import Store
 from tidegate.storage.database import Database
-from tidegate.storage.migrating import ADVISORY_LOCK, HEAD, VERSION_TABLE
+from tidegate.storage.engines import parsed
+from tidegate.storage.migrate import ADVISORY_LOCK, HEAD, VERSION_TABLE
 from tidegate.storage.schema import PREFIX, metadata
-from tidegate.storage.urls import parsed
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,8 @@ from importlib.util import find_spec
 if find_spec("sqlalchemy") is None:
     raise ImportError("experiments are kept by SQLAlchemy, which is not installed: pip install 'tidegate[runner]'")
 
-from tidegate.storage.bodies import decoded, encoded
-from tidegate.storage.store import Store
-from tidegate.storage.values import (
+from tidegate.storage.json_codec import decoded, encoded
+from tidegate.storage.records import (
     JSON,
     Annotation,
     AnnotationResult,
@@ -32,6 +31,7 @@ from tidegate.storage.values import (
     StoredRun,
     Toggle,
 )
+from tidegate.storage.store import Store
 
 __all__ = [
     "JSON",

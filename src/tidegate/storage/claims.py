@@ -17,11 +17,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Update, and_, func, insert, or_, select, tuple_, update
 
 from tidegate.errors import ConfigurationError
-from tidegate.storage.bodies import cleaned, encoded
-from tidegate.storage.clock import ago, now
 from tidegate.storage.database import Database
+from tidegate.storage.json_codec import cleaned, encoded
+from tidegate.storage.records import JSON, Category, Claim, Level, Status, Toggle
 from tidegate.storage.schema import RUNNING, execution_configs, logs
-from tidegate.storage.values import JSON, Category, Claim, Level, Status, Toggle
+from tidegate.storage.sql_clock import ago, now
 
 COOL_DOWN = 5.0
 """Seconds between a user's stop or resume and the next one (Arize Phoenix's runner)."""

@@ -13,11 +13,11 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, and_, select, update
 
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
-from tidegate.storage.bodies import canonical, cleaned, digest, shortened
 from tidegate.storage.bulk import execute, listed, put
 from tidegate.storage.database import Database
+from tidegate.storage.json_codec import canonical, cleaned, digest, shortened
+from tidegate.storage.records import NewRow
 from tidegate.storage.schema import contents, dataset_rows, datasets
-from tidegate.storage.values import NewRow
 
 Values = Mapping[str, Any]
 

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
 
 from tidegate.errors import LeaseLost
-from tidegate.storage.bodies import cleaned, decoded, encoded, shortened
 from tidegate.storage.bulk import insert_into
-from tidegate.storage.clock import since
 from tidegate.storage.database import Database
+from tidegate.storage.json_codec import cleaned, decoded, encoded, shortened
+from tidegate.storage.records import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
 from tidegate.storage.schema import datasets, execution_configs, experiments, not_ok, runs
-from tidegate.storage.values import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
+from tidegate.storage.sql_clock import since
 
 
 async def create(

@@ -16,7 +16,7 @@ from sqlalchemy import URL
 
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.storage.database import Database
-from tidegate.storage.migrating import HEAD, found
+from tidegate.storage.migrate import HEAD, found
 
 
 async def readable(url: URL) -> tuple[Database | None, Callable[[], None]]:

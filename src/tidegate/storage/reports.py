@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, Select, and_, case, func, literal, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.storage.bodies import decoded
 from tidegate.storage.database import Database
 from tidegate.storage.exact_sums import mean, postgresql_exponent, postgresql_sum, sqlite_sum, units
 from tidegate.storage.experiments import by_status
+from tidegate.storage.json_codec import decoded
 from tidegate.storage.paging import body_of, inlined, output_of, size, small, within_bytes
 from tidegate.storage.pending import content, extent_of, past
-from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
-from tidegate.storage.values import (
+from tidegate.storage.records import (
     Annotation,
     Category,
     Counts,
@@ -28,6 +27,7 @@ from tidegate.storage.values import (
     StoredRun,
     TaskCursor,
 )
+from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
 
 MOST_LABELS = 100
 """Different labels that a summary tells apart; an output with more of them is free text."""

@@ -13,12 +13,12 @@ from typing import Any
 from sqlalchemy import Connection, Executable, Integer, Select, Table, and_, bindparam, delete, not_, select, tuple_
 
 from tidegate.errors import NotStorable
-from tidegate.storage.bodies import cleaned, encoded, shortened
 from tidegate.storage.bulk import execute, put, unnested
-from tidegate.storage.clock import now
 from tidegate.storage.database import Database
+from tidegate.storage.json_codec import cleaned, encoded, shortened
+from tidegate.storage.records import Annotation, AnnotationResult, LogLine, RunResult
 from tidegate.storage.schema import OK, annotation_rows, execution_configs, logs, not_ok, runs
-from tidegate.storage.values import Annotation, AnnotationResult, LogLine, RunResult
+from tidegate.storage.sql_clock import now
 
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 

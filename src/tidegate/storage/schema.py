@@ -32,7 +32,7 @@ from sqlalchemy import (
     text,
 )
 
-from tidegate.storage.clock import Instant, now
+from tidegate.storage.sql_clock import Instant, now
 
 PREFIX = "tidegate_"
 """Of every table: the database may be somebody's who has tables called `runs` (as procrastinate's are prefixed)."""

@@ -11,13 +11,13 @@ import builtins
 from collections.abc import Callable, Mapping, Sequence
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.storage import claims, datasets, experiments, judging, pending, reports, results
+from tidegate.storage import claims, datasets, experiments, pending, reports, results
 from tidegate.storage.database import Database
-from tidegate.storage.migrating import migrate
+from tidegate.storage.engines import parsed
+from tidegate.storage.migrate import migrate
 from tidegate.storage.paging import Page
 from tidegate.storage.reading import readable
-from tidegate.storage.urls import parsed
-from tidegate.storage.values import (
+from tidegate.storage.records import (
     JSON,
     AnnotationResult,
     Claim,
@@ -151,7 +151,7 @@ class Store:
         `evaluators` has their declared outputs: with some, all of these must be there; with none, any one says that it
         is done. `again` also takes what failed or parked. A page ends as one of tasks does.
         """
-        return await judging.pending_evals(self._database, experiment_id, evaluators, after, limit, again)
+        return await pending.pending_evals(self._database, experiment_id, evaluators, after, limit, again)
 
     async def counts(self, experiment_id: int) -> Counts:
         """Return how far an experiment is."""

@@ -20,7 +20,7 @@ from tidegate.core.values import Cause, Key, Kind
 from tidegate.runner import StageProgress, Wait
 from tidegate.runner.progress import Summary
 from tidegate.storage import Counts, Failure, ResultStatus, Status
-from tidegate.storage.values import ExperimentRow
+from tidegate.storage.records import ExperimentRow
 
 OK, ERROR, PARKED, INVALID = ResultStatus.OK, ResultStatus.ERROR, ResultStatus.PARKED, ResultStatus.INVALID
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidegate.errors import StoreError, UnknownExperiment
 from tidegate.storage import ExperimentRow, Store
-from tidegate.storage.urls import parsed
+from tidegate.storage.engines import parsed
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import os
 import shlex
 
 from tidegate.cli.experiment.options import DATABASE, VARIABLE
-from tidegate.storage.urls import has_secret, parsed
+from tidegate.storage.engines import has_secret, parsed
 
 
 def command(verb: str, name: str, url: str, *more: str) -> str:

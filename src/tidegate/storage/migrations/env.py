@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from tidegate.storage.migrating import VERSION_TABLE
+from tidegate.storage.migrate import VERSION_TABLE
 from tidegate.storage.schema import metadata
 
 context.configure(
