@@ -12,7 +12,7 @@ from pathlib import Path
 from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
 from tidegate.checkup.habits import HABITS
-from tidegate.cli.experiment.codes import MEANINGS
+from tidegate.cli.experiment.common import MEANINGS
 from tidegate.clocks.clock import shown
 from tidegate.clocks.table import CLOCKS
 from tidegate.core import events

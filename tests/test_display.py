@@ -12,11 +12,10 @@ from rich.text import Text
 import tidegate
 from tests.core.values import answer, bucket
 from tests.transports.answering import Server
-from tidegate.cli import complaints
-from tidegate.cli.experiment.progress import waits
-from tidegate.cli.experiment.tables import Printer, table
-from tidegate.cli.run_lines import Status
+from tidegate.cli import errors
+from tidegate.cli.experiment.display import Printer, table, waits
 from tidegate.cli.status import lines
+from tidegate.cli.status_text import Status
 from tidegate.core.display import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
@@ -97,7 +96,7 @@ def test_sheet_that_somebody_else_wrote_is_read_as_printable(folder: Path) -> No
 
 
 def test_complaint_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
-    complaints.stop(f"it failed: {EVIL[:-1]}")
+    errors.stop(f"it failed: {EVIL[:-1]}")
     assert capsys.readouterr().err.rstrip("\n").isprintable()
 
 

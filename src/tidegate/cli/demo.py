@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tidegate.cli.complaints import stop
+from tidegate.cli.errors import stop
 
 if TYPE_CHECKING:
     from tidegate.demo.run import Look, Phase, Run

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import tidegate
-from tidegate.cli.complaints import in_one_line
+from tidegate.cli.errors import in_one_line
 
 COMMANDS = ("demo", "doctor", "explain", "run", "simulate", "status", "experiment")
 

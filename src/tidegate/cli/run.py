@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.complaints import stop
+from tidegate.cli.errors import stop
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.complaints import stop
-from tidegate.cli.run_lines import amount, clock, sized
+from tidegate.cli.errors import stop
+from tidegate.cli.status_text import amount, clock, sized
 from tidegate.core.display import json_line, printable
 from tidegate.core.snapshot import foresee
 from tidegate.launch.totals import KeyTotal

@@ -10,10 +10,9 @@ import pytest
 from rich.console import Console
 
 import tidegate
-from tidegate.cli.experiment.codes import MEANINGS, Code, code_of
-from tidegate.cli.experiment.progress import Board, Display, line, waits
-from tidegate.cli.experiment.tally import Tally
-from tidegate.cli.experiment.trouble import Trouble
+from tidegate.cli.experiment.common import MEANINGS, Code, code_of
+from tidegate.cli.experiment.display import Board, Display, Tally, line, waits
+from tidegate.cli.experiment.run import Trouble
 from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.values import Cause, Key, Kind

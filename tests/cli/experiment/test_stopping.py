@@ -206,7 +206,7 @@ def cool(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         changed(place, cooldown_until="NULL")
 
     def cool(**more: str) -> None:
-        monkeypatch.setattr("tidegate.cli.experiment.cooling.sleep", waited)
+        monkeypatch.setattr("tidegate.cli.experiment.common.sleep", waited)
         changed(place, cooldown_until="strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 hours')", **more)
 
     return cool

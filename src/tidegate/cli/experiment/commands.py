@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.complaints import UNUSABLE, stop
+from tidegate.cli.errors import UNUSABLE, stop
 from tidegate.cli.experiment.options import DATABASE, AsJson, Db, Format, Name, Slots
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
@@ -35,7 +35,7 @@ def run(
     Ctrl-C stops it once what is under way has finished, a second one cancels that too. The exit code is 0 where every
     row was answered and every answer judged; docs/runner.md has the others.
     """
-    from tidegate.cli.experiment.conducting import run_source
+    from tidegate.cli.experiment.run import run_source
 
     raise typer.Exit(run_source(source, db, max_concurrency))
 
@@ -49,7 +49,7 @@ def resume(
 
     What failed or was parked is tried again. It ends as `run` does.
     """
-    from tidegate.cli.experiment.conducting import resume_named
+    from tidegate.cli.experiment.run import resume_named
 
     raise typer.Exit(resume_named(name, db, max_concurrency))
 
@@ -59,14 +59,14 @@ def stop_(name: Name, db: Db = DATABASE) -> None:
 
     It notices within a heartbeat (15 s), and keeps what is done.
     """
-    from tidegate.cli.experiment.stopping import stop_named
+    from tidegate.cli.experiment.show import stop_named
 
     raise typer.Exit(asyncio.run(stop_named(name, db)))
 
 
 def list_(db: Db = DATABASE, as_json: AsJson = False) -> None:
     """List the experiments of a database, the newest first."""
-    from tidegate.cli.experiment.listing import listed
+    from tidegate.cli.experiment.show import listed
 
     asyncio.run(listed(db, as_json))
 
@@ -81,7 +81,7 @@ def show(
 
     Its state, counts, scores, failures, what it waits for where it runs on this machine, and its last log lines.
     """
-    from tidegate.cli.experiment.showing import shown
+    from tidegate.cli.experiment.show import shown
 
     asyncio.run(shown(name, db, as_json, lines))
 
@@ -98,7 +98,7 @@ def export(
 
     As JSONL, CSV, or Parquet where pyarrow is there.
     """
-    from tidegate.cli.experiment.exporting import exported
+    from tidegate.cli.experiment.export import exported
 
     exported(name, db, format_.value if format_ is not None else None, output)
 

@@ -1,27 +1,36 @@
-"""`tidegate experiment show`: one experiment, its scores, what it waits for where it runs on this machine, its log."""
+"""`tidegate experiment list`, `show` and `stop`.
+
+`tidegate experiment show`: one experiment, its scores, what it waits for where it runs on this machine, its log.
+
+`tidegate experiment list`: every experiment of a database.
+
+`tidegate experiment stop`: the user's stop, through the database.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from tidegate.cli.experiment import results
-from tidegate.cli.experiment.database import existing, found
-from tidegate.cli.experiment.hints import command
-from tidegate.cli.experiment.publishing import told_by
-from tidegate.cli.experiment.tables import printer
-from tidegate.cli.run_lines import clock
+from tidegate.cli.experiment import display
+from tidegate.cli.experiment.common import Code, command, existing, found, once_cooled, told_by
+from tidegate.cli.experiment.display import printer, table
 from tidegate.cli.status import facts as key_facts
+from tidegate.cli.status_text import clock
 from tidegate.core.display import json_line
 from tidegate.core.snapshot import foresee
+from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.progress import Summary
-from tidegate.runner.replica import gone, owner, stopper
-from tidegate.storage import Failure, LoggedLine, ResultStatus, Status
+from tidegate.runner.replica import actor, gone, owner, stopper
+from tidegate.storage import ExperimentRow, ExperimentSummary, Failure, LoggedLine, ResultStatus, Status, Store, Toggle
 from tidegate.storage.results import KEPT_LINES
 
 
@@ -39,7 +48,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
         now = time.monotonic()
         waits = [key_facts(key, now) for key in keys]
         whose = {"run_by": by or None, "stopped_by": stopped or None}
-        told = {**results.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
+        told = {**display.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
         typer.echo(json_line(told))
         return
     _print(summary, failures, keys, log, url, by, stopped)
@@ -68,8 +77,8 @@ def _print(
             console.print(f"  {line}", markup=False, soft_wrap=True)
     if stopped:
         console.print(f"stopped by {stopped}", markup=False, soft_wrap=True)
-    for table in results.tables(summary, failures):
-        console.print(table)
+    for each_table in display.tables(summary, failures):
+        console.print(each_table)
     parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
     if parked and row.status is not Status.RUNNING:
         said = f"{parked} parked: {command('resume', row.name, url)} tries them again"
@@ -112,3 +121,79 @@ def _logged(line: LoggedLine) -> dict[str, Any]:
         "category": line.category.value,
         "detail": dict(line.detail),
     }
+
+
+async def listed(url: str, as_json: bool) -> None:
+    """Prints the experiments, the newest first."""
+    async with existing(url, to_read=True) as store:
+        summaries = await store.list()
+    if as_json:
+        for each in summaries:
+            typer.echo(json_line(facts(each)))
+    elif summaries:
+        printer().print(_table(summaries))
+    else:
+        typer.echo("no experiments yet")
+
+
+def facts(each: ExperimentSummary) -> dict[str, Any]:
+    """One experiment as plain values."""
+    row = each.experiment
+    return {
+        "id": row.id,
+        "name": row.name,
+        "status": row.status.value,
+        "rows": row.rows,
+        "rows_complete": row.complete,
+        "repetitions": row.repetitions,
+        "runs": {status.value: count for status, count in each.runs.items()},
+        "claimed_by": row.claimed_by,
+        "last_error": row.last_error,
+        "created_at": row.created_on.isoformat(),
+    }
+
+
+def _table(summaries: list[ExperimentSummary]) -> Table:
+    numbers = ("answered", "failed", "parked")
+    made = table("experiment", "state", *numbers, "made", "why", right=numbers, cut=("state", "made", "why"))
+    for each in summaries:
+        row = each.experiment
+        failed = each.runs.get(ResultStatus.ERROR, 0) + each.runs.get(ResultStatus.INVALID, 0)
+        made.add_row(
+            Text(row.name),
+            row.status.value,
+            f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}",
+            str(failed),
+            str(each.runs.get(ResultStatus.PARKED, 0)),
+            f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
+            Text(_why(row)),
+        )
+    return made
+
+
+def _why(row: ExperimentRow) -> str:
+    if row.status is Status.RUNNING and gone(row.claimed_by):
+        return "its process is gone: resume goes on"
+    return row.last_error or ""
+
+
+async def stop_named(name: str, url: str) -> int:
+    """Stops an experiment; returns the exit code: 0 where it is stopped, also where it was not running."""
+    async with existing(url) as store:
+        row = await found(store, name)
+        what = f"{row.name} was resumed a moment ago: it is stopped"
+        toggled = await once_cooled(partial(_stopped, store, row), partial(typer.echo, err=True), what)
+    if toggled is Toggle.ALREADY:
+        typer.echo(f"{row.name} is not running: it is {row.status}")
+    elif row.status is Status.RUNNING:
+        typer.echo(f"{row.name} is stopped: replica {row.claimed_by} hears of it within a heartbeat")
+    else:
+        typer.echo(f"{row.name} is stopped")
+    return Code.DONE
+
+
+async def _stopped(store: Store, row: ExperimentRow) -> Toggle:
+    toggled = await store.stop(row.id, actor())
+    if toggled is Toggle.COOLING:
+        raise CoolingDown(row.name)
+    return toggled

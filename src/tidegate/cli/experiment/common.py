@@ -1,0 +1,196 @@
+"""Parts that the experiment commands share: exit codes, the database, the cooldown, the next command.
+
+The exit codes of the commands about experiments: one for each thing that a script would react to differently.
+
+Has this process tell what its keys do, so that `tidegate status` and `experiment show` see it from elsewhere.
+
+The database that a command means, and the experiments in it.
+
+The cool-down between two toggles of the user, waited out: what was asked for is done a moment later.
+
+The commands to type next, for the database that was meant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from asyncio import sleep
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import TypeVar
+
+from tidegate.admission import key_hook
+from tidegate.cli.experiment.options import DATABASE, VARIABLE
+from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
+from tidegate.launch.totals import KeyTotal
+from tidegate.runner.progress import Summary
+from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status, Store
+from tidegate.storage.claims import COOL_DOWN
+from tidegate.storage.engines import has_secret, parsed
+
+
+class Code(IntEnum):
+    """The exit codes; 2 is click's own for what cannot be used, 130 and 143 what a shell says of SIGINT and SIGTERM."""
+
+    DONE = 0
+    FAILED = 1
+    UNUSABLE = 2
+    ERRORS = 3
+    PARKED = 4
+    STOPPED = 5
+    BLOCKED = 6
+    BROKEN_OFF = 7
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+MEANINGS = {
+    Code.DONE: "every row was answered, and every answer judged",
+    Code.FAILED: "it could not be done: the database, the dataset or the code is not there, or somebody else runs it",
+    Code.UNUSABLE: "an option, a name or a file that cannot be used",
+    Code.ERRORS: "it ran to its end, and rows or evaluations have failed, or rows are invalid",
+    Code.PARKED: "it ran to its end, and rows or evaluations are parked: `resume` tries them again",
+    Code.STOPPED: "it was stopped, here or from elsewhere, or its provider was down for `max_outage`: `resume` goes on",
+    Code.BLOCKED: "its code or a credential is not here; `show` says which",
+    Code.BROKEN_OFF: "it was broken off: too many failures of one kind in a row, a dataset that cannot be read, "
+    "or a database file that was deleted or replaced",
+    Code.INTERRUPTED: "Ctrl-C before it had begun, as while another process has it: nothing has changed",
+    Code.TERMINATED: "SIGTERM or SIGHUP: what was under way has finished, the claim is kept, another process may go on",
+}
+
+BY_STATUS = {
+    Status.READY: Code.FAILED,
+    Status.RUNNING: Code.FAILED,
+    Status.STOPPED: Code.STOPPED,
+    Status.BLOCKED: Code.BLOCKED,
+    Status.ERROR: Code.BROKEN_OFF,
+}
+
+
+def code_of(summary: Summary, failures: list[Failure]) -> Code:
+    """The exit code of a run that has ended."""
+    if summary.status is not Status.COMPLETED:
+        return BY_STATUS[summary.status]
+    asked = summary.experiment.spec.get("evaluators")
+    # An evaluator that is asked no more may have failed: that is nothing that a resume would mend.
+    known = {None, *(asked if isinstance(asked, dict) else (each.evaluator for each in failures))}
+    failed = [each for each in failures if each.evaluator in known]
+    if any(each.status is not ResultStatus.PARKED for each in failed):
+        return Code.ERRORS
+    if failed:
+        return Code.PARKED
+    return Code.DONE if summary.complete else Code.ERRORS
+
+
+@asynccontextmanager
+async def existing(url: str, *, to_read: bool = False) -> AsyncIterator[Store]:
+    """The store at a URL that somebody has made; an SQLite file is not made by looking for it.
+
+    One that is only opened `to_read` need not be writable.
+    """
+    must_be_there(url)
+    store = await (Store.open_to_read(url) if to_read else Store.open(url))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def must_be_there(url: str) -> None:
+    """Raises `StoreError` where an SQLite file is not there."""
+    place = parsed(url)
+    if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
+        raise StoreError(
+            f"there is no database {place.database!r}: `tidegate experiment run` makes it, "
+            "--db or TIDEGATE_DB names another"
+        )
+
+
+async def found(store: Store, name: str) -> ExperimentRow:
+    """The experiment of that name or number. Raises `UnknownExperiment`."""
+    row = await store.find(name)
+    if row is None:
+        raise UnknownExperiment(name)
+    return row
+
+
+T = TypeVar("T")
+
+AGAIN = 0.5
+"""Seconds between two tries while a cool-down lasts."""
+
+
+async def once_cooled(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], what: str) -> T:
+    """Return the result of `toggle` after the cool-down; where it has to wait, it says once `what` comes then.
+
+    Raises `CoolingDown` a second after it should have been over: somebody else's toggles begin it anew.
+    """
+    patience = COOL_DOWN + 1.0
+    while True:
+        try:
+            return await toggle()
+        except CoolingDown:
+            if patience <= 0.0:
+                raise
+            if patience > COOL_DOWN:
+                say(f"{what} in {COOL_DOWN:.0f} s at the most")
+        await sleep(AGAIN)
+        patience -= AGAIN
+
+
+def command(verb: str, name: str, url: str, *more: str) -> str:
+    """`tidegate experiment VERB NAME` as it is typed here; a database that was named by an option is named again.
+
+    A URL with a password is left to whoever knows it.
+    """
+    words = ["tidegate", "experiment", verb, name, *more]
+    if url not in (DATABASE, os.environ.get(VARIABLE)):
+        words += ["--db", "…" if has_secret(parsed(url)) else url]
+    return f"`{' '.join(word if word == '…' else shlex.quote(word) for word in words)}`"
+
+
+@contextlib.contextmanager
+def published(name: str, replica: str) -> Iterator[None]:
+    """Keeps the counts of every key that is opened meanwhile in a folder of this run; where it cannot, nothing is told.
+
+    A process below `tidegate run` tells its own run already.
+    """
+    if os.name != "posix":
+        yield
+        return
+    from tidegate.launch.arrivals import Openings
+    from tidegate.launch.environment import running
+    from tidegate.launch.folders import run_folder
+    from tidegate.launch.runs import COMMAND
+
+    with contextlib.ExitStack() as stack:
+        if not running(os.environ):
+            with contextlib.suppress(OSError):
+                folder = stack.enter_context(run_folder())
+                (Path(folder) / COMMAND).write_text(f"{os.getpid()} {_command(name, replica)}\n", "utf-8", "replace")
+                before = key_hook.told
+                stack.callback(setattr, key_hook, "told", before)
+                key_hook.told = Openings(folder).told
+        yield
+
+
+def told_by(replica: str) -> list[KeyTotal]:
+    """Return what the keys of a replica's process do now, where it is one of this user's on this machine."""
+    from tidegate.launch.runs import under_way
+
+    for run in under_way():
+        if run.command.endswith(_of(replica)):
+            return sorted(run.totals.keys.values(), key=lambda each: each.key)
+    return []
+
+
+def _command(name: str, replica: str) -> str:
+    return f"tidegate experiment {name} {_of(replica)}"
+
+
+def _of(replica: str) -> str:
+    return f"(replica {replica})"

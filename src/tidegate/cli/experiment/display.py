@@ -1,0 +1,408 @@
+"""The output of the experiment commands: progress, scores, counts and tables.
+
+The display of a run under way: bars on a terminal, a line now and then elsewhere. Both on standard error.
+
+The results of an experiment, as tables for people and as plain values for programs.
+
+The progress of a run, its recent speed, and the estimate of its end.
+
+Tables as commands print them: as wide as the terminal, or as they need to be where there is none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.constrain import Constrain
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.cli.status_text import clock
+from tidegate.core.display import printable
+from tidegate.core.snapshot import RegistrySnapshot
+from tidegate.runner import StageProgress
+from tidegate.runner.progress import Summary
+from tidegate.storage import Failure, ResultStatus, Score
+
+SPAN = 60.0
+"""Seconds over which the rate is read off that an ETA is told by: a minute's quota shows its true rate."""
+
+FAILED = (ResultStatus.ERROR, ResultStatus.INVALID)
+
+
+class Pace:
+    """Tasks, or all evaluations together: how many of `total` are done, and how fast they were of late."""
+
+    def __init__(self) -> None:
+        self.done = self.total = 0
+        self._looks: deque[tuple[float, int]] = deque()
+
+    def look(self, done: int, total: int, now: float) -> None:
+        """Notes how far it is at `now` (monotonic seconds)."""
+        self.done, self.total = done, total
+        self._looks.append((now, done))
+        while len(self._looks) > 2 and self._looks[1][0] <= now - SPAN:
+            self._looks.popleft()
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until all are done, if they go on as of late; None where there is no rate yet."""
+        if self.done >= self.total:
+            return 0.0 if self.total else None
+        if not self._looks:
+            return None
+        (then, before), (now, after) = self._looks[0], self._looks[-1]
+        return (self.total - self.done) * (now - then) / (after - before) if after > before else None
+
+
+class Tally:
+    """The counts of one run of one experiment, as its runner tells them. What was tried again counts as not done."""
+
+    def __init__(self) -> None:
+        self.tasks, self.evals = Pace(), Pace()
+        self.evaluators = self.failed = self.parked = 0
+        self.all_rows = True
+
+    def look(self, stages: Sequence[StageProgress], now: float, all_rows: bool = True) -> None:
+        """Takes in how far the stages are at `now` (monotonic seconds), tasks first, and whether all rows are read."""
+        self.all_rows = all_rows
+        tasks, judges = stages[0], stages[1:]
+        unanswered = tasks.finished - tasks.done.get(ResultStatus.OK, 0)
+        self.evaluators = len(judges)
+        self.tasks.look(tasks.finished, tasks.total, now)
+        # What has no answer is not judged; what is not tried yet is taken to be answered.
+        expected = (tasks.total - unanswered) * len(judges)
+        self.evals.look(sum(each.finished for each in judges), expected, now)
+        self.failed = sum(each.done.get(status, 0) for each in stages for status in FAILED)
+        self.parked = sum(each.done.get(ResultStatus.PARKED, 0) for each in stages)
+
+    @property
+    def eta(self) -> float | None:
+        """Seconds until the last of them is done; None where nobody knows yet."""
+        if not self.all_rows:
+            return None
+        stages = (self.tasks, self.evals) if self.evaluators and self.evals.total else (self.tasks,)
+        etas = [stage.eta for stage in stages]
+        return None if None in etas else max(eta for eta in etas if eta is not None)
+
+
+UNBOUNDED = 10_000
+"""Columns where nobody looks: nothing is folded or cut in a file or a pipe."""
+
+
+class Printer(Console):
+    """Where people look; whoever looked and is gone, as `head`, changes nothing of how a command ends."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print texts as lines of their own, whatever line breaks and control characters they hold."""
+        super().print(*(printable(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render tables and pictures, with the control characters of their cells escaped."""
+        for each in super().render(renderable, options):
+            plain = each.control is not None or each.text == printable(each.text, lines=True)
+            yield each if plain else Segment(printable(each.text, lines=True), each.style)
+
+    def on_broken_pipe(self) -> None:
+        """Discard everything that is printed from now on."""
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), self.file.fileno())
+
+
+def printer(*, stderr: bool = False) -> Console:
+    """Standard output, or standard error."""
+    console = Printer(highlight=False, stderr=stderr)
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = UNBOUNDED
+    return console
+
+
+def table(*names: str, right: Collection[str] = (), cut: Collection[str] = ()) -> Table:
+    """A table; the columns in `right` are numbers, and those in `cut` end in an ellipsis where they do not fit."""
+    made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for name in names:
+        whole = name in right or name in cut
+        made.add_column(
+            name, justify="right" if name in right else "left", no_wrap=whole, overflow="ellipsis" if whole else "fold"
+        )
+    return made
+
+
+def bad(number: int) -> str:
+    """Return how many went wrong, in rich's markup: red, unless nothing did."""
+    return f"[red]{number}[/red]" if number else "0"
+
+
+NOTHING = "–"
+MOST_LABELS = 5
+"""Labels of one output that a table shows, the most frequent first."""
+
+
+def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:
+    """The means of every evaluator's outputs, and what failed by its kind; tables without rows are left out."""
+    if summary.scores:
+        yield _scores(summary.scores)
+    if failures:
+        yield _failures(failures)
+
+
+def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
+    """The same as plain values. A mean is over `n` scored answers; what failed is no score."""
+    row = summary.experiment
+    return {
+        "id": row.id,
+        "name": row.name,
+        "status": row.status.value,
+        "last_error": row.last_error,
+        "dataset": row.source,
+        "rows": row.rows,
+        "rows_complete": row.complete,
+        "repetitions": row.repetitions,
+        "claimed_by": row.claimed_by,
+        "quiet": row.quiet,
+        "runs": {status.value: summary.counts.runs.get(status, 0) for status in ResultStatus},
+        "untried": summary.untried,
+        "evaluations": {
+            name: {status.value: counts.get(status, 0) for status in ResultStatus}
+            for name, counts in summary.counts.annotations.items()
+        },
+        "scores": [_score_facts(each) for each in summary.scores],
+        "failures": [_failure_facts(each) for each in failures],
+    }
+
+
+def _score_facts(score: Score) -> dict[str, Any]:
+    return {
+        "evaluator": score.evaluator,
+        "output": score.output,
+        "n": score.scored,
+        "mean": score.mean,
+        "ok": score.ok,
+        "failed": score.failed,
+        "labels": dict(score.labels),
+    }
+
+
+def _failure_facts(failure: Failure) -> dict[str, Any]:
+    return {
+        "stage": failure.evaluator or "task",
+        "status": failure.status.value,
+        "kind": failure.kind,
+        "count": failure.count,
+        "example": failure.example,
+    }
+
+
+def _scores(scores: Sequence[Score]) -> Table:
+    made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
+    for each in scores:
+        mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
+        made.add_row(Text(each.title), mean, str(each.scored), bad(each.failed), Text(_labels(each)))
+    return made
+
+
+def _failures(failures: Sequence[Failure]) -> Table:
+    made = table("not answered", "kind", "count", "as", right=("count",), cut=("as",))
+    for each in failures:
+        stage = each.evaluator or "task"
+        example = " ".join((each.example or "").split())
+        made.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), bad(each.count), Text(example))
+    return made
+
+
+def _labels(score: Score) -> str:
+    most = sorted(score.labels.items(), key=lambda each: (-each[1], each[0]))
+    shown = [f"{printable(label)} {count}" for label, count in most[:MOST_LABELS]]
+    return ", ".join(shown + (["…"] if len(most) > MOST_LABELS else []))
+
+
+LOOK_EVERY = 0.25
+"""Seconds between two looks at a run."""
+
+LINE_EVERY = 10.0
+"""Seconds between two lines where there is no terminal (pip, docker: the order of what a log bears)."""
+
+LEAST = 0.05
+"""Seconds that are told of: less is gone before it is read."""
+
+MOST_WAITS = 6
+"""Keys that are told at once: the others are counted."""
+
+
+BAR, LEAST_BAR, BESIDE = 30, 8, 44
+"""Columns of a bar, at the most and at the least, and of what stands beside it: narrower terminals have no bar."""
+
+
+ECHOED = 4
+"""Columns that stay free: what a terminal echoes of a Ctrl-C, or two, must not begin a new row under the picture."""
+
+
+def nothing(_key: str) -> str:
+    """No trouble is known of any key."""
+    return ""
+
+
+def waits(
+    stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Callable[[str], str] = nothing
+) -> list[str]:
+    """Return what does not go, and why: what the runner holds back, and what waits inside its calls.
+
+    `trouble(key)` says how the last attempt failed there: that is what a breaker is about.
+    """
+    lines = []
+    held: dict[tuple[str, str], list[str]] = {}
+    soonest: dict[tuple[str, str], float] = {}
+    for stage in stages:
+        if stage.wait is not None:
+            gate = (stage.wait.key, stage.wait.reason)
+            held.setdefault(gate, []).append(stage.name)
+            seconds = math.inf if stage.wait.seconds is None else stage.wait.seconds
+            soonest[gate] = min(seconds, soonest.get(gate, math.inf))
+    for stage in stages:
+        if stage.closed:
+            lines.append(f"{stage.name} closed: {stage.closed}; its rows are parked")
+    for (key, reason), names in held.items():
+        seconds = soonest[key, reason]
+        until = "" if math.isinf(seconds) or seconds < LEAST else f", next in {seconds:.1f} s"
+        why = _why(reason, trouble(key))
+        lines.append(f"{', '.join(names)}: {why}{until}" + (f" · {key}" if key else ""))
+    for state in snapshot.keys.values():
+        if state.waiting:
+            until = "" if state.eta is None else f", ETA {clock(state.eta)}"
+            why = _why(state.gate or state.eta_gate or "their turn", trouble(str(state.key)))
+            lines.append(f"{state.waiting} calls: {why}{until} · {state.key}")
+    beyond = len(lines) - MOST_WAITS
+    return lines[:MOST_WAITS] + ([f"{beyond} more"] if beyond > 0 else [])
+
+
+def _why(gate: str, trouble: str) -> str:
+    if gate == "concurrency":
+        return "as much is under way as may be (max_concurrency)"
+    return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
+
+
+class Board(NamedTuple):
+    """The picture of a run, as wide as there is room: a narrow terminal has no bars."""
+
+    name: str
+    tally: Tally
+    waiting: Sequence[str]
+    note: str
+    ending: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = max(1, options.max_width - ECHOED)
+        head = Text(self.name, style="bold", overflow="fold")
+        yield Constrain(head.append(f"  {self.note}", style="yellow") if self.note else head, width)
+        yield Constrain(self._table(width - BESIDE), width)
+        for each in self.waiting:
+            yield Constrain(Text(f"waiting  {each}", style="dim", no_wrap=True, overflow="ellipsis"), width)
+
+    def _table(self, room: int) -> Table:
+        tally, bars = self.tally, room >= LEAST_BAR
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        # What is told of everything is told once, beside the tasks.
+        more = {"failed": bad(tally.failed), "parked": str(tally.parked), "ETA": self._eta}
+        if not bars and not tally.parked:
+            del more["parked"]
+        for column in ("", *([""] if bars else []), "", *more):
+            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        for name, pace in (("tasks", tally.tasks), ("evaluations", tally.evals))[: 2 if tally.evaluators else 1]:
+            bar = [_bar(pace, min(room, BAR))] if bars else []
+            table.add_row(name, *bar, _part(pace), *(more.values() if pace is tally.tasks else ()))
+        return table
+
+    @property
+    def _eta(self) -> str:
+        return "" if self.ending or self.tally.eta is None else clock(self.tally.eta)
+
+
+def line(name: str, tally: Tally, waiting: Sequence[str], note: str) -> str:
+    """The same as a line of plain text."""
+    parts = [f"{_part(tally.tasks)} tasks"]
+    if tally.evaluators:
+        parts.append(f"{_part(tally.evals)} evaluations")
+    parts += [f"{tally.failed} failed"] if tally.failed else []
+    parts += [f"{tally.parked} parked"] if tally.parked else []
+    parts += [f"ETA {clock(tally.eta)}"] if tally.eta and not note else []
+    parts += [f"waiting: {waiting[0]}"] if waiting else []
+    return f"{name}: {', '.join(parts)}" + (f" ({note})" if note else "")
+
+
+class Display:
+    """Where a run is shown; `say` prints a line that stays, `note` is what is said beside the name from then on."""
+
+    def __init__(self, name: str, console: Console) -> None:
+        self.note = ""
+        self._ending = False
+        self._name = name
+        self._console = console
+        self._live: Live | None = None
+        self._line_at: float | None = None
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Shows it for as long as the block lasts."""
+        if not self._console.is_terminal or self._console.is_dumb_terminal:
+            yield
+            return
+        # What the experiment prints stays on standard output; where both are one terminal, it goes above the picture.
+        both = sys.stdout.isatty()
+        live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=both)
+        with contextlib.suppress(OSError):
+            live.start()
+        self._live = live
+        try:
+            yield
+        finally:
+            self._live = None
+            with contextlib.suppress(OSError):
+                live.stop()
+
+    def end(self, note: str) -> None:
+        """Says that the run is about to end, and how: in the picture, or where there is none as a line."""
+        self._ending = True
+        self.note = note
+        if self._live is None:
+            self.say(f"{self._name}: {note}")
+
+    def look(self, tally: Tally, waiting: Sequence[str], now: float) -> None:
+        """Shows how far it is at `now` (monotonic seconds)."""
+        if self._live is not None:
+            # A terminal that is closed has nobody who looks; the run hears of that by SIGHUP.
+            with contextlib.suppress(OSError):
+                self._live.update(Board(self._name, tally, waiting, self.note, self._ending), refresh=True)
+            return
+        if self._line_at is None:
+            # What ends before the first line is due has none.
+            self._line_at = now
+        if now - self._line_at >= LINE_EVERY:
+            self._line_at = now
+            self.say(line(self._name, tally, waiting, self.note))
+
+    def say(self, text: str) -> None:
+        """Prints a line above the picture."""
+        with contextlib.suppress(OSError):
+            self._console.print(text, markup=False, soft_wrap=True)
+
+
+def _bar(pace: Pace, width: int) -> ProgressBar:
+    total, done = max(1, pace.total), min(pace.done, pace.total)
+    return ProgressBar(total=total, completed=done, width=width, complete_style="cyan", finished_style="green")
+
+
+def _part(pace: Pace) -> str:
+    return f"{pace.done}/{pace.total}"

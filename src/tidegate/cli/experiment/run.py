@@ -1,0 +1,362 @@
+"""`tidegate experiment run` and `resume`: has a runner of its own run one experiment, and tells how it goes.
+
+The messages before a run begins: the present owner of the experiment, and the results of earlier runs.
+
+The effects of signals on a run: the first Ctrl-C stops it, the second cancels, the third ends the process at once.
+
+TERM and HUP ask it to go and to keep the claim. The first two are heard by the event loop; code that holds the loop up
+keeps it from hearing anything, so that the third is counted where Python itself hears it.
+
+The state of an experiment whose code or credentials are not here: BLOCKED, with the reason, and nothing lost.
+
+The recent failures of attempts, by key: the reason for an open breaker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import typer
+
+import tidegate
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.cli.errors import stop
+from tidegate.cli.experiment import display
+from tidegate.cli.experiment.common import Code, code_of, command, existing, found, once_cooled, published
+from tidegate.cli.experiment.display import LOOK_EVERY, Display, Tally, printer, waits
+from tidegate.cli.status_text import clock
+from tidegate.core.events import Event, SlotReleased
+from tidegate.core.values import Cause, Kind
+from tidegate.errors import CannotLoad, StoppedElsewhere
+from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
+from tidegate.runner.loader import lacking, restored
+from tidegate.runner.progress import Summary
+from tidegate.runner.replica import gone, named, owner
+from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status, Store
+from tidegate.storage.results import KEPT_LINES
+
+
+async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
+    """Says why an experiment cannot run here, and returns what to raise.
+
+    One that was about to run, or whose replica has died, is BLOCKED from then on, so that nobody takes it up in vain.
+    One that was stopped or has ended stays so.
+    """
+    if row.status in (Status.READY, Status.RUNNING):
+        stale_after = 0.0 if gone(row.claimed_by) else RunnerSettings.from_environment().stale_after
+        async with existing(url) as store:
+            claim = await store.claim(row.id, named(), stale_after)
+            if claim is not None:
+                await store.release(claim, Status.BLOCKED, error.reason)
+    return stop(str(error), Code.BLOCKED)
+
+
+async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> typer.Exit:
+    """As `block`, for an experiment that the database may not have yet."""
+    store = await Store.open(url)
+    try:
+        row = await store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
+    finally:
+        await store.close()
+    return await block(url, row, error)
+
+
+class Trouble:
+    """Listens to a registry; `of(key)` says what the last failure of a key was, by the key as people see it."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    @contextlib.contextmanager
+    def heard(self, registry: RateLimitRegistry) -> Iterator[None]:
+        """Listens for as long as the block lasts."""
+        unsubscribe = registry.subscribe(self.listen)
+        try:
+            yield
+        finally:
+            unsubscribe()
+
+    def listen(self, event: Event) -> None:
+        """Takes in an event, from any thread."""
+        if isinstance(event, SlotReleased) and event.kind is Kind.TRANSIENT:
+            self._last[str(event.key)] = _failure(event)
+
+    def of(self, key: str) -> str:
+        """Return what failed there last, in a few words; empty where nothing did."""
+        return self._last.get(key, "")
+
+
+def _failure(event: SlotReleased) -> str:
+    if event.status is not None:
+        return f"status {event.status}"
+    return "no connection" if event.cause is Cause.OUTAGE else "no answer in time"
+
+
+ASIDE = frozenset({"timeout", "api_key_env"})
+"""What a question may say that changes no answer."""
+
+
+async def told(runner: ExperimentRunner, experiment: Experiment, *, again: bool) -> list[str]:
+    """Lines to say. With `again` it was asked for by its name: that it was there already is no news then."""
+    row = await runner.store.find(experiment.name)
+    if row is None:
+        return []
+    lines: list[str] = []
+    if row.status is Status.RUNNING and not gone(row.claimed_by):
+        by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
+        lines += _whose(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
+    if not again:
+        counts = await runner.store.counts(row.id)
+        lines += _left(row, counts.runs.get(ResultStatus.OK, 0), experiment)
+    return lines
+
+
+def _whose(row: ExperimentRow, by: str, stale_after: float, attach: str) -> Iterator[str]:
+    quiet = row.quiet or 0.0
+    if stale_after > quiet:
+        yield (
+            f"{row.name} is run by {by}, heard of {quiet:.0f} s ago; attach with {attach}; this command waits for "
+            f"its end, and takes it over if nothing more is heard for {stale_after - quiet:.0f} s"
+        )
+
+
+def _left(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator[str]:
+    if answered:
+        yield f"{row.name}: {answered} answers are there already, and stay: a new name asks all anew"
+        if parts := list(changed(row, experiment)):
+            yield f"{row.name}: they are of another {', '.join(parts)} than this"
+
+
+def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
+    """Return what is not as it was when the experiment was stored, as far as that can be seen: code cannot."""
+    if row.spec.get("source") not in (None, experiment.source):
+        yield "file"
+    if row.source != experiment.described:
+        yield "dataset"
+    before, now = _asked(row.spec.get("declared")), _asked(experiment.declared)
+    for part, question in now.items():
+        if part in before and before[part] != question:
+            yield part
+
+
+def _asked(declared: Any) -> dict[str, Any]:
+    """The questions of a declaration by what they are called, without what changes no answer."""
+    if not isinstance(declared, Mapping):
+        return {}
+    judges = {f"evaluator {judge['name']}": judge for judge in declared.get("evaluators", ())}
+    return {
+        part: {name: value for name, value in question.items() if name not in ASIDE}
+        for part, question in {"task": declared.get("task", {}), **judges}.items()
+    }
+
+
+GOING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+LAST = 3
+"""The Ctrl-C that ends the process, whatever it does."""
+
+SHOW_CURSOR = b"\x1b[?25h\n"
+"""What the picture of a run hides (ECMA-48, xterm: DECTCEM)."""
+
+
+@contextlib.contextmanager
+def heard(on_interrupt: Callable[[], None], on_going: Callable[[], None]) -> Iterator[None]:
+    """Calls them in the running loop, as often as the signals come; does nothing where loops hear none (Windows)."""
+    loop = asyncio.get_running_loop()
+    put = []
+    for number, call in [(signal.SIGINT, on_interrupt), *((each, on_going) for each in GOING)]:
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.add_signal_handler(number, call)
+            put.append(number)
+    if signal.SIGINT in put:
+        # In place of the loop's own, which does nothing: the loop hears of a signal through its wakeup descriptor.
+        signal.signal(signal.SIGINT, _Counted())
+        signal.siginterrupt(signal.SIGINT, False)
+    try:
+        yield
+    finally:
+        for number in put:
+            loop.remove_signal_handler(number)
+
+
+class _Counted:
+    """Counts what comes, and ends the process at the last one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count < LAST:
+            return
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), SHOW_CURSOR)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+BEHIND = 500
+"""Results at which it is said that the database is slow or away: half of what a runner holds for it."""
+
+
+def run_source(source: str, url: str, max_concurrency: int | None) -> int:
+    """Runs the experiment at `source`; returns the exit code."""
+    _govern()
+    experiment = load(source)
+    if reason := lacking(experiment.credentials):
+        raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
+    return asyncio.run(_conducted(experiment, url, max_concurrency, again=False))
+
+
+def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
+    """Goes on with an experiment that the database has; returns the exit code."""
+    _govern()
+    row = asyncio.run(_row(name, url))
+    try:
+        # Outside any loop, as `run` does it: what is imported may have one of its own.
+        experiment = restored(row.spec)
+    except CannotLoad as error:
+        raise asyncio.run(block(url, row, error)) from None
+    return asyncio.run(_conducted(experiment, url, max_concurrency, again=True))
+
+
+async def _row(name: str, url: str) -> ExperimentRow:
+    async with existing(url) as store:
+        return await found(store, name)
+
+
+def _govern() -> None:
+    """Before any code of the user's is imported: whatever clients it makes are governed."""
+    tidegate.install()
+    # As `python -m` has it: a console script does not look where it is called.
+    if os.getcwd() not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+
+
+async def _conducted(experiment: Experiment, url: str, max_concurrency: int | None, *, again: bool) -> int:
+    given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
+    settings = RunnerSettings.from_environment(**given)
+    runner = ExperimentRunner(url, settings=settings, recover=False)
+    began = time.monotonic()
+    async with runner:
+        with published(experiment.name, runner.replica):
+            return await Conducting(runner, experiment, began).ended(again)
+
+
+class Conducting:
+    """One experiment in one runner, from its claim to its end."""
+
+    def __init__(self, runner: ExperimentRunner, experiment: Experiment, began: float) -> None:
+        self._runner = runner
+        self._experiment = experiment
+        self._began = began
+        self._display = Display(experiment.name, printer(stderr=True))
+        self._tally = Tally()
+        self._trouble = Trouble()
+        self._interrupts = 0
+        self._going: asyncio.Task[None] | None = None
+
+    async def ended(self, again: bool) -> int:
+        """Runs it to its end, says how that was, and returns the exit code; `again` says that it was resumed."""
+        runner, experiment = self._runner, self._experiment
+        for each in await told(runner, experiment, again=again):
+            self._display.say(each)
+        try:
+            number = self._number = await self._started()
+        except StoppedElsewhere as error:
+            self._display.say(f"{experiment.name} was stopped by {error.by or 'a user'}: it is not started here")
+            summary = await runner.summary(experiment.name)
+            self._report(summary, await runner.store.failures(summary.experiment.id))
+            return Code.STOPPED
+        registry = tidegate.registry()
+        with self._trouble.heard(registry), heard(self._interrupted, self._told_to_go), self._display.shown():
+            waiting = asyncio.ensure_future(runner.wait(number))
+            while not (self._going or waiting).done():
+                self._look()
+                await asyncio.wait({self._going or waiting}, timeout=LOOK_EVERY)
+            if self._going is not None:
+                await asyncio.gather(self._going, waiting, return_exceptions=True)
+                self._display.say(
+                    f"{experiment.name}: ended by a signal; the claim is kept: {self._typed('resume')} goes on"
+                )
+                return Code.TERMINATED
+            summary = await waiting
+        failures = await runner.store.failures(number)
+        self._report(summary, failures)
+        return code_of(summary, failures)
+
+    async def _started(self) -> int:
+        """The experiment's number once it is claimed; a cool-down is waited out."""
+        what = f"{self._experiment.name} was stopped or resumed a moment ago: it goes on"
+        start = partial(self._runner.start, self._experiment, follow=True)
+        return await once_cooled(start, self._display.say, what)
+
+    def _look(self) -> None:
+        seen = self._runner.progress(self._number)
+        if seen is None:
+            return
+        now = time.monotonic()
+        self._tally.look(seen.stages, now, seen.all_rows)
+        if seen.unwritten > BEHIND:
+            self._display.note = f"{seen.unwritten} results wait for the database"
+        elif not self._interrupts and self._going is None:
+            self._display.note = ""
+        self._display.look(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._trouble.of), now)
+
+    def _interrupted(self) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            grace = self._runner.settings.grace
+            self._display.end(f"stopping: what is under way may finish ({grace:.0f} s); Ctrl-C again cancels it")
+            self._runner.leave(self._number)
+        else:
+            self._display.end("cancelling; Ctrl-C again ends the process at once")
+            self._runner.hasten()
+
+    def _told_to_go(self) -> None:
+        if self._going is None:
+            self._display.end(f"ending: what is under way may finish ({self._runner.settings.grace:.0f} s)")
+            self._going = asyncio.ensure_future(self._runner.shutdown())
+
+    def _report(self, summary: Summary, failures: list[Failure]) -> None:
+        console = printer()
+        console.print(summary.headline, markup=False, soft_wrap=True)
+        for table in display.tables(summary, failures):
+            console.print(table)
+        snapshot = tidegate.registry().snapshot()
+        absorbed = snapshot.refused - sum(key.given_up for key in snapshot.keys.values())
+        wall = clock(time.monotonic() - self._began)
+        console.print(f"{absorbed} {'429' if absorbed == 1 else '429s'} absorbed, wall time {wall}", markup=False)
+        if next_ := self._next(summary, failures):
+            console.print(next_, markup=False, soft_wrap=True)
+
+    def _next(self, summary: Summary, failures: list[Failure]) -> str:
+        """Return what there is to be done about it."""
+        if summary.status is Status.RUNNING:
+            return f"replica {summary.experiment.claimed_by} has taken it over"
+        parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
+        if summary.status is Status.STOPPED:
+            return f"{self._typed('resume')} goes on" + (f", with {parked} parked too" if parked else "")
+        if self._runner.saved is not None:
+            return f"{self._typed('resume')} goes on from the copy"
+        if parked and not any(each.status is ResultStatus.ERROR for each in failures):
+            return f"{self._typed('resume')} tries again the {parked} that are parked"
+        if any(each.status in (ResultStatus.ERROR, ResultStatus.PARKED) for each in failures):
+            return f"{self._typed('resume')} tries again what has failed"
+        if summary.status is Status.ERROR:
+            return f"{self._typed('resume')} goes on once that is mended"
+        return f"{self._typed('export')} writes every answer" if summary.answered else ""
+
+    def _typed(self, verb: str) -> str:
+        saved = self._runner.saved
+        return command(verb, self._experiment.name, self._runner.url if saved is None else str(saved))
