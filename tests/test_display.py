@@ -19,7 +19,7 @@ from tidegate.cli.status_text import Status
 from tidegate.core.display import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
-from tidegate.launch.sheets import Sheets
+from tidegate.launch.shared_counters import Sheets
 from tidegate.launch.totals import Folder
 
 EVIL = "gpt\r\nERROR forged\n\x1b[2J\x1b]0;pwn\x07\x9b31m\x7f\u202etxt\u2066\u2028\u200b\ud800"

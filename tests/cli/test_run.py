@@ -112,7 +112,7 @@ def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
         "tidegate.admission",
         "tidegate.admission.key_hook",
         "tidegate.launch",
-        "tidegate.launch.arrivals",
+        "tidegate.launch.bootstrap",
     }
     assert more <= light | {"sitecustomize", "importlib", "importlib._bootstrap", "importlib._bootstrap_external",
                             "importlib.machinery", "__future__", "warnings", "_warnings"}  # fmt: skip

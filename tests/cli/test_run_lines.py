@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tidegate.cli.status_text import Status, amount, clock, farewell
-from tidegate.launch.rows import INTEGERS, KeyRow, QuotaRow
+from tidegate.launch.shared_counters import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, Done, environ
-from tidegate.launch import arrivals, environment
+from tidegate.launch import bootstrap, environment
 from tidegate.saved_state import LearnedState
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 
@@ -105,4 +105,4 @@ def test_a_file_of_another_version_is_told_and_written_anew(folder: Path, url: s
 
 
 def test_both_sides_name_the_folder_alike() -> None:
-    assert arrivals.STATE_DIR == environment.STATE_DIR
+    assert bootstrap.STATE_DIR == environment.STATE_DIR

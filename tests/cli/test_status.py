@@ -22,7 +22,7 @@ from tidegate.cli.main import app
 from tidegate.core.admission_controller import Admission
 from tidegate.core.values import Cost
 from tidegate.launch.runs import COMMAND, PREFIX
-from tidegate.launch.sheets import Sheets
+from tidegate.launch.shared_counters import Sheets
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 

@@ -7,12 +7,12 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tidegate.launch.arrivals import WATCHED
+from tidegate.launch.bootstrap import WATCHED
 
 SRC = str(Path(__file__).parents[2] / "src")
 BEGIN = """
 import sys
-from tidegate.launch.arrivals import begin
+from tidegate.launch.bootstrap import begin
 said = []
 begin(said.append, None)
 """

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.launch.folders import YOUNG, run_folder
-from tidegate.launch.runs import PREFIX
+from tidegate.launch.runs import PREFIX, YOUNG, run_folder
 
 KILLED = """
 import os, signal
-from tidegate.launch.folders import run_folder
+from tidegate.launch.runs import run_folder
 with run_folder() as folder:
     print(folder, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -153,7 +153,7 @@ def test_subinterpreter_leaves_pydantic_to_the_main_one(tmp_path: Path) -> None:
     install_plugin(tmp_path)
     program = """
         import _xxsubinterpreters
-        finder = "from tidegate.launch import arrivals; arrivals.begin(print, None); import httpx"
+        finder = "from tidegate.launch import bootstrap; bootstrap.begin(print, None); import httpx"
         _xxsubinterpreters.run_string(_xxsubinterpreters.create(), finder)
     """
     assert shown(textwrap.dedent(program), tmp_path).splitlines()[-2:] == GOVERNED.splitlines()

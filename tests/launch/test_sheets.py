@@ -14,8 +14,8 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import Admission
 from tidegate.core.snapshot import foresee
 from tidegate.core.values import Cost, Key, Reading
-from tidegate.launch import rows
-from tidegate.launch.sheets import Sheets
+from tidegate.launch import shared_counters
+from tidegate.launch.shared_counters import Sheets
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
 from tidegate.settings import Settings
 
@@ -54,7 +54,7 @@ def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
         slots.admission.counts.given_up += 1
         slots.admission.counts.unsent += 1
     assert kept.snapshot(9.0) == plain.snapshot(9.0)
-    assert only(tmp_path).counts == {name: getattr(plain.admission.counts, name) for name in rows.COUNTS}
+    assert only(tmp_path).counts == {name: getattr(plain.admission.counts, name) for name in shared_counters.COUNTS}
 
 
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:
@@ -118,10 +118,10 @@ def test_a_boundary_that_has_passed_since_brings_the_limit_back(tmp_path: Path) 
 
 def test_processes_share_their_quotas_and_add_their_slots() -> None:
     total = KeyTotal("k")
-    counts = dict.fromkeys(rows.INTEGERS, 0) | {"waiting": 10, "slots": 2, "attempts": 2}
+    counts = dict.fromkeys(shared_counters.INTEGERS, 0) | {"waiting": 10, "slots": 2, "attempts": 2}
     for looked_at, level in ((1.0, 30.0), (2.0, 0.0)):
-        quota = rows.QuotaRow("requests", 60.0, 60.0, 0.0, 0.0, 0.0, level, amount=1.0)
-        total.add(rows.KeyRow("k", counts, 2.0, (quota,), looked_at, latency=1.0), running=True)
+        quota = shared_counters.QuotaRow("requests", 60.0, 60.0, 0.0, 0.0, 0.0, level, amount=1.0)
+        total.add(shared_counters.KeyRow("k", counts, 2.0, (quota,), looked_at, latency=1.0), running=True)
     seen = total.outlook(2.0)
     assert (seen.waiting, seen.slots, len(seen.flights)) == (20, 4, 4)
     assert foresee(seen) == (20.0, "quota requests")
@@ -153,7 +153,7 @@ def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
 
 def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
     sheets = Sheets(str(tmp_path))
-    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * rows.ROWS + 1)]
+    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * shared_counters.ROWS + 1)]
     for slots in kept:
         call(slots)
     assert len(list(tmp_path.iterdir())) == 3
@@ -228,7 +228,7 @@ def test_the_share_is_of_what_stood_ready_and_what_came_back_meanwhile() -> None
 
 def test_the_shares_of_processes_add_up_from_the_first_to_the_last() -> None:
     total = quota(30.0, 110.0, 150.0, stood=15.0)
-    total.add(rows.QuotaRow("requests", 60.0, 60.0, 20.0, 100.0, 20.0), 140.0)
+    total.add(shared_counters.QuotaRow("requests", 60.0, 60.0, 20.0, 100.0, 20.0), 140.0)
     assert (total.used, total.since, total.stood, total.until) == (50.0, 100.0, 20.0, 150.0)
-    total.add(rows.QuotaRow("requests", 120.0, 60.0, 1.0, 130.0, 1.0), 160.0)
+    total.add(shared_counters.QuotaRow("requests", 120.0, 60.0, 1.0, 130.0, 1.0), 160.0)
     assert (total.used, total.since, total.stood, total.until, total.limit) == (51.0, 100.0, 20.0, 160.0, 120.0)

@@ -12,7 +12,7 @@ from tidegate.cli.errors import stop
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
-    from tidegate.launch.learning import StateFile
+    from tidegate.launch.environment import StateFile
 
 STDOUT, STDERR = 1, 2
 
@@ -54,7 +54,7 @@ def run(
 def _kept(state: Path | None, shown: bool) -> StateFile | None:
     if state is None:
         return None
-    from tidegate.launch.learning import StateFile
+    from tidegate.launch.environment import StateFile
 
     kept = StateFile(state)
     if kept.outdated and shown:

@@ -26,10 +26,8 @@ from rich.cells import set_cell_size
 from tidegate.cli.status_text import Status, farewell
 from tidegate.launch import ungoverned
 from tidegate.launch.child import Child, replace
-from tidegate.launch.environment import environment
-from tidegate.launch.folders import run_folder
-from tidegate.launch.learning import StateFile
-from tidegate.launch.runs import COMMAND
+from tidegate.launch.environment import StateFile, environment
+from tidegate.launch.runs import COMMAND, run_folder
 from tidegate.launch.totals import Folder
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.core.snapshot import Outlook, QuotaOutlook
-from tidegate.launch import rows
-from tidegate.launch.rows import KeyRow, QuotaRow
+from tidegate.launch import shared_counters
+from tidegate.launch.shared_counters import KeyRow, QuotaRow
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class KeyTotal:
     """One key over all processes; what is under way, waits and may go is of those that still run."""
 
     key: str
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(rows.COUNTS, 0))
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(shared_counters.COUNTS, 0))
     quotas: dict[str, QuotaTotal] = field(default_factory=dict)
     in_flight: int = 0
     waiting: int = 0
@@ -96,7 +96,7 @@ class KeyTotal:
         weights = [max(1, row.counts["waiting"]) for row, _ in seen]
         amount = sum(each.amount * weight for (_, each), weight in zip(seen, weights, strict=True)) / sum(weights)
         rate = quota.limit / quota.window
-        if quota.back_at == rows.CONTINUOUS:
+        if quota.back_at == shared_counters.CONTINUOUS:
             level = min(quota.limit, quota.level + rate * max(0.0, now - row.looked_at))
             return QuotaOutlook(name, level, quota.limit, quota.window, None, amount)
         passed = max(0.0, (now - quota.back_at) // quota.window + 1)
@@ -105,7 +105,7 @@ class KeyTotal:
 
     def add(self, row: KeyRow, running: bool) -> None:
         """Takes in what one process counted."""
-        for name in rows.COUNTS:
+        for name in shared_counters.COUNTS:
             self.counts[name] += row.counts[name]
         for quota in row.quotas:
             total = self.quotas.get(quota.name)
@@ -155,7 +155,7 @@ class Folder:
 
     def totals(self) -> Totals:
         """Return what has been counted by now."""
-        sheets = sorted(self._path.glob(f"*{rows.SUFFIX}"))
+        sheets = sorted(self._path.glob(f"*{shared_counters.SUFFIX}"))
         newest: dict[int, int] = {}
         for path in sheets:
             pid, born = _origin(path)
@@ -198,7 +198,7 @@ def _runs(pid: int) -> bool:
 
 def _read(path: Path) -> Iterator[KeyRow]:
     content = memoryview(path.read_bytes())
-    for start in range(0, len(content) - rows.ROW_BYTES + 1, rows.ROW_BYTES):
-        row = rows.read(content[start : start + rows.ROW_BYTES])
+    for start in range(0, len(content) - shared_counters.ROW_BYTES + 1, shared_counters.ROW_BYTES):
+        row = shared_counters.read(content[start : start + shared_counters.ROW_BYTES])
         if row is not None:
             yield row

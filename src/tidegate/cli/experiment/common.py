@@ -162,10 +162,9 @@ def published(name: str, replica: str) -> Iterator[None]:
     if os.name != "posix":
         yield
         return
-    from tidegate.launch.arrivals import Openings
+    from tidegate.launch.bootstrap import Openings
     from tidegate.launch.environment import running
-    from tidegate.launch.folders import run_folder
-    from tidegate.launch.runs import COMMAND
+    from tidegate.launch.runs import COMMAND, run_folder
 
     with contextlib.ExitStack() as stack:
         if not running(os.environ):

@@ -32,7 +32,7 @@ def _first(mark: str, text: str = "") -> bool:
 
 def _begin() -> None:
     try:
-        from tidegate.launch.arrivals import begin
+        from tidegate.launch.bootstrap import begin
 
         begin(_say, os.environ.get("TIDEGATE_RUN_DIR"))
         _first("started")

@@ -292,14 +292,14 @@ class Openings:
         if self._state_dir:
             import atexit
 
-            from tidegate.launch.learning import leave
+            from tidegate.launch.environment import leave
 
             atexit.register(leave, self._state_dir)
             self._state_dir = None
         if not self._run_dir:
             return
         if self._sheets is None:
-            from tidegate.launch.sheets import Sheets
+            from tidegate.launch.shared_counters import Sheets
 
             self._sheets = Sheets(self._run_dir)
         self._sheets.keep(slots)

@@ -4,6 +4,8 @@ Theory of operation. Every key that a registry opens gets a row of its process's
 a store into mapped memory in the place of an attribute. So there is no thread, no socket and no message at the end, and
 a process that dies by a signal or `os._exit` has said everything (a worker of `multiprocessing.Pool` always does). A
 row has one writer, under its registry's lock; the parent may see it between two stores, and looks again later.
+
+The layout of a row of a sheet: the counts of one key in one process, for its writer and for its reader.
 """
 
 from __future__ import annotations
@@ -15,15 +17,143 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidegate.admission.key_queue import Slots
 from tidegate.admission.wait_queue import Line
 from tidegate.core.circuit_breaker import CLOSED
+from tidegate.core.display import printable
 from tidegate.core.limiter_state import Counts
 from tidegate.core.quota import Quotas
 from tidegate.core.snapshot import outlook
-from tidegate.launch import rows
+
+COUNTS = (
+    "attempts",
+    "answered",
+    "refused",
+    "failed",
+    "abandoned",
+    "ignored",
+    "resent",
+    "absorbed",
+    "given_up",
+    "unsent",
+    "failed_calls",
+    "replayed",
+    "spared",
+)
+INTEGERS = (*COUNTS, "waiting", "slots")
+PLACES = {name: place for place, name in enumerate(INTEGERS)}
+"""Where each integer stands; the first ones are those of `tidegate.core.limiter_state.Counts`."""
+
+INTEGER_CELLS = 16
+QUOTA_CELLS = 8
+QUOTAS = 4
+DOUBLE_CELLS = QUOTA_CELLS * (1 + QUOTAS)
+"""Cells of eight bytes: integers, then the instants and durations of the key itself, then those of each quota."""
+
+CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE = range(6)
+"""The cells of the key itself."""
+
+CONTINUOUS = 0.0
+"""Stands for the boundary of a quota that has none."""
+
+DOUBLES_AT = 8 * INTEGER_CELLS
+KEY_AT = DOUBLES_AT + 8 * DOUBLE_CELLS
+KEY_BYTES = 256
+NAME_BYTES = 32
+ROW_BYTES = KEY_AT + KEY_BYTES + QUOTAS * NAME_BYTES
+
+ROWS = 16
+SUFFIX = ".sheet"
+
+
+class QuotaRow(NamedTuple):
+    """One quota as a process sees it: `used` units of it since `since` (monotonic seconds), when `stood` were left.
+
+    When the key was last looked at, `level` were left, the next boundary was at `back_at` (`CONTINUOUS`: it has none),
+    and one of those who waited was charged `amount` on average.
+    """
+
+    name: str
+    limit: float
+    window: float
+    used: float
+    since: float
+    stood: float
+    level: float = 0.0
+    back_at: float = CONTINUOUS
+    amount: float = 0.0
+
+
+class KeyRow(NamedTuple):
+    """One key in one process; `counts` has what `INTEGERS` names. Instants are monotonic seconds.
+
+    `latency` is what an answer takes in seconds, 0 before the first; `pace` is in calls a second, 0 for none.
+    """
+
+    key: str
+    counts: dict[str, int]
+    changed_at: float
+    quotas: tuple[QuotaRow, ...]
+    looked_at: float = 0.0
+    paused_until: float = 0.0
+    broken_until: float = 0.0
+    latency: float = 0.0
+    pace: float = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts under way."""
+        ended = ("answered", "refused", "failed", "abandoned")
+        return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
+
+
+def integers(row: memoryview) -> memoryview[int]:
+    """The integers of a row, to read and write."""
+    return row[:DOUBLES_AT].cast("q")
+
+
+def doubles(row: memoryview) -> memoryview[float]:
+    """The doubles of a row, to read and write."""
+    return row[DOUBLES_AT:KEY_AT].cast("d")
+
+
+def name_key(row: memoryview, key: str) -> None:
+    """Writes whose row it is: it counts from then on."""
+    _write(row, KEY_AT, KEY_BYTES, key)
+
+
+def name_quota(row: memoryview, number: int, name: str) -> None:
+    """Writes the name of a quota of the row: it counts from then on."""
+    _write(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES, name)
+
+
+def read(row: memoryview) -> KeyRow | None:
+    """Return what a row says; None of one that nobody has."""
+    # Whoever wrote it, it goes to a terminal.
+    key = printable(_text(row, KEY_AT, KEY_BYTES))
+    if not key:
+        return None
+    numbers, seconds = integers(row), doubles(row)
+    quotas = []
+    for number in range(QUOTAS):
+        name = printable(_text(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES))
+        if name:
+            at = QUOTA_CELLS * (number + 1)
+            quotas.append(QuotaRow(name, *seconds[at : at + QUOTA_CELLS]))
+    counts = {name: numbers[place] for name, place in PLACES.items()}
+    return KeyRow(key, counts, seconds[CHANGED_AT], tuple(quotas), *seconds[LOOKED_AT : PACE + 1])
+
+
+def _write(row: memoryview, at: int, size: int, text: str) -> None:
+    cut = text.encode("utf-8", "replace")[: size - 1]
+    row[at : at + len(cut)] = cut
+
+
+def _text(row: memoryview, at: int, size: int) -> str:
+    return bytes(row[at : at + size]).partition(b"\0")[0].decode("utf-8", "ignore")
+
 
 QUOTAS_EVERY = 0.1
 """Seconds after which a key's quotas are written again while more than half of each is left."""
@@ -44,7 +174,7 @@ class Sheets:
         """Begins anew: the rows so far are the parent's."""
         self._born = time.time_ns()
         self._files = 0
-        self._next = rows.ROWS
+        self._next = ROWS
         for counts in self._counts:
             counts.detach()
 
@@ -57,15 +187,15 @@ class Sheets:
 
     def row(self) -> memoryview:
         """A row that nobody has; in memory of our own where there can be no file."""
-        if self._next == rows.ROWS:
+        if self._next == ROWS:
             self._sheet, self._next = self._make(), 0
-        start = self._next * rows.ROW_BYTES
+        start = self._next * ROW_BYTES
         self._next += 1
-        return self._sheet[start : start + rows.ROW_BYTES]
+        return self._sheet[start : start + ROW_BYTES]
 
     def _make(self) -> memoryview:
-        blank = bytes(rows.ROWS * rows.ROW_BYTES)
-        path = Path(self._folder) / f"{os.getpid()}-{self._born}-{self._files}{rows.SUFFIX}"
+        blank = bytes(ROWS * ROW_BYTES)
+        path = Path(self._folder) / f"{os.getpid()}-{self._born}-{self._files}{SUFFIX}"
         self._files += 1
         try:
             with path.open("x+b", buffering=0) as file:
@@ -77,7 +207,7 @@ class Sheets:
 
 
 def _kept(name: str, looks: bool = False) -> Any:
-    place = rows.PLACES[name]
+    place = PLACES[name]
 
     def read(counts: KeptCounts) -> int:
         return counts.integers[place]
@@ -129,7 +259,7 @@ class KeptCounts(Counts):
 
     def detach(self) -> None:
         """Counts from nothing, in a row that is taken when there is something to say."""
-        row = memoryview(bytearray(rows.ROW_BYTES))
+        row = memoryview(bytearray(ROW_BYTES))
         self._row: memoryview | None = None
         self._take(row)
 
@@ -139,8 +269,8 @@ class KeptCounts(Counts):
             self._attach()
         admission = self._slots.admission
         now = admission.used_at
-        self.integers[rows.PLACES["slots"]] = admission.limit.slots
-        self._doubles[rows.CHANGED_AT] = now
+        self.integers[PLACES["slots"]] = admission.limit.slots
+        self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
         if not quotas.ample or now >= self._quotas_at:
             self._quotas_at = now + QUOTAS_EVERY
@@ -156,13 +286,13 @@ class KeptCounts(Counts):
         # A quota keeps its place also where one before it is forgotten.
         for name, mirror in quotas.mirrors.items():
             number = self._numbers.setdefault(name, len(self._numbers))
-            if number >= rows.QUOTAS:
+            if number >= QUOTAS:
                 continue
             facts = (mirror.limit, mirror.window, mirror.used, mirror.since, mirror.stood)
-            for place, fact in enumerate(facts, rows.QUOTA_CELLS * (number + 1)):
+            for place, fact in enumerate(facts, QUOTA_CELLS * (number + 1)):
                 self._doubles[place] = fact
             if number == self._named and self._row is not None:
-                rows.name_quota(self._row, number, name)
+                name_quota(self._row, number, name)
                 self._named += 1
                 self._outlook_at = float("-inf")
 
@@ -175,24 +305,24 @@ class KeptCounts(Counts):
 
     def _close(self) -> None:
         admission = self._slots.admission
-        self._doubles[rows.PAUSED_UNTIL] = max(0.0, admission.pause.until)
-        self._doubles[rows.BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
+        self._doubles[PAUSED_UNTIL] = max(0.0, admission.pause.until)
+        self._doubles[BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
 
     def _look_ahead(self, now: float) -> None:
         self._close()
         admission = self._slots.admission
         seen = outlook(admission, self.integers[_WAITING], self._slots.mean_cost(), now)
-        self._doubles[rows.LOOKED_AT] = now
-        self._doubles[rows.LATENCY] = seen.latency or 0.0
-        self._doubles[rows.PACE] = seen.pace
+        self._doubles[LOOKED_AT] = now
+        self._doubles[LATENCY] = seen.latency or 0.0
+        self._doubles[PACE] = seen.pace
         known = {quota.name: quota for quota in seen.quotas}
-        for name, number in list(self._numbers.items())[: rows.QUOTAS]:
+        for name, number in list(self._numbers.items())[:QUOTAS]:
             quota = known.get(name)
-            facts = (0.0, rows.CONTINUOUS, 0.0)  # of one that was forgotten: nobody is charged
+            facts = (0.0, CONTINUOUS, 0.0)  # of one that was forgotten: nobody is charged
             if quota is not None:
-                back_at = rows.CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
+                back_at = CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
                 facts = quota.level, back_at, quota.amount
-            for place, fact in enumerate(facts, rows.QUOTA_CELLS * (number + 1) + 5):
+            for place, fact in enumerate(facts, QUOTA_CELLS * (number + 1) + 5):
                 self._doubles[place] = fact
 
     def _attach(self) -> None:
@@ -200,11 +330,11 @@ class KeptCounts(Counts):
         self._row = self._get_row()
         self._take(self._row)
         self.integers[:] = begun
-        rows.name_key(self._row, str(self._slots.admission.key))
+        name_key(self._row, str(self._slots.admission.key))
 
     def _take(self, row: memoryview) -> None:
-        self.integers = rows.integers(row)
-        self._doubles = rows.doubles(row)
+        self.integers = integers(row)
+        self._doubles = doubles(row)
         self._named = 0
         self._numbers: dict[str, int] = {}
         self._quotas_at = self._outlook_at = float("-inf")
@@ -229,4 +359,4 @@ class KeptLine(Line):
         self._counts.waited(value)
 
 
-_WAITING = rows.PLACES["waiting"]
+_WAITING = PLACES["waiting"]
