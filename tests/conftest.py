@@ -14,7 +14,7 @@ import pytest
 
 import tidegate
 from tidegate import redaction
-from tidegate.clocks import winding
+from tidegate.framework_timeouts import patch
 from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
 from tidegate.transports.governance import Installation
@@ -87,7 +87,7 @@ def unpatched() -> Iterator[None]:
     """Leaves no patch behind: each test sees the HTTP libraries as they are."""
     yield
     Installation.mark = None
-    winding.restore()
+    patch.restore()
     if any(transport.patches.on for transport in TRANSPORTS):
         # Only where something was patched: a collection costs more than most tests.
         gc.collect()

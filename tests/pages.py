@@ -13,9 +13,9 @@ from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
 from tidegate.checkup.habits import HABITS
 from tidegate.cli.experiment.common import MEANINGS
-from tidegate.clocks.clock import shown
-from tidegate.clocks.table import CLOCKS
 from tidegate.core import events
+from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.timeout import shown
 from tidegate.runner import RunnerSettings
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals

@@ -35,7 +35,7 @@ REGISTRY = {
 }
 TRANSPORTS = {*REGISTRY, "imports", "transports"}
 SDKS = {*TRANSPORTS, "sdks"}
-SURFACE = {*SDKS, "clocks", "telemetry", "_install", "auto", ""}
+SURFACE = {*SDKS, "framework_timeouts", "telemetry", "_install", "auto", ""}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -119,14 +119,14 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         {"pydantic", "yaml", "openai", "anthropic", "google"},
     ),
     "transports": (TRANSPORTS, True, {"wrapt"}),
-    "clocks": ({"settings", "imports", "transports", "clocks"}, True, set()),
+    "framework_timeouts": ({"settings", "imports", "transports", "framework_timeouts"}, True, set()),
     "sdks": (SDKS, True, set()),
     "telemetry": (
         {*CORE, "providers", "admission.registry", "transports", "telemetry", ""},
         True,
         {"opentelemetry"},
     ),
-    "_install": ({*SDKS, "clocks"}, True, set()),
+    "_install": ({*SDKS, "framework_timeouts"}, True, set()),
     "auto": ({"imports", "_install"}, False, set()),
     "": (SURFACE, False, set()),
     "checkup": ({*SURFACE, "checkup"}, True, set()),

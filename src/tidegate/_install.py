@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
-from tidegate.clocks import winding
 from tidegate.errors import ConfigurationError
+from tidegate.framework_timeouts import patch
 from tidegate.providers import BASE_URL_VARIABLES, Provider, judge
 from tidegate.providers._lookup import add
 from tidegate.sdks.table import SDKS
@@ -57,7 +57,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
         loaded = [(transport, module) for transport in TRANSPORTS for module in transport.loaded()]
         for transport, module in loaded:
             _put(transport, module)
-        winding.stretch(registry.settings)
+        patch.stretch(registry.settings)
         return tuple(module.__name__ for _, module in loaded)
 
 
@@ -65,7 +65,7 @@ def uninstall() -> None:
     """Undoes `install`: clients that were wrapped stay governed, without any the patches come off."""
     with _lock:
         Installation.mark = None
-        winding.restore()
+        patch.restore()
         for transport in TRANSPORTS:
             if not transport.remembered():
                 transport.patches.remove()

@@ -16,7 +16,7 @@ from tidegate.checkup import environment
 from tidegate.checkup.environment import Installed, governs
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.packages import PACKAGES, PATCHERS, STACKS
-from tidegate.clocks.table import CLOCKS
+from tidegate.framework_timeouts.table import CLOCKS
 from tidegate.transports.table import TRANSPORTS
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tidegate.checkup.finding import Finding, Verdict
 from tidegate.checkup.packages import NODE_COMMANDS, PACKAGES, PATCHERS, STACKS, Package, Stack
-from tidegate.clocks import winding
-from tidegate.clocks.clock import Clock, shown
-from tidegate.clocks.table import CLOCKS
+from tidegate.framework_timeouts import patch
+from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.timeout import Clock, shown
 from tidegate.settings import PREFIX, Settings
 from tidegate.transports.table import TRANSPORTS
 
@@ -149,7 +149,7 @@ def clocks(
 
 
 def _set(clock: Clock, settings: Settings, environ: Mapping[str, str]) -> tuple[Verdict, str]:
-    if not winding.stretches(settings):
+    if not patch.stretches(settings):
         runs_out = f"a call that waits longer in the queue runs into it, and then it {clock.then}"
         return Verdict.KEPT, f"{clock.seconds:g} s by default, left by the settings; {runs_out}"
     given = next(filter(None, (dial.given(environ) for dial in clock.dials)), None)

@@ -65,7 +65,7 @@ CLOCKS = frozenset(
         "workflows.workflow",
     }
 )
-"""Where `tidegate.clocks.table` has its dials, written out: no table is read in a process that makes no calls."""
+"""Modules with settings in `tidegate.framework_timeouts.table`, written out: a process without calls reads no table."""
 
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module that `install` waits for."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.clocks.clock import Clock
-from tidegate.clocks.dials import Default, Variable
+from tidegate.framework_timeouts.timeout import Clock, Default, Variable
 
 PHOENIX_RUNS = ("run_experiment", "resume_experiment", "evaluate_experiment", "resume_evaluation")
 DEEPEVAL_SETTINGS = "deepeval.config.settings:get_settings"

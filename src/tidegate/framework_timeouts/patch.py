@@ -8,9 +8,8 @@ import threading
 from functools import partial
 from types import ModuleType
 
-from tidegate.clocks.clock import Clock, shown
-from tidegate.clocks.dials import Default, Turned, Variable
-from tidegate.clocks.table import CLOCKS
+from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.timeout import Clock, Default, Turned, Variable, shown
 from tidegate.imports import is_loading
 from tidegate.settings import Settings
 from tidegate.transports.patches import when_imported

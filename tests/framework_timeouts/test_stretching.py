@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.clocks import frameworks
-from tidegate.clocks import winding
-from tidegate.clocks.clock import LIFTED
-from tidegate.clocks.table import CLOCKS
+from tests.framework_timeouts import frameworks
+from tidegate.framework_timeouts import patch
+from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.timeout import LIFTED
 
 ATTEMPT = "DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS_OVERRIDE"
 TASK = "DEEPEVAL_PER_TASK_TIMEOUT_SECONDS_OVERRIDE"
@@ -29,7 +29,7 @@ PREDICT = "MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT"
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (ATTEMPT, TASK, GATHER, DISABLE, PREDICT):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(winding, "_told", set())
+    monkeypatch.setattr(patch, "_told", set())
 
 
 @pytest.fixture
