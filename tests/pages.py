@@ -11,9 +11,9 @@ from pathlib import Path
 
 from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
-from tidegate.checkup.habits import HABITS
 from tidegate.cli.experiment.common import MEANINGS
 from tidegate.core import events
+from tidegate.doctor.script import HABITS
 from tidegate.framework_timeouts.table import CLOCKS
 from tidegate.framework_timeouts.timeout import shown
 from tidegate.runner import RunnerSettings

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.checkup.finding import Finding, Verdict
 from tidegate.cli import doctor as command
 from tidegate.cli.main import app
+from tidegate.doctor.environment import Finding, Verdict
 
 
 def invoke(*words: str) -> tuple[int, str]:

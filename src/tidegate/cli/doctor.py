@@ -14,12 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.checkup import environment, hosts
-from tidegate.checkup.environment import Installed
-from tidegate.checkup.finding import Finding, Verdict
-from tidegate.checkup.script import script as read_script
-from tidegate.checkup.source import Unreadable
 from tidegate.core.display import json_line
+from tidegate.doctor import environment, hosts
+from tidegate.doctor.environment import Finding, Installed, Verdict
+from tidegate.doctor.script import Unreadable
+from tidegate.doctor.script import script as read_script
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
 

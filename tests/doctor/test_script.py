@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tests.checkup.conftest import Install
-from tidegate.checkup import script as script_reader
-from tidegate.checkup.environment import Installed
-from tidegate.checkup.finding import Finding, Verdict
-from tidegate.checkup.habits import HABITS
-from tidegate.checkup.source import Unreadable
+from tests.doctor.conftest import Install
+from tidegate.doctor import script as script_reader
+from tidegate.doctor.environment import Finding, Installed, Verdict
+from tidegate.doctor.script import HABITS, Unreadable
 
 
 def read(folder: Path, text: str, **beside: str) -> list[Finding]:

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from tidegate import providers
 from tidegate._install import host_of, named_hosts
-from tidegate.checkup.finding import Finding, Verdict
-from tidegate.checkup.source import Module
+from tidegate.doctor.environment import Finding, Verdict
+from tidegate.doctor.script import Module
 from tidegate.settings import Settings
 from tidegate.transports.governance import is_local, is_private_name
 

@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tests.checkup.conftest import Install
-from tidegate.checkup import environment
-from tidegate.checkup.environment import Installed, governs
-from tidegate.checkup.finding import Finding, Verdict
-from tidegate.checkup.packages import PACKAGES, PATCHERS, STACKS
+from tests.doctor.conftest import Install
+from tidegate.doctor import environment
+from tidegate.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Verdict, governs
 from tidegate.framework_timeouts.table import CLOCKS
 from tidegate.transports.table import TRANSPORTS
 
@@ -168,7 +166,7 @@ def test_a_python_out_of_reach_is_told_of(flag: str, said: list[str]) -> None:
     code = f"""
 import sys
 sys.path[:] = {path!r}
-from tidegate.checkup.environment import Installed, interpreter
+from tidegate.doctor.environment import Installed, interpreter
 print([each.name for each in interpreter(Installed()) if each.name.startswith("-")])
 """
     done = subprocess.run([sys.executable, flag, "-c", code], capture_output=True, text=True, check=True)

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tests.checkup.conftest import Install
-from tidegate.checkup import environment, hosts
-from tidegate.checkup import script as script_reader
-from tidegate.checkup.environment import Installed
-from tidegate.checkup.finding import Verdict
+from tests.doctor.conftest import Install
 from tidegate.cli.doctor import findings
+from tidegate.doctor import environment, hosts
+from tidegate.doctor import script as script_reader
+from tidegate.doctor.environment import Installed, Verdict
 
 
 def said(folder: Path, text: str) -> list[tuple[str, str, str]]:

@@ -1,13 +1,111 @@
-"""Lines of a script that are worth a word, one row each: what is looked for, what it comes to, where that was read."""
+"""Lines of a script that are worth a word, one row each: what is looked for, what it comes to, where that was read.
+
+The calls of a script and their settings, as far as they can be read without running it.
+
+A script and the modules beside it, as they are written: what they import, under which names. Nothing is run.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import tokenize
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.checkup.finding import Verdict
-from tidegate.checkup.source import Module
+from tidegate.doctor import environment, hosts
+from tidegate.doctor.environment import PACKAGES, STACKS, Finding, Installed, Package, Stack, Verdict
+from tidegate.settings import Settings
+
+MOST_FILES = 500
+"""Of one script: more modules beside it are not read."""
+
+
+class Unreadable(ValueError):
+    """A file that is no Python source; its text says why."""
+
+
+class Module:
+    """One source file: its tree, and what its names stand for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with tokenize.open(path) as file, warnings.catch_warnings():
+                # What the parser has to say of "\d" is for whoever runs the script.
+                warnings.simplefilter("ignore")
+                self.tree = ast.parse(file.read(), str(path))
+        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise Unreadable(_why(error)) from None
+        self.names: dict[str, str] = {}
+        self.imports: dict[str, int] = {}
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                self._import(node)
+            elif isinstance(node, ast.ImportFrom):
+                self._import_from(node)
+
+    def _import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.imports.setdefault(alias.name, node.lineno)
+            top = alias.name.partition(".")[0]
+            self.names[alias.asname or top] = alias.name if alias.asname else top
+
+    def _import_from(self, node: ast.ImportFrom) -> None:
+        home = "." * node.level + (node.module or "")
+        self.imports.setdefault(home, node.lineno)
+        for alias in node.names:
+            full = f"{home}{'' if home.endswith('.') else '.'}{alias.name}"
+            self.imports.setdefault(full, node.lineno)
+            self.names[alias.asname or alias.name] = full
+
+    def dotted(self, node: ast.AST) -> str:
+        """Return the full name of an expression: `Retry` is `urllib3.util.Retry` where it was imported so; else ""."""
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            before = self.dotted(node.value)
+            return f"{before}.{node.attr}" if before else ""
+        return ""
+
+
+def modules(script: Path) -> Iterator[Module]:
+    """The script, then the modules beside it that it imports, and they in turn; for the script raises `Unreadable`."""
+    first = Module(script)
+    folder = script.parent
+    waiting, seen = [first], {script.resolve()}
+    while waiting:
+        module = waiting.pop(0)
+        yield module
+        for path in _beside(module, folder):
+            if path.resolve() in seen or len(seen) >= MOST_FILES:
+                continue
+            seen.add(path.resolve())
+            try:
+                waiting.append(Module(path))
+            except Unreadable:
+                continue
+
+
+def _beside(module: Module, folder: Path) -> Iterator[Path]:
+    for name in module.imports:
+        level = len(name) - len(name.lstrip("."))
+        home = module.path.parents[level - 1] if 0 < level <= len(module.path.parents) else folder
+        parts = [part for part in name.split(".") if part]
+        for end in range(1, len(parts) + 1):
+            place = home.joinpath(*parts[:end])
+            for path in (place.with_name(place.name + ".py"), place / "__init__.py"):
+                if path.is_file():
+                    yield path
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"Python source: line {error.lineno or 0}: {error.msg}"
+    if isinstance(error, OSError):
+        return f"a readable file: {error.strerror or error}"
+    return f"Python source: {error or 'too deep'}"
 
 
 class Habit(NamedTuple):
@@ -275,3 +373,68 @@ HABITS = (
         "tidegate",
     ),
 )
+
+
+ENTRANCES = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry", "tidegate.RateLimitRegistry"})
+
+
+def script(path: Path, installed: Installed, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Return the known SDKs and stacks that it imports, its clocks, hosts and habits by line; raise `Unreadable`."""
+    read = list(modules(path))
+    names = _foreign(read, path.parent)
+    used = [package for package in PACKAGES if any(module in names for module in package.modules)]
+    direct = [stack for stack in STACKS if stack.module in names]
+    yield from environment.sdks(installed, used)
+    yield from environment.stacks(installed, _reached(installed, used, direct))
+    frameworks = frozenset(package.distribution for package in used)
+    yield from environment.clocks(installed, settings, environ, frameworks)
+    yield from hosts.in_script(read, path.parent, settings)
+    yield _entrance(path, read)
+    if not used and not direct:
+        yield Finding("script", Verdict.NOTE, path.name, "imports no SDK and no HTTP stack that is known here")
+        return
+    for module in read:
+        yield from habits(module, path.parent)
+
+
+def habits(module: Module, folder: Path) -> Iterator[Finding]:
+    """The lines of one file that are worth a word, in their order."""
+    name = str(module.path.relative_to(folder)) if module.path.is_relative_to(folder) else str(module.path)
+    found = [
+        (getattr(node, "lineno", 0), number, habit)
+        for node in ast.walk(module.tree)
+        for number, habit in enumerate(HABITS)
+        if habit.found(module, node)
+    ]
+    for line, _, habit in sorted(found, key=lambda each: each[:2]):
+        yield Finding("script", habit.verdict, habit.name, habit.text, place=f"{name}:{line}")
+
+
+def _reached(installed: Installed, used: list[Package], direct: list[Stack]) -> list[Stack]:
+    reached = {stack.distribution for package in used for stack in installed.ways_out(package)}
+    return [stack for stack in STACKS if stack in direct or stack.distribution in reached]
+
+
+def _foreign(read: list[Module], folder: Path) -> frozenset[str]:
+    """Every module that is imported, with the packages it is in; what lies beside the script is not foreign."""
+    found = set()
+    for module in read:
+        for name in module.imports:
+            parts = name.split(".")
+            if (folder / f"{parts[0]}.py").is_file() or (folder / parts[0] / "__init__.py").is_file():
+                continue
+            found |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+    return frozenset(found)
+
+
+def _entrance(path: Path, read: list[Module]) -> Finding:
+    for module in read:
+        lines = {"import tidegate.auto": module.imports.get("tidegate.auto")}
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Call) and module.dotted(node.func) in ENTRANCES:
+                lines.setdefault(module.dotted(node.func), node.lineno)
+        for name, line in lines.items():
+            if line is not None:
+                return Finding("script", Verdict.NOTE, name, "puts tidegate on", place=f"{module.path.name}:{line}")
+    text = f"does not put tidegate on by itself: tidegate run python {path}, or add `import tidegate.auto`"
+    return Finding("script", Verdict.NOTE, path.name, text)
