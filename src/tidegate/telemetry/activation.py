@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-    from tidegate.telemetry.metrics import Metrics
+    from tidegate.telemetry.instruments import Metrics
 
 SDK = ("opentelemetry.sdk.trace", "opentelemetry.sdk.metrics")
 """The modules that only an SDK has: an application that exports imports one of them (opentelemetry-sdk 1.45)."""
@@ -81,7 +81,7 @@ class Telemetry:
         from opentelemetry.trace import get_tracer
 
         from tidegate.telemetry.attributes import Keys
-        from tidegate.telemetry.spans import note
+        from tidegate.telemetry.instruments import note
 
         tracer_provider, meter_provider = self._providers
         tracer = get_tracer(SCOPE, tidegate.__version__, tracer_provider)
@@ -164,7 +164,7 @@ def _metrics_of(provider: MeterProvider | None) -> Metrics:
     """The instruments in a provider; the caller holds the lock."""
     from opentelemetry.metrics import get_meter
 
-    from tidegate.telemetry.metrics import Metrics
+    from tidegate.telemetry.instruments import Metrics
 
     owner: MeterProvider | Anybody = provider if provider is not None else _ANYBODY
     metrics = _metrics.get(owner)

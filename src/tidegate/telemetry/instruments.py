@@ -1,14 +1,18 @@
-"""The instruments of one meter provider, and how events and snapshots reach them."""
+"""The instruments of one meter provider, and how events and snapshots reach them.
+
+Events on the caller's current span, and a span for a wait that was real.
+"""
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from opentelemetry.trace import INVALID_SPAN, set_span_in_context
+from opentelemetry.trace import INVALID_SPAN, Tracer, get_current_span, set_span_in_context
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
@@ -21,6 +25,7 @@ from tidegate.telemetry.signals import (
     LIMIT,
     QUOTA_LIMIT,
     QUOTA_REMAINING,
+    REAL_WAIT,
     SIGNALS,
     WAITING,
     Instrument,
@@ -122,3 +127,25 @@ class Metrics:
 
 def _shows_itself(*given: object) -> None:
     raise AssertionError("a gauge reads snapshots; no event is recorded with it")
+
+
+def note(tracer: Tracer, event: events.Event, key: KeyAttributes) -> None:
+    """Puts an event on the span that is current here, or makes its span, as the table says.
+
+    A wait has just ended when it is told, so its span ends now and began that long ago: no clock needs converting.
+    """
+    found = SIGNALS[type(event)].note
+    if found is None:
+        return
+    if found.lasting is None:
+        span = get_current_span()
+        if span.is_recording():
+            span.add_event(found.name, key.along(read(found.facts, event)))
+        return
+    lasting = found.lasting(event)
+    if lasting > REAL_WAIT:
+        now = time.time_ns()
+        span = tracer.start_span(
+            found.name, attributes=key.along(read(found.facts, event)), start_time=now - int(lasting * 1e9)
+        )
+        span.end(now)
