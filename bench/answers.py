@@ -9,11 +9,11 @@ from typing import NamedTuple
 from bench.scenarios import MODELS, Row, Sdk
 from tidegate.testing import Call, Refusal, Scenario
 from tidegate.testing.accounts import Verdict
-from tidegate.testing.anthropic_shapes import MESSAGES
 from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
-from tidegate.testing.live import error_body
-from tidegate.testing.openai_shapes import CHAT
-from tidegate.testing.replies import Endpoint, Reply, dumps
+from tidegate.testing.formats.anthropic import MESSAGES
+from tidegate.testing.formats.base import Endpoint, Reply, dumps
+from tidegate.testing.formats.openai import CHAT
+from tidegate.testing.server import error_body
 
 
 class Asking(NamedTuple):

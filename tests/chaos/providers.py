@@ -11,7 +11,7 @@ import tidegate
 from tidegate.testing import Call, Limit, Refusal, Scenario, Truth
 from tidegate.testing.accounts import Accounts
 from tidegate.testing.dialects import DIALECT_TABLE, Telling, told
-from tidegate.testing.replies import dumps
+from tidegate.testing.formats.base import dumps
 
 Asking = Callable[..., Awaitable[Any]]
 

@@ -13,7 +13,7 @@ import pytest
 from annotated_types import MaxLen, MinLen
 from pydantic import BaseModel, Field, TypeAdapter
 
-from tidegate.testing.instances import fitted, smallest
+from tidegate.testing.formats.json_schema import fitted, smallest
 
 
 class Colour(enum.Enum):

@@ -21,8 +21,7 @@ from tidegate.testing import (
     Slope,
     Slots,
 )
-from tidegate.testing.dialects import ABSURD, DIALECT_TABLE, Telling, told
-from tidegate.testing.prose import go_duration
+from tidegate.testing.dialects import ABSURD, DIALECT_TABLE, Telling, go_duration, told
 
 WALL = datetime(2026, 4, 23, 20, 50, 36, 900_000, tzinfo=UTC).timestamp()
 

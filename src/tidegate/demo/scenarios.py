@@ -90,5 +90,5 @@ def _call(row: Row) -> Call:
 
 
 def _tokens(text: str) -> int:
-    # What the simulator counts a text as (`tidegate.testing.replies.tokens_in`).
+    # What the simulator counts a text as (`tidegate.testing.formats.base.tokens_in`).
     return max(1, -(-len(text) // 4))

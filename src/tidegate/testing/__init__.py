@@ -15,12 +15,11 @@ process of its own. `ideal_makespan` says how soon a client could have been done
 
 from __future__ import annotations
 
-from tidegate.testing.bucket import ContinuousBucket, Refill
+from tidegate.testing.accounts import Counts, Truth
+from tidegate.testing.admission import Call, Gate, Pricing, Refusal, Ticket
+from tidegate.testing.bucket import ContinuousBucket, Refill, ResizedBucket, Slope
 from tidegate.testing.clock import VirtualClock
-from tidegate.testing.distributions import Distribution
 from tidegate.testing.flags import from_flags
-from tidegate.testing.gate import Call, Gate, Pricing, Refusal, Ticket
-from tidegate.testing.ideal import Schedule, ideal_makespan, ideal_schedule
 from tidegate.testing.limiters import (
     Credit,
     DayQuota,
@@ -32,13 +31,10 @@ from tidegate.testing.limiters import (
     RollingWindow,
     Slots,
 )
-from tidegate.testing.process import SimulatorProcess
-from tidegate.testing.resizing import ResizedBucket
+from tidegate.testing.oracle import Schedule, ideal_makespan, ideal_schedule
 from tidegate.testing.scenario import Scenario
-from tidegate.testing.simulator import Simulator, serve
-from tidegate.testing.slope import Slope
-from tidegate.testing.specs import Fault, Limit, OutageSpan
-from tidegate.testing.truth import Counts, Truth
+from tidegate.testing.simulator import Simulator, SimulatorProcess, serve
+from tidegate.testing.specs import Distribution, Fault, Limit, OutageSpan
 
 __all__ = [
     "Call",

@@ -1,11 +1,18 @@
-"""The continuously refilled bucket, and the schedule on which its refill may vary."""
+"""The continuously refilled bucket, and the schedule on which its refill may vary.
+
+The bucket whose limit itself changes on a schedule, and says so: a tier that is lowered and raised again.
+
+The limit on how fast a client may become faster: spike arrest, acceleration limits.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
-from tidegate.testing.limiters import SLACK, Limiter, Unit
+from tidegate.testing.limiters import SLACK, Level, Limiter, Reason, Unit
 
 
 class Refill:
@@ -113,3 +120,135 @@ class ContinuousBucket(Limiter):
         if isinstance(previous, ContinuousBucket):
             self._content = min(self.capacity, previous.remaining(now))
             self._at = now
+
+
+class Slope(Limiter):
+    """In any `window` at most `growth` times what was let in during the one before it, and `limit` at the least."""
+
+    reason = Reason.SLOPE
+
+    def __init__(self, name: str = "slope", *, limit: float, window: float, growth: float = 1.5) -> None:
+        super().__init__(name, "requests", limit=limit, window=window)
+        self._growth = growth
+        self._admitted: deque[float] = deque()
+        """Instants of the last two windows."""
+
+    def _counts(self, now: float) -> tuple[int, int]:
+        """Calls let in during the window that ends now, and during the one before."""
+        while self._admitted and self._admitted[0] + 2 * self.window <= now:
+            self._admitted.popleft()
+        before = sum(at + self.window <= now for at in self._admitted)
+        return len(self._admitted) - before, before
+
+    def _allowed(self, before: int) -> float:
+        return max(self.limit, self._growth * before)
+
+    def remaining(self, now: float) -> float:
+        lately, before = self._counts(now)
+        return self._allowed(before) - lately
+
+    def ready_at(self, amount: float, now: float) -> float:
+        lately, before = self._counts(now)
+        if lately + 1 <= self._allowed(before):
+            return now
+        instants = list(self._admitted)
+        gone = 0
+        for index, at in enumerate(islice(instants, before, None), before):
+            # When this one has left the window, the window before it has it; others have left that one meanwhile.
+            ready = at + self.window
+            while instants[gone] + 2 * self.window <= ready:
+                gone += 1
+            if len(instants) - index <= self._allowed(index + 1 - gone):
+                return ready
+        return instants[-1] + self.window
+
+    def charge(self, amount: float, now: float) -> None:
+        self._admitted.append(now)
+
+    def reset_after(self, now: float) -> float:
+        self._counts(now)
+        return max(0.0, self._admitted[-1] + self.window - now) if self._admitted else 0.0
+
+    def level(self, now: float) -> Level:
+        """The state at `now`; its limit is what is allowed then."""
+        _, before = self._counts(now)
+        left, reset = self.remaining(now), self.reset_after(now)
+        return Level(self.name, self.unit, self.reason, self._allowed(before), left, reset, self.window)
+
+    def adopt(self, previous: Limiter, now: float) -> None:
+        if isinstance(previous, Slope):
+            self._admitted = previous._admitted
+
+
+MOST_STEPS = 10_000
+"""Changes of size after which waiting is taken to be in vain."""
+
+
+class ResizedBucket(ContinuousBucket):
+    """A bucket of which `sizes` says from when on it is what part of itself: limit, content at most, and refill alike.
+
+    `sizes` are pairs (start, factor) as `Refill` has its shares, and repeat with `period`. What a smaller bucket does
+    not hold is lost; a larger one fills at its own rate.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        unit: Unit = "requests",
+        *,
+        limit: float,
+        window: float,
+        sizes: Sequence[tuple[float, float]],
+        burst: float | None = None,
+        initial: float | None = None,
+        shares: Sequence[tuple[float, float]] = (),
+        period: float = 0.0,
+    ) -> None:
+        super().__init__(
+            name, unit, limit=limit, window=window, burst=burst, initial=initial, shares=shares, period=period
+        )
+        self._full = (limit, self.capacity, self._refill.rate)
+        self._schedule = Refill(1, sizes, period)
+        self._largest = max(1, *(factor for _, factor in sizes))
+
+    def _become(self, size: float) -> None:
+        limit, capacity, rate = self._full
+        self.limit, self.capacity, self._refill.rate = limit * size, capacity * size, rate * size
+        self._content = min(self.capacity, self._content)
+
+    def remaining(self, now: float) -> float:
+        start = now if self._at is None else self._at
+        for begin, until, size in self._schedule.segments(start):
+            self._become(size)
+            if now < until:
+                return super().remaining(now)
+            self._content = min(self.capacity, self._content + self._refill.between(begin, until))
+            self._at = until
+        raise AssertionError("the last segment has no end")
+
+    def ready_at(self, amount: float, now: float) -> float:
+        content = self.remaining(now)
+        _, capacity, rate = self._full
+        if amount > capacity * self._largest * (1 + SLACK):
+            return math.inf
+        ready, at_size = math.inf, self._refill.rate
+        for step, (begin, until, size) in enumerate(self._schedule.segments(now)):
+            room, self._refill.rate = capacity * size, rate * size
+            content = min(content, room)
+            missing = amount - content
+            if missing <= SLACK * room:
+                ready = begin
+            elif amount <= room * (1 + SLACK):
+                ready = self._refill.when(missing, begin)
+            if ready < until:
+                break
+            ready = math.inf
+            if step == MOST_STEPS:
+                break
+            content = min(room, content + self._refill.between(begin, until))
+        self._refill.rate = at_size
+        return ready
+
+    def level(self, now: float) -> Level:
+        self.remaining(now)
+        return super().level(now)

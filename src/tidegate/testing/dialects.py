@@ -3,6 +3,18 @@
 Pure: levels, refusals and the wall time come in, header pairs and JSON values go out. As with the real ones,
 OpenAI's remaining is the floor of the level and its reset the time to *full*, in Go's durations; Anthropic's reset is
 an RFC 3339 instant cut to whole seconds, and its token counts are rounded to thousands.
+
+The refusals of Gemini: all of it in the body, nothing in headers.
+
+The violated quota stands in `google.rpc.QuotaFailure`, the time in `google.rpc.RetryInfo` (whole seconds, rounded down)
+and, with its decimals, in the message: as a capture of 2026-08-19 has them.
+
+The words of refusals: Go's durations, "on tokens per min (TPM): Limit x, Used y, Requested z".
+
+The refusals of Bedrock: status, error and message.
+
+Sources: captures bedrock-429-too-many-tokens, bedrock-429-via-claude-code and bedrock-503-ServiceUnavailable; names and
+statuses are those of botocore's bedrock-runtime service-2.json. It never names a limit or a time.
 """
 
 from __future__ import annotations
@@ -13,11 +25,151 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tidegate.testing.bedrock_prose import bedrock_words
-from tidegate.testing.gate import Refusal
-from tidegate.testing.gemini_refusals import gemini_error
-from tidegate.testing.limiters import SLACK, Level, Reason, Unit
-from tidegate.testing.prose import anthropic_rate, go_duration, openai_rate
+from tidegate.testing.admission import Refusal
+from tidegate.testing.limiters import DAY, SLACK, Level, Reason, Unit
+
+_SHORT = {1.0: "sec", 60.0: "min", 3600.0: "hour", DAY: "day"}
+_LONG = {1.0: "second", 60.0: "minute", 3600.0: "hour", DAY: "day"}
+_LETTER = {"requests": "R", "tokens": "T", "input_tokens": "IT", "output_tokens": "OT"}
+
+
+def go_duration(seconds: float) -> str:
+    """Seconds as Go writes a duration cut to milliseconds: `0s`, `6ms`, `8.64s`, `6m0s`, `2h47m48.417s`."""
+    milliseconds = max(0, math.floor(seconds * 1000 * (1 + SLACK)))
+    if milliseconds == 0:
+        return "0s"
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    whole, thousandths = divmod(milliseconds, 1000)
+    minutes, whole = divmod(whole, 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{whole}.{thousandths:03d}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{text}"
+    return f"{minutes}m{text}" if minutes else text
+
+
+def openai_rate(refusal: Refusal, model: str, seconds: float | None) -> str:
+    """The message of a rate, day or too-large refusal; `seconds` (None: nothing) is rounded up to milliseconds."""
+    level = refusal.level
+    counted = level.unit.replace("_", " ")
+    per = f"{counted} per {_SHORT.get(level.window, f'{level.window:g}s')}"
+    if level.window in _SHORT:
+        per += f" ({_LETTER[level.unit]}P{_SHORT[level.window][0].upper()})"
+    limit, requested = f"{level.limit:.0f}", math.ceil(refusal.requested)
+    if refusal.reason is Reason.TOO_LARGE:
+        return (
+            f"Request too large for {model} in organization org-tidegate on {per}: Limit {limit}, Requested "
+            f"{requested}. The input or output tokens must be reduced in order to run successfully."
+        )
+    message = (
+        f"Rate limit reached for {model} in organization org-tidegate on {per}: Limit {limit}, "
+        f"Used {math.ceil(max(0.0, refusal.used))}, Requested {requested}."
+    )
+    if seconds is not None:
+        message += f" Please try again in {go_duration(math.ceil(seconds * 1000 * (1 - SLACK)) / 1000)}."
+    return message + " Visit https://platform.openai.com/account/rate-limits to learn more."
+
+
+def anthropic_rate(refusal: Refusal) -> str:
+    """The message of a rate, day or too-large refusal: the limit with a comma for thousands, and no time."""
+    level = refusal.level
+    window = _LONG.get(level.window, f"{level.window:g} seconds")
+    return (
+        f"This request would exceed the rate limit for your organization (tidegate) of {level.limit:,.0f} "
+        f"{level.unit.replace('_', ' ')} per {window}. For details, refer to: "
+        "https://docs.claude.com/en/api/rate-limits. You can see the response headers for current usage."
+    )
+
+
+TOO_MANY_TOKENS = "Too many tokens, please wait before trying again."
+
+_BROKEN = {
+    500: ("InternalServerException", "The system encountered an unexpected error during processing. Try your request."),
+    503: ("ServiceUnavailableException", "The service isn't currently available."),
+}
+_CONNECTIONS = "Too many connections, please wait before trying again."
+
+
+def bedrock_words(refusal: Refusal) -> tuple[int, str, str]:
+    """Status, error and message of a refusal."""
+    if refusal.reason is Reason.OUTAGE:
+        status = refusal.status or 503
+        return status, *_BROKEN.get(status, _BROKEN[503])
+    if refusal.reason is Reason.MONEY:
+        return 403, "AccessDeniedException", "Model access is denied due to INVALID_PAYMENT_INSTRUMENT."
+    if refusal.reason is Reason.TOO_LARGE:
+        return 400, "ValidationException", "Input is too long for requested model."
+    if refusal.reason is Reason.SLOTS:
+        status = 429 if refusal.status == 429 else 503
+        return status, "ThrottlingException" if status == 429 else "ServiceUnavailableException", _CONNECTIONS
+    counted = "requests" if refusal.level.unit == "requests" else "tokens"
+    if refusal.reason is Reason.DAY:
+        return 429, "ThrottlingException", f"Too many {counted} per day, please wait before trying again."
+    return 429, "ThrottlingException", TOO_MANY_TOKENS.replace("tokens", counted)
+
+
+_RPC = "type.googleapis.com/google.rpc"
+_EXCEEDED = (
+    "You exceeded your current quota, please check your plan and billing details. For more information on this error, "
+    "head to: https://ai.google.dev/gemini-api/docs/rate-limits. To monitor your current usage, head to: "
+    "https://ai.dev/rate-limit."
+)
+_SHARED = "Resource exhausted. Please try again later. Please refer to https://cloud.google.com/error-code-429."
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_PER = {60.0: "PerMinute", DAY: "PerDay"}
+
+
+def gemini_error(refusal: Refusal, model: str, seconds: float | None, prose: bool) -> tuple[int, dict[str, Any]]:
+    """Status and body; `seconds` (None: nothing) go into `RetryInfo` and, with `prose`, into the message."""
+    if refusal.reason is Reason.OUTAGE or (refusal.reason is Reason.SLOTS and refusal.status != 429):
+        status = refusal.status or 503
+        overloaded = "The model is overloaded. Please try again later."
+        return status, _body(status, overloaded if status in (503, 529) else "An internal error has occurred.")
+    if refusal.reason in (Reason.SLOTS, Reason.SLOPE):
+        return 429, _body(429, _SHARED)
+    if refusal.reason is Reason.TOO_LARGE:
+        message = (
+            f"The input token count ({math.ceil(refusal.requested)}) exceeds the maximum number of tokens allowed "
+            f"({refusal.level.limit:.0f})."
+        )
+        return 400, _body(400, message)
+    return 429, _exceeded(refusal, model, seconds, prose)
+
+
+def _exceeded(refusal: Refusal, model: str, seconds: float | None, prose: bool) -> dict[str, Any]:
+    level = refusal.level
+    value = "0" if refusal.reason is Reason.MONEY else f"{level.limit:.0f}"
+    metric = "requests" if level.unit == "requests" else "input_token_count"
+    metric = f"generativelanguage.googleapis.com/generate_content_paid_tier_{metric}"
+    message = f"{_EXCEEDED} \n* Quota exceeded for metric: {metric}, limit: {value}, model: {model}"
+    details: list[dict[str, Any]] = [
+        {"@type": f"{_RPC}.Help", "links": [{"url": "https://ai.google.dev/gemini-api/docs/rate-limits"}]}
+    ]
+    violation = {"quotaMetric": metric, "quotaDimensions": {"model": model, "location": "global"}, "quotaValue": value}
+    per = _PER.get(level.window)
+    if per is not None:
+        requests = f"GenerateRequests{per}PerProjectPerModel"
+        tokens = f"GenerateContentPaidTierInputTokensPerModel{per}"
+        violation["quotaId"] = requests if level.unit == "requests" else tokens
+    details.append({"@type": f"{_RPC}.QuotaFailure", "violations": [violation]})
+    if seconds is not None:
+        details.append({"@type": f"{_RPC}.RetryInfo", "retryDelay": f"{math.floor(seconds)}s"})
+        if prose:
+            message += f"\nPlease retry in {seconds:.9f}s."
+    return _body(429, message, details)
+
+
+def _body(status: int, message: str, details: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    error = {"code": status, "message": message, "status": _STATUS.get(status, "UNKNOWN")}
+    return {"error": error | ({"details": details} if details else {})}
+
 
 Headers = list[tuple[str, str]]
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.distributions import Distribution
-from tidegate.testing.gate import CHARGES, Charge
+from tidegate.testing.admission import CHARGES, Charge
 from tidegate.testing.limiters import Unit
 from tidegate.testing.scenario import DIALECTS, RETRY_AFTERS, SCOPES, DialectName, RetryAfter, Scenario, Scope
-from tidegate.testing.specs import Limit, LimitKind, OutageSpan
+from tidegate.testing.specs import Distribution, Limit, LimitKind, OutageSpan
 
 
 def from_flags(

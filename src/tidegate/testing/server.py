@@ -1,7 +1,14 @@
-"""The provider itself: which path is which endpoint, and what becomes of a request there."""
+"""The provider itself: which path is which endpoint, and what becomes of a request there.
+
+The life of one admitted call, from its admission to its last byte.
+
+A call was decided when its request had been read; its answer is put off by timers, not by tasks, so that a waiting call
+costs one timer.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import hashlib
 import itertools
@@ -12,27 +19,145 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing import bedrock_shapes, cohere_shapes, gemini_shapes, ollama_shapes
-from tidegate.testing.accounts import Accounts, Verdict
-from tidegate.testing.anthropic_shapes import MESSAGES
+from tidegate.testing.accounts import Accounts, Admission, Verdict
+from tidegate.testing.admission import Call, Refusal
 from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
-from tidegate.testing.gate import Call, Refusal
-from tidegate.testing.instances import fitted
-from tidegate.testing.live import JSON, LiveCall, error_body
-from tidegate.testing.openai_shapes import CHAT, EMBEDDINGS, RESPONSES
-from tidegate.testing.replies import CHARS_PER_TOKEN, Body, Endpoint, Question, Reply, dumps, tokens_in
+from tidegate.testing.formats import bedrock, cohere_ollama, gemini
+from tidegate.testing.formats.anthropic import MESSAGES
+from tidegate.testing.formats.base import CHARS_PER_TOKEN, Body, Endpoint, Question, Reply, Stream, dumps, tokens_in
+from tidegate.testing.formats.json_schema import fitted
+from tidegate.testing.formats.openai import CHAT, EMBEDDINGS, RESPONSES
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.wire import Connection, Request
+
+JSON = "application/json"
+
+
+class LiveCall:
+    """An admitted call until its end: answered, broken by its fault, or abandoned by its client."""
+
+    __slots__ = ("_accounts", "_admission", "_at", "_connection", "_headers", "_reply", "_stream", "_timer")
+
+    def __init__(
+        self, accounts: Accounts, connection: Connection, admission: Admission, reply: Reply, headers: Headers
+    ) -> None:
+        self._accounts = accounts
+        self._connection = connection
+        self._admission = admission
+        self._reply = reply
+        self._headers = headers
+        self._timer: asyncio.TimerHandle | None = None
+        self._stream: Stream | None = None
+        self._at = 0
+        connection.on_lost = self._lost
+
+    def whole(self, body: bytes) -> None:
+        """Answer with `body` after the latency and the pace of all tokens."""
+        delay = self._admission.latency + self._admission.token_pace * self._reply.output_tokens
+        fault = self._admission.fault
+        if fault is None:
+            self._later(delay, self._finish_whole, body)
+        else:
+            self._later(delay, self._break_whole)
+
+    def _finish_whole(self, body: bytes) -> None:
+        self._end("answered", self._reply.output_tokens)
+        self._connection.reply(200, self._headers, body, JSON)
+
+    def _break_whole(self) -> None:
+        fault = self._admission.fault
+        self._end("broken", 0)
+        if fault is None or fault.kind == "drop":
+            self._connection.cut()
+        else:
+            self._connection.reply(
+                fault.status, self._headers, dumps(error_body("Injected error", "server_error")), JSON
+            )
+
+    def stream(self, stream: Stream) -> None:
+        """Stream after the latency, each piece at its share of the tokens' pace."""
+        self._stream = stream
+        fault = self._admission.fault
+        if fault is not None and not fault.kind.startswith("stream"):
+            self._later(self._admission.latency, self._break_whole)
+        else:
+            self._later(self._admission.latency, self._begin)
+
+    def _begin(self) -> None:
+        assert self._stream is not None
+        self._connection.begin(200, self._headers, self._stream.content_type)
+        if self._admission.token_pace or self._admission.fault:
+            self._connection.write(self._stream.head)
+            self._next_piece()
+            return
+        stream = self._stream
+        self._end("answered", self._reply.output_tokens)
+        self._connection.write(stream.head + b"".join(stream.pieces) + stream.tail)
+        self._connection.end()
+
+    def _next_piece(self) -> None:
+        assert self._stream is not None
+        pieces, fault = self._stream.pieces, self._admission.fault
+        if fault is not None and self._at >= len(pieces) // 2:
+            self._break_stream(cut=fault.kind == "stream-drop")
+        elif self._at < len(pieces):
+            pace = self._admission.token_pace * self._reply.output_tokens / len(pieces)
+            self._later(pace, self._write_piece)
+        else:
+            self._end("answered", self._reply.output_tokens)
+            self._connection.write(self._stream.tail)
+            self._connection.end()
+
+    def _write_piece(self) -> None:
+        assert self._stream is not None
+        self._connection.write(self._stream.pieces[self._at])
+        self._at += 1
+        self._next_piece()
+
+    def _break_stream(self, *, cut: bool) -> None:
+        assert self._stream is not None
+        self._end("broken", self._produced)
+        if cut:
+            asyncio.get_running_loop().call_soon(self._connection.cut)
+            return
+        self._connection.write(self._stream.broken)
+        self._connection.end()
+
+    @property
+    def _produced(self) -> int:
+        pieces = len(self._stream.pieces) if self._stream else 0
+        return self._reply.output_tokens * self._at // pieces if pieces else 0
+
+    def _later(self, delay: float, act: Callable[..., None], *arguments: object) -> None:
+        if delay > 0:
+            self._timer = asyncio.get_running_loop().call_later(delay, act, *arguments)
+        else:
+            act(*arguments)
+
+    def _end(self, how: str, produced: int) -> None:
+        self._connection.on_lost = None
+        self._accounts.end(self._admission, how, produced)
+
+    def _lost(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._accounts.end(self._admission, "abandoned", self._produced)
+
+
+def error_body(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    """An error in a body that both OpenAI's and Anthropic's SDK read."""
+    return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": None}}
+
 
 ENDPOINTS: dict[str, Endpoint] = {
     "/v1/chat/completions": CHAT,
     "/v1/responses": RESPONSES,
     "/v1/embeddings": EMBEDDINGS,
     "/v1/messages": MESSAGES,
-    "/v1/interactions": gemini_shapes.INTERACTIONS,
-    "/v1beta/interactions": gemini_shapes.INTERACTIONS,
-    "/v2/chat": cohere_shapes.CHAT,
-    "/api/chat": ollama_shapes.CHAT,
+    "/v1/interactions": gemini.INTERACTIONS,
+    "/v1beta/interactions": gemini.INTERACTIONS,
+    "/v2/chat": cohere_ollama.COHERE_CHAT,
+    "/api/chat": cohere_ollama.OLLAMA_CHAT,
 }
 
 REQUEST_IDS = {"anthropic": "request-id", "bedrock": "x-amzn-requestid"}
@@ -187,11 +312,11 @@ def _route(path: str) -> Route | None:
         endpoint, dialect = ENDPOINTS.get(f"/v1/{rest}"), "azure"
     elif path.startswith("/openai/v1/"):
         endpoint = ENDPOINTS.get(path.removeprefix("/openai"))
-    elif path.startswith(bedrock_shapes.PREFIX):
-        endpoint, model = bedrock_shapes.endpoint_of(path)
+    elif path.startswith(bedrock.PREFIX):
+        endpoint, model = bedrock.endpoint_of(path)
     elif endpoint is None:
-        model, method = gemini_shapes.route(path)
-        endpoint = gemini_shapes.METHODS.get(method)
+        model, method = gemini.route(path)
+        endpoint = gemini.METHODS.get(method)
     return Route(endpoint, model, dialect or endpoint.dialect) if endpoint is not None else None
 
 
@@ -204,7 +329,7 @@ def _body(request: Request) -> dict[str, Any]:
 
 def _count(request: Request, connection: Connection) -> None:
     try:
-        _send(connection, 200, gemini_shapes.count_tokens(_body(request)))
+        _send(connection, 200, gemini.count_tokens(_body(request)))
     except (ValueError, AttributeError, TypeError) as error:
         _send(connection, 400, error_body(str(error)))
 

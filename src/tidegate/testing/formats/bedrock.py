@@ -1,19 +1,25 @@
 """Bedrock's converse and invoke, whole and streamed, as boto3 and the Bedrock clients of other SDKs parse them.
 
 Whether an answer streams is said by the path. `invoke` speaks Anthropic's messages, whatever the model is called.
+
+Amazon's event stream as it goes over the wire: `application/vnd.amazon.eventstream`.
+
+A message is its length and that of its headers, a checksum of the two, the headers, the payload, and a checksum of all;
+numbers are big-endian, checksums CRC-32. botocore 1.44.5 `eventstream.py` reads it.
 """
 
 from __future__ import annotations
 
 import base64
+import struct
+import zlib
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from tidegate.testing import eventstream
-from tidegate.testing.anthropic_shapes import read_messages, stream_message, whole_message
-from tidegate.testing.bedrock_prose import TOO_MANY_TOKENS
-from tidegate.testing.replies import (
+from tidegate.testing.dialects import TOO_MANY_TOKENS
+from tidegate.testing.formats.anthropic import read_messages, stream_message, whole_message
+from tidegate.testing.formats.base import (
     Body,
     Endpoint,
     Question,
@@ -21,14 +27,44 @@ from tidegate.testing.replies import (
     Stream,
     always,
     bound_of,
+    dumps,
     text_of,
     texts_of,
     tokens_in,
 )
 
+CONTENT_TYPE = "application/vnd.amazon.eventstream"
+
+_TEXT = 7
+"""The type of a header whose value is text, the only one that Bedrock sends."""
+
+
+def message(headers: dict[str, str], payload: bytes) -> bytes:
+    """One message."""
+    named = b"".join(_header(name, value) for name, value in headers.items())
+    prelude = struct.pack(">II", 16 + len(named) + len(payload), len(named))
+    begun = prelude + struct.pack(">I", zlib.crc32(prelude)) + named + payload
+    return begun + struct.pack(">I", zlib.crc32(begun))
+
+
+def event(name: str, value: object) -> bytes:
+    """An event of the type `name`, its payload in JSON."""
+    return message({":event-type": name, ":content-type": "application/json", ":message-type": "event"}, dumps(value))
+
+
+def exception(name: str, text: str) -> bytes:
+    """The exception `name`, which ends a stream."""
+    headers = {":exception-type": name, ":content-type": "application/json", ":message-type": "exception"}
+    return message(headers, dumps({"message": text}))
+
+
+def _header(name: str, value: str) -> bytes:
+    return struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", _TEXT, len(value)) + value.encode()
+
+
 PREFIX = "/model/"
 
-BROKEN = eventstream.exception("throttlingException", TOO_MANY_TOKENS)
+BROKEN = exception("throttlingException", TOO_MANY_TOKENS)
 """How a stream breaks: the refusal that comes after a 200."""
 
 
@@ -61,16 +97,16 @@ def stream_converse(body: Body, reply: Reply) -> Stream:
     """The events from `messageStart` to `metadata`."""
 
     def delta(piece: str) -> bytes:
-        return eventstream.event("contentBlockDelta", {"delta": {"text": piece}, "contentBlockIndex": 0})
+        return event("contentBlockDelta", {"delta": {"text": piece}, "contentBlockIndex": 0})
 
-    tail = eventstream.event("contentBlockStop", {"contentBlockIndex": 0})
-    tail += eventstream.event("messageStop", {"stopReason": _stop(reply)})
+    tail = event("contentBlockStop", {"contentBlockIndex": 0})
+    tail += event("messageStop", {"stopReason": _stop(reply)})
     return Stream(
-        head=eventstream.event("messageStart", {"role": "assistant"}),
+        head=event("messageStart", {"role": "assistant"}),
         pieces=[delta(piece) for piece in reply.pieces],
-        tail=tail + eventstream.event("metadata", _measured(reply)),
+        tail=tail + event("metadata", _measured(reply)),
         broken=BROKEN,
-        content_type=eventstream.CONTENT_TYPE,
+        content_type=CONTENT_TYPE,
     )
 
 
@@ -82,13 +118,13 @@ def stream_invoke(body: Body, reply: Reply) -> Stream:
         pieces=[_chunks(piece) for piece in plain.pieces],
         tail=_chunks(plain.tail),
         broken=BROKEN,
-        content_type=eventstream.CONTENT_TYPE,
+        content_type=CONTENT_TYPE,
     )
 
 
 def _chunks(events: bytes) -> bytes:
     lines = [line.removeprefix(b"data: ") for line in events.splitlines() if line.startswith(b"data: ")]
-    return b"".join(eventstream.event("chunk", {"bytes": base64.b64encode(line).decode()}) for line in lines)
+    return b"".join(event("chunk", {"bytes": base64.b64encode(line).decode()}) for line in lines)
 
 
 ENDPOINTS: dict[str, Endpoint] = {

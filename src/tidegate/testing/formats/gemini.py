@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tidegate.testing.replies import (
+from tidegate.testing.formats.base import (
     Body,
     Endpoint,
     Question,

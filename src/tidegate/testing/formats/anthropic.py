@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.testing.replies import (
+from tidegate.testing.formats.base import (
     Body,
     Endpoint,
     Question,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.gate import Call, Gate, Pricing, Refusal, Ticket
+from tidegate.testing.admission import Call, Gate, Pricing, Refusal, Ticket
 from tidegate.testing.limiters import Limiter
 from tidegate.testing.scenario import Scenario
 
