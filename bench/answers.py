@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from bench.scenarios import MODELS, Row, Sdk
 from tidegate.testing import Call, Refusal, Scenario
-from tidegate.testing.accounts import Verdict
-from tidegate.testing.dialects import DIALECT_TABLE, Headers, Telling, told
+from tidegate.testing.accounts import AdmissionRecord
+from tidegate.testing.dialects import DIALECT_TABLE, Headers, RefusalFacts, told
 from tidegate.testing.formats.anthropic import MESSAGES
-from tidegate.testing.formats.base import Endpoint, Reply, dumps
+from tidegate.testing.formats.base import SimulatedEndpoint, SimulatedReply, dumps
 from tidegate.testing.formats.openai import CHAT
 from tidegate.testing.server import error_body
 
@@ -19,7 +19,7 @@ from tidegate.testing.server import error_body
 class Asking(NamedTuple):
     """How an SDK asks: the endpoint's shape, its path, and the family by which the SDK is known."""
 
-    endpoint: Endpoint
+    endpoint: SimulatedEndpoint
     path: str
     family: str
 
@@ -51,7 +51,7 @@ class Answers:
         self._endpoint = ASKING[row.sdk].endpoint
         self._wall = wall
 
-    def headers(self, verdict: Verdict) -> Headers:
+    def headers(self, verdict: AdmissionRecord) -> Headers:
         """The headers of an answer, read off the limiters as the call was judged."""
         wall = self._wall()
         headers: Headers = [("date", formatdate(wall, usegmt=True))]
@@ -63,7 +63,7 @@ class Answers:
         """The answer to a call that is not let in; None where the connection is cut instead."""
         if refusal.drops:
             return None
-        telling = Telling("model", told(self._scenario.retry_after, refusal.retry_after), self._scenario.prose)
+        telling = RefusalFacts("model", told(self._scenario.retry_after, refusal.retry_after), self._scenario.prose)
         said = self._dialect.refuse(refusal, telling)
         rows = [*headers[:1], *said.headers] if said.status >= 500 else headers + said.headers
         return Answer(said.status, rows, said.body.encode() if isinstance(said.body, str) else dumps(said.body))
@@ -84,5 +84,5 @@ class Answers:
         return made.head + b"".join(made.pieces) + made.tail
 
 
-def _reply(call: Call, output: int) -> Reply:
-    return Reply("id", "model", "Yes.", call.input_tokens, output, output == call.max_tokens, 0)
+def _reply(call: Call, output: int) -> SimulatedReply:
+    return SimulatedReply("id", "model", "Yes.", call.input_tokens, output, output == call.max_tokens, 0)

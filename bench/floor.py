@@ -24,7 +24,7 @@ import wrapt
 
 from bench.common import PAIR_HEADER, Pairs, paired, spread, table
 from bench.loopback import PLENTY, Call, chat, clients, sequential, streamed, unpatched
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.core.limiter_state import Permit
 from tidegate.testing import Scenario, SimulatorProcess
 from tidegate.transports import httpx
@@ -89,7 +89,7 @@ async def against(
 async def steps(governed: openai.AsyncOpenAI) -> dict[str, list[list[float]]]:
     """Microseconds of three steps of a call, by how often they have been made before in it."""
     found: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in range(AGAIN)])
-    read, begin = httpx.Stack._call, Turn.begin
+    read, begin = httpx.HttpxModule._call, GovernedCall.begin
 
     def timed(name: str, number: int, step: Callable[[], Any]) -> Any:
         began = time.perf_counter_ns()
@@ -100,7 +100,7 @@ async def steps(governed: openai.AsyncOpenAI) -> dict[str, list[list[float]]]:
     def reading(self: Any, *given: Any) -> Any:
         return [timed("read the request, find its key", each, lambda: read(self, *given)) for each in range(AGAIN)][-1]
 
-    def beginning(self: Turn) -> Permit | None:
+    def beginning(self: GovernedCall) -> Permit | None:
         for each in range(AGAIN):
             permit = timed("admit", each, lambda: begin(self))
             timed("settle", each, partial(self.registry.settle, permit, good(200)))
@@ -108,7 +108,7 @@ async def steps(governed: openai.AsyncOpenAI) -> dict[str, list[list[float]]]:
 
     call = chat(governed)
     await sequential(call)(200)
-    with patch.object(httpx.Stack, "_call", reading), patch.object(Turn, "begin", beginning):
+    with patch.object(httpx.HttpxModule, "_call", reading), patch.object(GovernedCall, "begin", beginning):
         await sequential(call)(COUNTED)
     return found
 

@@ -9,13 +9,13 @@ from bench.common import MICRO
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, Key, Kind, Outcome, Reading
+from tidegate.core.values import Cost, Key, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 
 KEY = Key("openai", "https://api.openai.com", "0", "m")
 SLOTS = 64
 ANSWERED = Outcome(Kind.OK, status=200)
-QUOTAS = tuple(Reading(unit, unit, "continuous", 1e9, 1e9 - 1, 0.0, 60.0) for unit in ("requests", "tokens"))
+QUOTAS = tuple(QuotaReading(unit, unit, "continuous", 1e9, 1e9 - 1, 0.0, 60.0) for unit in ("requests", "tokens"))
 TOLD = ANSWERED._replace(readings=QUOTAS)
 
 ROWS = {

@@ -19,16 +19,16 @@ from bench.network import SETUP, TRAVEL, Network
 from bench.scenarios import MODELS, Row
 from bench.world import VirtualCall, World
 from tidegate import providers
-from tidegate.admission.call import Turn
-from tidegate.core.exchange import Policy, Sent
+from tidegate.admission.call import GovernedCall
+from tidegate.core.exchange import AttemptResult, CallPolicy
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Inquiry, Key, Kind, Outcome
+from tidegate.core.values import Key, Kind, Outcome, RequestFacts
 from tidegate.providers import Provider
 from tidegate.settings import Settings
 from tidegate.testing import Call, Reason, Refusal
-from tidegate.testing.accounts import Accounts, Admission
+from tidegate.testing.accounts import Accounts, AdmittedCall
 from tidegate.testing.dialects import Headers
-from tidegate.transports.call import GovernedCall
+from tidegate.transports.call import HttpCall
 from tidegate.transports.streams import StreamWatch
 
 EPOCH = 1_800_000_000.0
@@ -42,20 +42,20 @@ MOST_STEPS = 5_000_000
 HOST = "provider.test"
 
 
-class LabTurn(GovernedCall):
+class LabTurn(HttpCall):
     """A governed call without an HTTP library: its answers are header pairs, its wall clock the world's."""
 
     __slots__ = ("call", "wall")
 
     def __init__(self, laboratory: Laboratory, call: Call) -> None:
         registry, provider, row = laboratory.registry, laboratory.provider, laboratory.row
-        policy = Policy(registry.settings.max_wait, 1)
+        policy = CallPolicy(registry.settings.max_wait, 1)
         # What an HTTP request would be read for is known here.
-        Turn.__init__(self, registry, laboratory.key, policy, provider.default_window, 0)
+        GovernedCall.__init__(self, registry, laboratory.key, policy, provider.default_window, 0)
         self.mocks = True
         self.provider = provider
         self.call = call
-        self.inquiry = Inquiry(MODELS[row.sdk], row.chars(call), call.max_tokens, row.stream)
+        self.inquiry = RequestFacts(MODELS[row.sdk], row.chars(call), call.max_tokens, row.stream)
         self.stream = row.stream
         self.wall = laboratory.wall
 
@@ -121,7 +121,7 @@ class Laboratory(World):
         self.unfinished -= 1
         self._next()
 
-    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
         """The request travels, is let in or refused, and is answered."""
         visit = Visit(self, call, permit, reply)
         self.network.carry(visit.arrive)
@@ -131,7 +131,7 @@ class Visit:
     """One request at the provider, from its arrival to the end of its answer."""
 
     def __init__(
-        self, laboratory: Laboratory, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]
+        self, laboratory: Laboratory, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]
     ) -> None:
         self.laboratory = laboratory
         self.row = call.row
@@ -150,7 +150,7 @@ class Visit:
             (laboratory.met_outage_at if met_outage else laboratory.refused_at).append(laboratory.now)
             self._answer(laboratory.answers.refusal(verdict.outcome, self.headers))
             return
-        self.admission: Admission = verdict.outcome
+        self.admission: AdmittedCall = verdict.outcome
         natural, bound = laboratory.accounts.output_tokens(USUAL_OUTPUT), turn.call.max_tokens
         self.output = natural if bound is None else min(natural, bound)
         pace = self.admission.token_pace * self.output
@@ -185,16 +185,16 @@ class Visit:
     def _received(self, answer: Answer | None) -> None:
         if answer is None:
             error = ConnectionError("cut")
-            self.reply(Sent(self.turn.judge_error(error), error=error))
+            self.reply(AttemptResult(self.turn.judge_error(error), error=error))
             return
         self.laboratory.network.release()
-        self.reply(Sent(self.turn.outcome(self.permit, answer.status, answer.headers, answer.body)))
+        self.reply(AttemptResult(self.turn.outcome(self.permit, answer.status, answer.headers, answer.body)))
 
     def _begin(self) -> None:
         """The head of a stream is there: from now on the permit goes with it."""
         outcome = self.turn.outcome(self.permit, 200, self.headers, None)
         self.watch = StreamWatch(self.turn, self.permit, outcome)
-        self.reply(Sent(outcome, streaming=True))
+        self.reply(AttemptResult(outcome, streaming=True))
 
     def _finish(self) -> None:
         """The stream has been read to its end."""

@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench.common import MICRO, Check, conclude, table
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.drive import adrive
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.core.exchange import Ended, Policy, Sent
+from tidegate.core.exchange import AttemptResult, CallPolicy, ExchangeResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key, Kind, Outcome
 from tidegate.settings import Settings
@@ -40,7 +40,7 @@ SLOTS = 64
 OK = Outcome(Kind.OK, status=200)
 KEY = Key("openai", "https://api.openai.com", "0", "m")
 COST = Cost()
-POLICY = Policy(max_wait=3600.0)
+POLICY = CallPolicy(max_wait=3600.0)
 
 
 class Counter:
@@ -124,16 +124,16 @@ async def bare() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-class BareTurn(Turn):
+class BareTurn(GovernedCall):
     """A call that is answered at once when it is sent."""
 
     __slots__ = ()
 
-    async def asend(self, permit: Permit) -> Sent:
+    async def asend(self, permit: Permit) -> AttemptResult:
         """The attempt."""
-        return Sent(OK)
+        return AttemptResult(OK)
 
-    def finish(self, ended: Ended) -> Any:
+    def finish(self, ended: ExchangeResult) -> Any:
         """Nothing is made of it."""
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.exchange import Ended, Ending, Resume, Send, Sent
+from tidegate.core.exchange import AttemptResult, Ending, ExchangeResult, Resume, Send
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind
 from tidegate.settings import Settings
@@ -84,7 +84,7 @@ class World(ABC):
         self.most_steps = most_steps
         self.sends: list[Sending] = []
         self.first_reading_at = math.inf
-        self.ended: dict[int, Ended] = {}
+        self.ended: dict[int, ExchangeResult] = {}
         self.makespan = 0.0
         self.calls: dict[int, VirtualCall] = {}
 
@@ -112,7 +112,7 @@ class World(ABC):
             assert steps < self.most_steps, "the world does not come to rest"
 
     @abstractmethod
-    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
         """What becomes of a request that is sent now: `reply` is called when its answer is there."""
 
     def concluded(self, call: VirtualCall) -> None:  # noqa: B027
@@ -122,7 +122,7 @@ class World(ABC):
 class VirtualCall:
     """One caller: takes its turn as `tidegate.admission.drive` does, on the world's events."""
 
-    def __init__(self, world: World, row: int, turn: Turn) -> None:
+    def __init__(self, world: World, row: int, turn: GovernedCall) -> None:
         self.world = world
         self.row = row
         self.turn: Any = turn
@@ -168,7 +168,7 @@ class VirtualCall:
         if turn == self.waiting_for and not self.finished:
             self._step(lambda: self.flow.send(Resume(self.world.now)))
 
-    def _goes_on(self, permit: Permit | None, sent: Sent | None) -> None:
+    def _goes_on(self, permit: Permit | None, sent: AttemptResult | None) -> None:
         self.flow = self.turn.flow(lambda: self, permit, sent)
         self._step(lambda: next(self.flow))
 
@@ -193,7 +193,7 @@ class VirtualCall:
         if effect.until is not None:
             self.arm(effect.until)
 
-    def _ends(self, ended: Ended) -> None:
+    def _ends(self, ended: ExchangeResult) -> None:
         self.standing = False
         if self._repeats(ended):
             return
@@ -202,7 +202,7 @@ class VirtualCall:
         self.world.makespan = self.world.now
         self.world.concluded(self)
 
-    def _repeats(self, ended: Ended) -> bool:
+    def _repeats(self, ended: ExchangeResult) -> bool:
         """Whether the caller makes the call again: its own back-off runs, in which nothing stands or is under way."""
         transient = ended.sent is not None and ended.sent.outcome.kind is Kind.TRANSIENT
         if not transient or ended.ending is not Ending.HANDED_BACK or self.repeated >= self.world.repeats:
@@ -212,7 +212,7 @@ class VirtualCall:
         self.world.after(backoff, self.start)
         return True
 
-    def _reply(self, sent: Sent) -> None:
+    def _reply(self, sent: AttemptResult) -> None:
         if self.finished:
             return
         if sent.outcome.readings:
@@ -222,6 +222,6 @@ class VirtualCall:
             return
         permit, self.passed = self.passed, None
         if self.turn.concluded(permit, sent):
-            self._ends(Ended(Ending.ANSWERED, sent, 0.0))
+            self._ends(ExchangeResult(Ending.ANSWERED, sent, 0.0))
         else:
             self._goes_on(permit, sent)

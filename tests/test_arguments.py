@@ -13,7 +13,7 @@ import pytest
 
 import tidegate
 from tidegate import Cost, Key, RateLimitRegistry, Settings
-from tidegate.core.values import Kind, Outcome, Reading
+from tidegate.core.values import Kind, Outcome, QuotaReading
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Evaluator, Experiment, RunnerSettings
 
@@ -249,7 +249,9 @@ def test_price_that_is_unusable_closes_and_opens_no_quota(amount: float) -> None
     registry = RateLimitRegistry(Settings(start_concurrency=1000), clock=clock)
 
     def read(remaining: float) -> Outcome:
-        return Outcome(Kind.OK, readings=(Reading("requests", "requests", "continuous", 10, remaining, None, 60.0),))
+        return Outcome(
+            Kind.OK, readings=(QuotaReading("requests", "requests", "continuous", 10, remaining, None, 60.0),)
+        )
 
     registry.settle(registry.try_admit(KEY), read(3))  # type: ignore[arg-type]
     permit = registry.enter(KEY, lambda estimate: Cost(requests=amount, tokens=amount), 60.0)

@@ -15,11 +15,11 @@ from tests.transports.answering import Server
 from tidegate.cli import errors
 from tidegate.cli.experiment.display import Printer, table, waits
 from tidegate.cli.status import lines
-from tidegate.cli.status_text import Status
+from tidegate.cli.status_text import StatusText
 from tidegate.core.display import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
-from tidegate.launch.shared_counters import Sheets
+from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder
 
 EVIL = "gpt\r\nERROR forged\n\x1b[2J\x1b]0;pwn\x07\x9b31m\x7f\u202etxt\u2066\u2028\u200b\ud800"
@@ -69,13 +69,13 @@ def test_refusal_of_a_call_is_printable() -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The counts of a process whose key, and one of whose quotas, have control characters in their names."""
-    from tidegate.admission.key_queue import Slots
-    from tidegate.core.admission_controller import Admission
+    from tidegate.admission.key_queue import KeyQueue
+    from tidegate.core.admission_controller import AdmissionController
     from tidegate.core.values import Cost
     from tidegate.settings import Settings
 
-    slots = Slots(Admission(KEY, Settings(), 60.0, 0.0))
-    Sheets(str(tmp_path)).keep(slots)
+    slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, 0.0))
+    CounterFile(str(tmp_path)).keep(slots)
     reading = bucket(60.0, 10.0)._replace(name="requests\x1b[2J")
     slots.admission.settle(slots.admission.admit(Cost(), 0.0, 0.0, None), answer(reading), 1.0, 0.5, None)
     return tmp_path
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
 def test_status_and_last_row_are_printable(folder: Path) -> None:
     totals = Folder(folder).totals()
     (key,) = totals.keys.values()
-    said = [*lines(key, 1.0), Status().line(totals, 1.0)]
+    said = [*lines(key, 1.0), StatusText().line(totals, 1.0)]
     assert all(each.isprintable() for each in said), said
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import tidegate
-from tidegate.admission.context import Cell, passes
+from tidegate.admission.context import AttemptScope, is_passthrough
 
 
 def test_inside_an_attempt_everything_passes_and_after_it_nothing() -> None:
-    assert not passes()
-    with Cell():
-        assert passes()
-    assert not passes()
+    assert not is_passthrough()
+    with AttemptScope():
+        assert is_passthrough()
+    assert not is_passthrough()
 
 
 def test_a_task_that_outlives_the_attempt_it_was_spawned_in_is_governed() -> None:
@@ -21,11 +21,11 @@ def test_a_task_that_outlives_the_attempt_it_was_spawned_in_is_governed() -> Non
         seen: list[bool] = []
 
         async def child() -> None:
-            seen.append(passes())
+            seen.append(is_passthrough())
             await ended.wait()
-            seen.append(passes())
+            seen.append(is_passthrough())
 
-        with Cell():
+        with AttemptScope():
             task = asyncio.create_task(child())
             await asyncio.sleep(0)
         ended.set()
@@ -41,14 +41,14 @@ def test_a_task_that_outlives_the_disabled_block_it_was_spawned_in_stays_outside
 
         async def child() -> bool:
             await ended.wait()
-            return passes()
+            return is_passthrough()
 
         with tidegate.disabled():
             task = asyncio.create_task(child())
             await asyncio.sleep(0)
         ended.set()
         assert await task
-        assert not passes()
+        assert not is_passthrough()
 
     asyncio.run(scene())
 
@@ -59,14 +59,14 @@ def test_a_task_spawned_by_an_attempt_inside_a_disabled_block_stays_outside() ->
 
         async def child() -> bool:
             await ended.wait()
-            return passes()
+            return is_passthrough()
 
-        with tidegate.disabled(), Cell():
+        with tidegate.disabled(), AttemptScope():
             task = asyncio.create_task(child())
             await asyncio.sleep(0)
         ended.set()
         assert await task
-        assert not passes()
+        assert not is_passthrough()
 
     asyncio.run(scene())
 
@@ -79,15 +79,15 @@ def test_a_task_spawned_by_an_attempt_inside_an_attempt_waits_for_the_outer_one(
         async def child() -> None:
             for look in looks:
                 await look.wait()
-                seen.append(passes())
+                seen.append(is_passthrough())
 
-        with Cell():
-            with Cell():
+        with AttemptScope():
+            with AttemptScope():
                 task = asyncio.create_task(child())
                 await asyncio.sleep(0)
             looks[0].set()
             await asyncio.sleep(0)
-            assert passes()
+            assert is_passthrough()
         looks[1].set()
         await task
         assert seen == [True, False]
@@ -102,10 +102,10 @@ def test_a_task_spawned_inside_an_attempt_can_be_disabled_for_itself() -> None:
         async def child() -> list[bool]:
             with tidegate.disabled():
                 await ended.wait()
-                inside = passes()
-            return [inside, passes()]
+                inside = is_passthrough()
+            return [inside, is_passthrough()]
 
-        with Cell():
+        with AttemptScope():
             task = asyncio.create_task(child())
             await asyncio.sleep(0)
         ended.set()

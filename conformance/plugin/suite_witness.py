@@ -34,7 +34,7 @@ def install() -> None:
     from tidegate.transports import call
     from tidegate.transports.patches import Patches, Wrapper
 
-    put, begin = Patches.put, call.GovernedCall.__init__
+    put, begin = Patches.put, call.HttpCall.__init__
 
     def counted(self: Patches, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
         def seen(*call: Any) -> Any:
@@ -48,7 +48,7 @@ def install() -> None:
         begin(self, *args, **kwargs)
 
     Patches.put = counted  # type: ignore[method-assign]
-    call.GovernedCall.__init__ = begun  # type: ignore[method-assign]
+    call.HttpCall.__init__ = begun  # type: ignore[method-assign]
     import tidegate
 
     tidegate.install()

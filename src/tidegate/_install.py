@@ -22,7 +22,7 @@ from tidegate.providers import BASE_URL_VARIABLES, Provider, judge
 from tidegate.providers._lookup import add
 from tidegate.sdks.table import SDKS
 from tidegate.settings import Settings
-from tidegate.transports.governance import Installation, Mark, policy_of
+from tidegate.transports.governance import Binding, Installation, policy_of
 from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
 
@@ -46,7 +46,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     with _lock:
         if registry is None:
             registry = Installation.mark.registry if Installation.mark is not None else default_registry()
-        Installation.mark = Mark(registry, policy_of(registry), named=_named(registry))
+        Installation.mark = Binding(registry, policy_of(registry), named=_named(registry))
         if not _hooked:
             for transport in TRANSPORTS:
                 for name in transport.MODULES:

@@ -81,12 +81,12 @@ class LearnedKey(_Frozen):
         return self if key == self.key else self.model_copy(update=key._asdict())
 
     @property
-    def learned(self) -> core.Learned:
+    def learned(self) -> core.SavedKey:
         """Return what its admission begins with."""
-        return core.Learned(tuple(core.LearnedQuota(**dict(quota)) for quota in self.quotas), self.gates)
+        return core.SavedKey(tuple(core.SavedQuota(**dict(quota)) for quota in self.quotas), self.gates)
 
     @classmethod
-    def of(cls, key: Key, learned: core.Learned, taken_on: datetime, with_digest: bool) -> LearnedKey:
+    def of(cls, key: Key, learned: core.SavedKey, taken_on: datetime, with_digest: bool) -> LearnedKey:
         """Return what is carried of a key."""
         named = _masked(key) if with_digest else _at(key)
         quotas = tuple(LearnedQuota(**quota._asdict()) for quota in learned.quotas)
@@ -223,7 +223,7 @@ class Seeds:
     def _place(self, key: Key) -> Key:
         return _masked(key) if self._comparable else _at(key)
 
-    def take(self, key: Key) -> tuple[core.Learned, float] | None:
+    def take(self, key: Key) -> tuple[core.SavedKey, float] | None:
         """Return what was learned of `key`, and how many seconds before the beginning of this run."""
         found = self._left.pop(self._place(key), None)
         if found is None:

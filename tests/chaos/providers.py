@@ -10,7 +10,7 @@ from typing import Any
 import tidegate
 from tidegate.testing import Call, Limit, Refusal, Scenario, Truth
 from tidegate.testing.accounts import Accounts
-from tidegate.testing.dialects import DIALECT_TABLE, Telling, told
+from tidegate.testing.dialects import DIALECT_TABLE, RefusalFacts, told
 from tidegate.testing.formats.base import dumps
 
 Asking = Callable[..., Awaitable[Any]]
@@ -60,7 +60,7 @@ class Provider:
             refusal = verdict.outcome
             if refusal.drops:
                 raise ConnectionResetError("cut")
-            said = self._dialect.refuse(refusal, Telling("model", told("exact", refusal.retry_after), True))
+            said = self._dialect.refuse(refusal, RefusalFacts("model", told("exact", refusal.retry_after), True))
             body = said.body.encode() if isinstance(said.body, str) else dumps(said.body)
             raise Refused(said.status, dict([*headers, *said.headers]), body)
         self.order.append(who)

@@ -13,7 +13,7 @@ from tidegate.cli import board
 from tidegate.cli import demo as command
 from tidegate.cli.main import app
 from tidegate.demo import scenarios
-from tidegate.demo.run import Run, run
+from tidegate.demo.run import DemoRun, run
 from tidegate.testing import Counts, Distribution, Fault, Limit, Scenario
 
 QUICK = Distribution.constant(0.02)
@@ -115,7 +115,7 @@ def test_a_wrong_answer_is_answered_but_not_right() -> None:
 
 def test_a_run_that_lost_rows_has_no_ratio_and_one_without_progress_no_eta() -> None:
     track = scenarios.tracks(4)[0]
-    going = Run(track, "plain", answered=1)
+    going = DemoRun(track, "plain", answered=1)
     before = going.eta
     going.look(Counts(received=3), None, 10.0)
     going.look(Counts(received=3), None, 11.0)
@@ -123,11 +123,11 @@ def test_a_run_that_lost_rows_has_no_ratio_and_one_without_progress_no_eta() -> 
     going.lost["RateLimitError"] += 1
     going.look(Counts(received=3), None, 12.0)
     assert (going.eta, going.ratio, going.sent_per_answer) == (0.0, None, 3.0)
-    assert Run(track, "plain").sent_per_answer is None
+    assert DemoRun(track, "plain").sent_per_answer is None
 
 
 def test_the_eta_is_what_is_left_at_the_speed_of_the_last_looks() -> None:
-    going = Run(scenarios.tracks(20)[0], "wrapped")
+    going = DemoRun(scenarios.tracks(20)[0], "wrapped")
     going.look(Counts(), None, 0.0)
     going.answered = 4
     going.look(Counts(), None, 2.0)
@@ -137,7 +137,7 @@ def test_the_eta_is_what_is_left_at_the_speed_of_the_last_looks() -> None:
 def test_the_board_shows_true_limits_beside_unknown_ones_before_the_first_answer() -> None:
     console = Console(width=120, force_terminal=True, color_system=None, record=True, quiet=False)
     with console.capture() as captured:
-        console.print(board.board([Run(track, "wrapped") for track in scenarios.tracks(8)]))
+        console.print(board.board([DemoRun(track, "wrapped") for track in scenarios.tracks(8)]))
     said = captured.get()
     assert said.count("unknown") == 5
     assert "60 / 6 s" in said
@@ -146,8 +146,8 @@ def test_the_board_shows_true_limits_beside_unknown_ones_before_the_first_answer
 
 def test_the_verdict_counts_rows_without_an_answer_as_wrong() -> None:
     track = scenarios.tracks(8)[0]
-    lossy = Run(track, "plain", answered=2, right=1, lost=Counter({"RateLimitError": 2}))
-    whole = Run(track, "wrapped", answered=4, right=4)
+    lossy = DemoRun(track, "plain", answered=2, right=1, lost=Counter({"RateLimitError": 2}))
+    whole = DemoRun(track, "wrapped", answered=4, right=4)
     assert board.verdict([lossy, whole]).splitlines() == [
         "Score plain: 25.0%; rows lost to 2 x RateLimitError",
         "Score wrapped: 100.0%; no row lost",

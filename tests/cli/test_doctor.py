@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tidegate.cli import doctor as command
 from tidegate.cli.main import app
-from tidegate.doctor.environment import Finding, Verdict
+from tidegate.doctor.environment import Finding, Severity
 
 
 def invoke(*words: str) -> tuple[int, str]:
@@ -47,11 +47,11 @@ def test_a_script_that_is_not_gives_1(script: Path) -> None:
     assert "script ungoverned my_eval.py:3 realtime or live session: " in said
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
+@pytest.mark.parametrize("verdict", list(Severity))
 def test_the_exit_code_is_1_for_what_cannot_be_governed_and_for_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, verdict: Verdict
+    monkeypatch: pytest.MonkeyPatch, verdict: Severity
 ) -> None:
-    found = [Finding("sdk", Verdict.GOVERNED, "a", "b"), Finding("sdk", verdict, "c", "d")]
+    found = [Finding("sdk", Severity.GOVERNED, "a", "b"), Finding("sdk", verdict, "c", "d")]
     monkeypatch.setattr(command, "findings", lambda _: found)
     assert invoke()[0] == (verdict == "ungoverned")
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tidegate.cli.status_text import Status, amount, clock, farewell
+from tidegate.cli.status_text import StatusText, amount, clock, farewell
 from tidegate.launch.shared_counters import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned
@@ -28,8 +28,8 @@ def limited(total: KeyTotal, used: float, limit: float = 120.0, window: float = 
 
 
 def test_before_the_first_call_there_is_no_line() -> None:
-    assert Status().line(totals(), 0.0) == ""
-    assert Status().line(totals(key("a")), 0.0) == ""
+    assert StatusText().line(totals(), 0.0) == ""
+    assert StatusText().line(totals(key("a")), 0.0) == ""
 
 
 def before(total: KeyTotal, *quotas: QuotaRow, slots: int = 99, latency: float = 1.0, **instants: float) -> KeyTotal:
@@ -41,7 +41,7 @@ def before(total: KeyTotal, *quotas: QuotaRow, slots: int = 99, latency: float =
 
 
 def test_the_line_has_rate_limit_flight_queue_and_end() -> None:
-    status = Status()
+    status = StatusText()
     left = QuotaRow("requests", 120.0, 60.0, 10.0, 0.0, 120.0, level=-60.0, amount=1.0)
     status.line(totals(limited(key("a", answered=10, waiting=99), 10.0)), 0.0)
     now = before(limited(key("a", answered=70, in_flight=4, waiting=86), 74.0), left, looked_at=15.0)
@@ -51,30 +51,30 @@ def test_the_line_has_rate_limit_flight_queue_and_end() -> None:
 
 def test_where_slots_bind_the_end_is_by_what_answers_take() -> None:
     now = before(key("a", answered=70, in_flight=4, waiting=8), slots=4, latency=30.0)
-    assert " · 8 waiting · ETA 0:56 (concurrency) · " in Status().line(totals(now), 30.0)
+    assert " · 8 waiting · ETA 0:56 (concurrency) · " in StatusText().line(totals(now), 30.0)
 
 
 def test_an_end_that_nothing_tells_is_left_out() -> None:
     now = before(key("a", in_flight=4, waiting=8), slots=4, latency=0.0)
-    assert "ETA" not in Status().line(totals(now), 30.0)
+    assert "ETA" not in StatusText().line(totals(now), 30.0)
 
 
 def test_the_rate_is_of_the_quotas_own_window() -> None:
-    status = Status()
+    status = StatusText()
     for second in range(0, 200, 10):
         said = status.line(totals(limited(key("a", answered=second * 2), second * 2.0)), float(second))
     assert said.startswith("tidegate  120 of 120 requests/min")
 
 
 def test_without_a_known_limit_it_tells_the_answers() -> None:
-    status = Status()
+    status = StatusText()
     status.line(totals(key("a", answered=10)), 0.0)
     said = status.line(totals(key("a", answered=25, in_flight=2)), 30.0)
     assert said == "tidegate  15 answered/min · 2 in flight · 0 waiting · a"
 
 
 def test_it_tells_of_the_busiest_key_and_that_there_are_others() -> None:
-    said = Status().line(
+    said = StatusText().line(
         totals(key("a", answered=500), key("b", in_flight=1, waiting=9), key("c", in_flight=2), key("d", waiting=1)),
         0.0,
     )
@@ -84,7 +84,7 @@ def test_it_tells_of_the_busiest_key_and_that_there_are_others() -> None:
 def test_the_quota_that_binds_is_told() -> None:
     busy = limited(key("a", answered=5), 5.0)
     busy.quotas["tokens"] = QuotaTotal("tokens", 90_000.0, 60.0, 88_000.0, 0.0, 90_000.0, 10.0)
-    assert "of 90k tokens/min" in Status().line(totals(busy), 0.0)
+    assert "of 90k tokens/min" in StatusText().line(totals(busy), 0.0)
 
 
 def test_the_farewell_counts_calls_and_what_became_of_them() -> None:

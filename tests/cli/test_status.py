@@ -16,13 +16,13 @@ from typer.testing import CliRunner
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, TIDEGATE, environ
 from tests.core.values import KEY, answer, bucket
-from tidegate.admission.key_queue import Slots
+from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
-from tidegate.core.admission_controller import Admission
+from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.values import Cost
 from tidegate.launch.runs import COMMAND, PREFIX
-from tidegate.launch.shared_counters import Sheets
+from tidegate.launch.shared_counters import CounterFile
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 
@@ -51,8 +51,8 @@ def of_a_run(below: Path, pid: int, command: str = "python") -> Path:
 
 
 def waiting_at(folder: Path, count: int) -> None:
-    slots = Slots(Admission(KEY, Settings(), 60.0, time.monotonic()))
-    Sheets(str(folder)).keep(slots)
+    slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, time.monotonic()))
+    CounterFile(str(folder)).keep(slots)
     for _ in range(count):
         slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))
     now = time.monotonic()

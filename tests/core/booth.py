@@ -7,15 +7,25 @@ from typing import Any
 
 from tests.core.values import KEY
 from tidegate.core import events
-from tidegate.core.exchange import Begun, Ended, Flow, Policy, Resume, Send, Sent, Wait, exchange
+from tidegate.core.exchange import (
+    AttemptResult,
+    CallPolicy,
+    ExchangeResult,
+    Flow,
+    Resume,
+    Send,
+    StartedExchange,
+    WaitUntil,
+    exchange,
+)
 from tidegate.core.values import Kind, Outcome
 
 WAKER = object()
 
 
-def waiting(until: float | None) -> Wait:
+def waiting(until: float | None) -> WaitUntil:
     """What a call asks for that waits in its booth."""
-    return Wait(until, WAKER)
+    return WaitUntil(until, WAKER)
 
 
 class Pass:
@@ -111,31 +121,33 @@ class Booth:
 class Talk:
     """One exchange, step by step: what it asks for, and how it ended."""
 
-    def __init__(self, booth: Booth, policy: Policy, now: float = 0.0, begun: Begun | None = None) -> None:
+    def __init__(
+        self, booth: Booth, policy: CallPolicy, now: float = 0.0, begun: StartedExchange | None = None
+    ) -> None:
         self.booth = booth
         self.flow: Flow = exchange(booth, policy, now, lambda: 0.5, begun)
-        self.ended: Ended | None = None
-        self.effect: Wait | Send | None = None
+        self.ended: ExchangeResult | None = None
+        self.effect: WaitUntil | Send | None = None
         self._step(lambda: next(self.flow))
 
-    def wait(self, now: float) -> Wait | Send | None:
+    def wait(self, now: float) -> WaitUntil | Send | None:
         """The wait is over at `now`."""
-        assert isinstance(self.effect, Wait)
+        assert isinstance(self.effect, WaitUntil)
         return self._step(lambda: self.flow.send(Resume(now)))
 
     def reply(
         self, now: float, outcome: Outcome, *, streaming: bool = False, response: Any = None
-    ) -> Wait | Send | None:
+    ) -> WaitUntil | Send | None:
         """The attempt came to `outcome` at `now`."""
         assert isinstance(self.effect, Send)
-        sent = Sent(outcome, response=response, streaming=streaming)
+        sent = AttemptResult(outcome, response=response, streaming=streaming)
         return self._step(lambda: self.flow.send(Resume(now, sent)))
 
     def close(self) -> None:
         """The driver stops early."""
         self.flow.close()
 
-    def _step(self, advance: Callable[[], Wait | Send]) -> Wait | Send | None:
+    def _step(self, advance: Callable[[], WaitUntil | Send]) -> WaitUntil | Send | None:
         try:
             self.effect = advance()
         except StopIteration as stop:

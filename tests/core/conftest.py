@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY
-from tidegate.core.admission_controller import Admission
+from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.events import Event
 from tidegate.settings import Settings
 
@@ -16,9 +16,9 @@ def unpatched() -> None:
 
 
 @pytest.fixture
-def admission() -> Admission:
+def admission() -> AdmissionController:
     """One key with the default settings, at instant 0."""
-    return Admission(KEY, Settings(start_concurrency=20), 60.0, 0.0)
+    return AdmissionController(KEY, Settings(start_concurrency=20), 60.0, 0.0)
 
 
 @pytest.fixture

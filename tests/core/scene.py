@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.values import KEY
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.cost_estimator import Estimate
-from tidegate.core.exchange import Ended, Flow, Policy, Resume, Send, Sent, Wait
+from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.exchange import AttemptResult, CallPolicy, ExchangeResult, Flow, Resume, Send, WaitUntil
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Outcome
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
 
-class PricedTurn(Turn):
+class PricedTurn(GovernedCall):
     """A call at a fixed price."""
 
     __slots__ = ("expected", "mocked")
@@ -23,7 +23,7 @@ class PricedTurn(Turn):
     expected: Cost
     mocked: bool
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         return self.expected
 
     def replayable(self) -> bool:
@@ -36,10 +36,10 @@ class Caller:
     def __init__(self, scene: Scene, max_wait: float, cost: Cost, mocked: bool, priority: int) -> None:
         self.scene = scene
         self.woken = False
-        self.ended: Ended | None = None
+        self.ended: ExchangeResult | None = None
         self.permit: Permit | None = None
         self.until: float | None = None
-        turn = self.turn = PricedTurn(scene.registry, KEY, Policy(max_wait=max_wait), 60.0, priority)
+        turn = self.turn = PricedTurn(scene.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
         turn.expected, turn.mocked = cost, mocked
         permit = turn.begin()
         if permit is not None:
@@ -72,10 +72,10 @@ class Caller:
     def reply(self, outcome: Outcome, response: Any = "own") -> str:
         """The attempt under way came to `outcome`."""
         assert self.permit is not None, "nothing is under way"
-        sent, permit, self.permit = Sent(outcome, response=response), self.permit, None
+        sent, permit, self.permit = AttemptResult(outcome, response=response), self.permit, None
         if self.flow is None:
             if self.turn.concluded(permit, sent):
-                self.ended = Ended(Any, sent, 0.0)  # type: ignore[arg-type]
+                self.ended = ExchangeResult(Any, sent, 0.0)  # type: ignore[arg-type]
                 return self.state
             self.flow = self.turn.flow(lambda: self, permit, sent)
             self._step(None)
@@ -93,7 +93,7 @@ class Caller:
         if isinstance(effect, Send):
             self.permit = effect.permit
         else:
-            assert isinstance(effect, Wait)
+            assert isinstance(effect, WaitUntil)
             self.until = effect.until
 
 

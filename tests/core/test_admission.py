@@ -3,56 +3,58 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission_controller import Admission
-from tidegate.core.circuit_breaker import SILENCE_LEAST, State
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.circuit_breaker import SILENCE_LEAST, BreakerState
 from tidegate.core.feedback import ABSURD_HINT
 from tidegate.core.limiter_state import Permit
 from tidegate.core.quota import READ_CALLS, READ_SECONDS
-from tidegate.core.values import Cause, Cost, Kind, Outcome, Reading, Usage
+from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading, Usage
 from tidegate.settings import Settings
 
 NOW = 100.0
 
 
-def admit(admission: Admission, count: int = 1, now: float = NOW, cost: Cost | None = None) -> list[Permit]:
+def admit(admission: AdmissionController, count: int = 1, now: float = NOW, cost: Cost | None = None) -> list[Permit]:
     return [admission.admit(cost or Cost(), now, 0.0, None) for _ in range(count)]
 
 
-def settle(admission: Admission, permit: Permit, outcome: Outcome, now: float = NOW, draw: float = 1.0) -> None:
+def settle(
+    admission: AdmissionController, permit: Permit, outcome: Outcome, now: float = NOW, draw: float = 1.0
+) -> None:
     admission.settle(permit, outcome, now, draw, None)
 
 
-def level(admission: Admission, name: str = "requests", now: float = NOW) -> float:
+def level(admission: AdmissionController, name: str = "requests", now: float = NOW) -> float:
     return admission.quotas.mirrors[name].level(now)
 
 
 @pytest.fixture
-def mirrored(admission: Admission) -> Admission:
+def mirrored(admission: AdmissionController) -> AdmissionController:
     """A key whose quota of 60 requests a minute was seen at 10."""
     (first,) = admit(admission)
     settle(admission, first, answer(bucket(60.0, 10.0)))
     return admission
 
 
-def test_a_fresh_key_is_ready(admission: Admission) -> None:
+def test_a_fresh_key_is_ready(admission: AdmissionController) -> None:
     assert admission.ready_at(Cost(), NOW) == (NOW, "")
 
 
-def test_all_slots_taken_means_until_another_opens(admission: Admission) -> None:
+def test_all_slots_taken_means_until_another_opens(admission: AdmissionController) -> None:
     admit(admission, 20)
     ready, gate = admission.ready_at(Cost(), NOW)
     assert (NOW < ready < NOW + 0.1, gate) == (True, "concurrency")
 
 
 def test_all_slots_there_can_be_taken_means_until_an_attempt_ends() -> None:
-    admission = Admission(KEY, Settings(start_concurrency=20, max_concurrency=20), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(start_concurrency=20, max_concurrency=20), 60.0, 0.0)
     permits = admit(admission, 20)
     assert admission.ready_at(Cost(), NOW) == (float("inf"), "concurrency")
     settle(admission, permits[7], OK)
     assert admission.ready_at(Cost(), NOW) == (NOW, "")
 
 
-def test_the_last_gate_to_open_is_named(mirrored: Admission) -> None:
+def test_the_last_gate_to_open_is_named(mirrored: AdmissionController) -> None:
     assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 10.25, "quota requests")
     mirrored.pause.close(NOW, 30.0, False, 0.0, True)
     assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 30.0, "pause")
@@ -61,24 +63,26 @@ def test_the_last_gate_to_open_is_named(mirrored: Admission) -> None:
     assert mirrored.ready_at(Cost(requests=20.0), NOW) == (NOW + 100.5, "breaker")
 
 
-def test_a_permit_knows_its_key_and_how_many_were_in_flight(admission: Admission) -> None:
+def test_a_permit_knows_its_key_and_how_many_were_in_flight(admission: AdmissionController) -> None:
     first, second = admit(admission, 2)
     assert (first.key, first.in_flight, second.in_flight) == (KEY, 1, 2)
 
 
-def test_a_wave_refused_above_what_was_let_in_sets_the_ceiling_whatever_the_order(admission: Admission) -> None:
+def test_a_wave_refused_above_what_was_let_in_sets_the_ceiling_whatever_the_order(
+    admission: AdmissionController,
+) -> None:
     for permit in reversed(admit(admission, 20)[12:]):
         settle(admission, permit, refusal())
     assert (admission.limit.slots, admission.epoch, admission.pacer.active) == (12, 1, False)
 
 
-def test_where_nothing_at_all_was_let_in_it_is_a_rate_and_no_ceiling(admission: Admission) -> None:
+def test_where_nothing_at_all_was_let_in_it_is_a_rate_and_no_ceiling(admission: AdmissionController) -> None:
     for permit in admit(admission, 20):
         settle(admission, permit, refusal())
     assert (admission.limit.ceiling, admission.epoch, admission.pacer.active) == (float("inf"), 1, True)
 
 
-def test_a_refusal_under_the_ceiling_is_of_a_rate(admission: Admission) -> None:
+def test_a_refusal_under_the_ceiling_is_of_a_rate(admission: AdmissionController) -> None:
     permits = admit(admission, 20)
     settle(admission, permits[19], refusal())
     assert not admission.pacer.active
@@ -92,12 +96,12 @@ def test_a_refusal_under_the_ceiling_is_of_a_rate(admission: Admission) -> None:
 
 
 @pytest.mark.parametrize("outcome", [refusal(0.5), refusal(cause=Cause.SLOPE)])
-def test_who_names_a_time_or_a_slope_has_no_want_of_slots(admission: Admission, outcome: Outcome) -> None:
+def test_who_names_a_time_or_a_slope_has_no_want_of_slots(admission: AdmissionController, outcome: Outcome) -> None:
     settle(admission, admit(admission, 20)[19], outcome)
     assert (admission.limit.ceiling, admission.pacer.active) == (float("inf"), True)
 
 
-def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(admission: Admission) -> None:
+def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(admission: AdmissionController) -> None:
     told = refusal(cause=Cause.CONCURRENCY)
     early = admit(admission, 20)
     settle(admission, early[19], told)
@@ -111,7 +115,7 @@ def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(ad
     assert (admission.limit.slots, admission.epoch, admission.pacer.active) == (6, 2, False)
 
 
-def test_a_success_from_before_a_refusal_shortens_no_pause(admission: Admission) -> None:
+def test_a_success_from_before_a_refusal_shortens_no_pause(admission: AdmissionController) -> None:
     others = Outcome(Kind.OVERLOADED, Cause.OTHERS_CAPACITY)
     permits = admit(admission, 20)
     settle(admission, permits[0], others)
@@ -124,13 +128,15 @@ def test_a_success_from_before_a_refusal_shortens_no_pause(admission: Admission)
 
 
 @pytest.mark.parametrize("cause", [Cause.OTHERS_CAPACITY, Cause.NOT_READY])
-def test_a_refusal_that_is_not_of_our_making_pauses_and_does_not_cut(admission: Admission, cause: Cause) -> None:
+def test_a_refusal_that_is_not_of_our_making_pauses_and_does_not_cut(
+    admission: AdmissionController, cause: Cause
+) -> None:
     settle(admission, admit(admission, 10)[0], Outcome(Kind.OVERLOADED, cause))
     assert admission.limit.slots == 20
     assert admission.pause.until == NOW + 0.5
 
 
-def test_a_refusal_that_a_quota_explains_needs_no_cut_and_no_pause(mirrored: Admission) -> None:
+def test_a_refusal_that_a_quota_explains_needs_no_cut_and_no_pause(mirrored: AdmissionController) -> None:
     permits = admit(mirrored, 10)
     settle(mirrored, permits[0], refusal(None, bucket(60.0, 0.0)))
     assert mirrored.limit.slots == 20
@@ -138,29 +144,29 @@ def test_a_refusal_that_a_quota_explains_needs_no_cut_and_no_pause(mirrored: Adm
     assert mirrored.ready_at(Cost(), NOW)[1] == "quota requests"
 
 
-def test_its_hint_pauses_all_the_same(mirrored: Admission) -> None:
+def test_its_hint_pauses_all_the_same(mirrored: AdmissionController) -> None:
     settle(mirrored, admit(mirrored, 10)[0], refusal(30.0, bucket(60.0, 0.0)))
     assert mirrored.ready_at(Cost(), NOW) == (NOW + 30.0, "pause")
 
 
-def test_a_quota_that_is_nearly_empty_explains_as_well(mirrored: Admission) -> None:
+def test_a_quota_that_is_nearly_empty_explains_as_well(mirrored: AdmissionController) -> None:
     permits = admit(mirrored, 8)
     settle(mirrored, permits[0], refusal())
     assert mirrored.limit.slots == 20
     assert mirrored.pause.until < NOW
 
 
-def test_a_quota_with_room_explains_nothing(mirrored: Admission) -> None:
+def test_a_quota_with_room_explains_nothing(mirrored: AdmissionController) -> None:
     settle(mirrored, admit(mirrored, 4)[-1], refusal())
     assert mirrored.limit.slots == 3
 
 
-def test_a_refusal_for_want_of_slots_is_not_explained_by_a_quota(mirrored: Admission) -> None:
+def test_a_refusal_for_want_of_slots_is_not_explained_by_a_quota(mirrored: AdmissionController) -> None:
     settle(mirrored, admit(mirrored, 10)[-1], refusal(None, bucket(60.0, 0.0), cause=Cause.CONCURRENCY))
     assert mirrored.limit.slots == 9
 
 
-def test_a_refused_request_is_not_charged(mirrored: Admission) -> None:
+def test_a_refused_request_is_not_charged(mirrored: AdmissionController) -> None:
     (permit,) = admit(mirrored)
     assert level(mirrored) == 9.0
     settle(mirrored, permit, refusal())
@@ -168,37 +174,37 @@ def test_a_refused_request_is_not_charged(mirrored: Admission) -> None:
 
 
 @pytest.mark.parametrize("outcome", [OK, INVALID, TIMEOUT, ABANDONED])
-def test_every_other_ending_is_charged(mirrored: Admission, outcome: Outcome) -> None:
+def test_every_other_ending_is_charged(mirrored: AdmissionController, outcome: Outcome) -> None:
     settle(mirrored, admit(mirrored)[0], outcome)
     assert level(mirrored) == 9.0
 
 
-def test_a_permit_that_was_never_sent_leaves_no_trace(mirrored: Admission) -> None:
+def test_a_permit_that_was_never_sent_leaves_no_trace(mirrored: AdmissionController) -> None:
     attempts = mirrored.counts.attempts
     mirrored.withdraw(admit(mirrored)[0], NOW, None)
     assert (level(mirrored), mirrored.in_flight, mirrored.counts.attempts) == (10.0, 0, attempts)
 
 
-def test_a_hint_of_a_day_is_not_believed(admission: Admission) -> None:
+def test_a_hint_of_a_day_is_not_believed(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], refusal(ABSURD_HINT))
     assert (admission.pause.until < NOW, admission.counts.ignored) == (True, 1)
 
 
 @pytest.mark.parametrize("hint", [ABSURD_HINT, float("inf"), float("nan"), -1.0])
-def test_an_incredible_hint_moves_no_boundary(admission: Admission, hint: float) -> None:
+def test_an_incredible_hint_moves_no_boundary(admission: AdmissionController, hint: float) -> None:
     settle(admission, admit(admission)[0], answer(fixed(10.0, 0.0)))
     settle(admission, admit(admission)[0], refusal(hint))
     assert admission.ready_at(Cost(), NOW)[0] <= NOW + 15.0
 
 
-def test_what_is_in_flight_when_a_quota_is_first_seen_is_charged_to_it(admission: Admission) -> None:
+def test_what_is_in_flight_when_a_quota_is_first_seen_is_charged_to_it(admission: AdmissionController) -> None:
     first, *_ = admit(admission, 5)
     settle(admission, first, answer(bucket(60.0, 30.0)))
     assert level(admission) == 26.0
 
 
 def test_an_answer_of_the_first_round_says_nothing_of_the_others_whatever_the_order_of_their_sending(
-    admission: Admission,
+    admission: AdmissionController,
 ) -> None:
     permits = admit(admission, 20)
     settle(admission, permits[15], answer(bucket(120.0, 19.0)))
@@ -208,14 +214,16 @@ def test_an_answer_of_the_first_round_says_nothing_of_the_others_whatever_the_or
     assert level(admission) <= 0.0
 
 
-def test_what_is_refused_of_it_is_given_back(admission: Admission) -> None:
+def test_what_is_refused_of_it_is_given_back(admission: AdmissionController) -> None:
     first, second, *_ = admit(admission, 5)
     settle(admission, first, answer(bucket(60.0, 30.0)))
     settle(admission, second, refusal())
     assert level(admission) == 27.0
 
 
-def test_after_the_first_header_as_many_slots_as_stand_ready_open_fast_but_not_at_once(admission: Admission) -> None:
+def test_after_the_first_header_as_many_slots_as_stand_ready_open_fast_but_not_at_once(
+    admission: AdmissionController,
+) -> None:
     settle(admission, admit(admission)[0], answer(bucket(600.0, 500.0)))
     assert admission.limit.slots < 50
     now, flying = 0.0, admission.limit.slots
@@ -226,15 +234,15 @@ def test_after_the_first_header_as_many_slots_as_stand_ready_open_fast_but_not_a
     assert admission.limit.slots >= 500
 
 
-def test_a_scarce_quota_that_nothing_paces_holds_slots_back(admission: Admission) -> None:
+def test_a_scarce_quota_that_nothing_paces_holds_slots_back(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0)))
     assert admission.limit.slots == 8
     settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0, reset_after=9.0)))
     assert admission.limit.slots == 20
 
 
-def test_output_is_charged_when_the_answer_ends(admission: Admission) -> None:
-    told = Reading("output", "output_tokens", "continuous", limit=6000.0, remaining=6000.0, window=60.0)
+def test_output_is_charged_when_the_answer_ends(admission: AdmissionController) -> None:
+    told = QuotaReading("output", "output_tokens", "continuous", limit=6000.0, remaining=6000.0, window=60.0)
     settle(admission, admit(admission)[0], answer(told))
     (permit,) = admit(admission, cost=Cost(produced=500.0))
     assert level(admission, "output") == 5500.0
@@ -242,14 +250,14 @@ def test_output_is_charged_when_the_answer_ends(admission: Admission) -> None:
     assert level(admission, "output") == 5800.0
 
 
-def test_output_of_no_known_length_is_only_released(admission: Admission) -> None:
-    told = Reading("output", "output_tokens", "continuous", limit=6000.0, remaining=6000.0, window=60.0)
+def test_output_of_no_known_length_is_only_released(admission: AdmissionController) -> None:
+    told = QuotaReading("output", "output_tokens", "continuous", limit=6000.0, remaining=6000.0, window=60.0)
     settle(admission, admit(admission)[0], answer(told))
     settle(admission, admit(admission, cost=Cost(produced=500.0))[0], OK)
     assert level(admission, "output") == 6000.0
 
 
-def test_headers_of_a_streaming_answer_are_taken_in_once_and_at_once(admission: Admission) -> None:
+def test_headers_of_a_streaming_answer_are_taken_in_once_and_at_once(admission: AdmissionController) -> None:
     (permit,) = admit(admission)
     admission.learn(permit, answer(bucket(60.0, 10.0)), NOW, None)
     assert level(admission) == 10.0
@@ -261,7 +269,7 @@ def test_headers_of_a_streaming_answer_are_taken_in_once_and_at_once(admission: 
 
 
 @pytest.mark.parametrize("outcome", [INVALID, TIMEOUT, ABANDONED])
-def test_an_ending_that_proves_nothing_teaches_nothing(admission: Admission, outcome: Outcome) -> None:
+def test_an_ending_that_proves_nothing_teaches_nothing(admission: AdmissionController, outcome: Outcome) -> None:
     permits = admit(admission, 20)
     for permit in permits:
         settle(admission, permit, outcome)
@@ -269,7 +277,7 @@ def test_an_ending_that_proves_nothing_teaches_nothing(admission: Admission, out
     assert (admission.limit.slots, admission.epoch) == (20, 0)
 
 
-def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: Admission) -> None:
+def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: AdmissionController) -> None:
     for permit in admit(admission, 5):
         settle(admission, permit, OUTAGE, draw=0.5)
     assert admission.ready_at(Cost(), NOW) == (NOW + 0.5, "breaker")
@@ -280,7 +288,7 @@ def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: Admissio
     assert admission.ready_at(Cost(), NOW + 2.0) == (NOW + 2.0, "")
 
 
-def test_answers_sent_before_an_outage_do_not_hide_it(admission: Admission) -> None:
+def test_answers_sent_before_an_outage_do_not_hide_it(admission: AdmissionController) -> None:
     early = admit(admission, 4)
     for number, permit in enumerate(admit(admission, 5, NOW + 10.0)):
         settle(admission, permit, OUTAGE, NOW + 11.0)
@@ -290,21 +298,21 @@ def test_answers_sent_before_an_outage_do_not_hide_it(admission: Admission) -> N
 
 
 @pytest.mark.parametrize("outcome", [INVALID, refusal(), answer()])
-def test_any_answer_to_the_probe_closes_the_breaker(admission: Admission, outcome: Outcome) -> None:
-    admission.breaker.state = State.OPEN
+def test_any_answer_to_the_probe_closes_the_breaker(admission: AdmissionController, outcome: Outcome) -> None:
+    admission.breaker.state = BreakerState.OPEN
     settle(admission, admit(admission)[0], outcome)
     assert admission.breaker.closed
 
 
-def test_a_failed_probe_opens_it_again(admission: Admission) -> None:
-    admission.breaker.state = State.OPEN
+def test_a_failed_probe_opens_it_again(admission: AdmissionController) -> None:
+    admission.breaker.state = BreakerState.OPEN
     settle(admission, admit(admission)[0], OUTAGE, draw=0.5)
     assert admission.ready_at(Cost(), NOW) == (NOW + 0.53, "breaker")
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "abandoned"])
-def test_a_probe_that_was_given_up_lets_the_next_one_go(admission: Admission, how: str) -> None:
-    admission.breaker.state = State.OPEN
+def test_a_probe_that_was_given_up_lets_the_next_one_go(admission: AdmissionController, how: str) -> None:
+    admission.breaker.state = BreakerState.OPEN
     (probe,) = admit(admission)
     if how == "withdrawn":
         admission.withdraw(probe, NOW, None)
@@ -314,28 +322,28 @@ def test_a_probe_that_was_given_up_lets_the_next_one_go(admission: Admission, ho
     assert admit(admission)[0].probe
 
 
-def test_the_end_of_a_stream_that_was_once_the_probe_is_nothing_to_a_later_one(admission: Admission) -> None:
-    admission.breaker.state = State.OPEN
+def test_the_end_of_a_stream_that_was_once_the_probe_is_nothing_to_a_later_one(admission: AdmissionController) -> None:
+    admission.breaker.state = BreakerState.OPEN
     (stream,) = admit(admission)
     admission.learn(stream, OK, NOW, None)
-    admission.breaker.state = State.OPEN
+    admission.breaker.state = BreakerState.OPEN
     assert admit(admission)[0].probe
     settle(admission, stream, ABANDONED)
-    assert admission.breaker.state is State.HALF_OPEN
+    assert admission.breaker.state is BreakerState.HALF_OPEN
 
 
-def test_answers_are_timed(admission: Admission) -> None:
+def test_answers_are_timed(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], OK, NOW + 2.5)
     assert list(admission.counts.latencies) == [2.5]
 
 
-def test_unusable_values_are_counted(admission: Admission) -> None:
+def test_unusable_values_are_counted(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], Outcome(Kind.OK, ignored=3))
     assert admission.counts.ignored == 3
 
 
-def test_after_a_fork_nothing_is_in_flight_and_nothing_reserved(admission: Admission) -> None:
-    told = Reading("output", "output_tokens", "continuous", limit=6000.0, remaining=6000.0, window=60.0)
+def test_after_a_fork_nothing_is_in_flight_and_nothing_reserved(admission: AdmissionController) -> None:
+    told = QuotaReading("output", "output_tokens", "continuous", limit=6000.0, remaining=6000.0, window=60.0)
     settle(admission, admit(admission)[0], answer(told))
     (permit,) = admit(admission, cost=Cost(produced=500.0))
     admission.forked()
@@ -343,20 +351,22 @@ def test_after_a_fork_nothing_is_in_flight_and_nothing_reserved(admission: Admis
     assert permit.generation != admission.generation
 
 
-def test_after_a_fork_the_parents_probe_holds_nobody_up(admission: Admission) -> None:
-    admission.breaker.state = State.OPEN
+def test_after_a_fork_the_parents_probe_holds_nobody_up(admission: AdmissionController) -> None:
+    admission.breaker.state = BreakerState.OPEN
     admit(admission)
     admission.forked()
     assert admit(admission)[0].probe
 
 
 def test_one_slot_at_least_remains_whatever_is_refused() -> None:
-    admission = Admission(KEY, Settings(start_concurrency=1), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(start_concurrency=1), 60.0, 0.0)
     settle(admission, admit(admission)[0], refusal())
     assert admission.limit.slots == 1
 
 
-def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is_charged(admission: Admission) -> None:
+def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is_charged(
+    admission: AdmissionController,
+) -> None:
     (first,) = admit(admission)
     settle(admission, first, answer(bucket(1e6, 1e6), bucket(1e6, 1e6, name="tokens", unit="tokens")))
     informing = 0
@@ -367,7 +377,7 @@ def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is
     assert informing == 10
 
 
-def test_an_unread_stream_leaves_what_was_read_alone(admission: Admission) -> None:
+def test_an_unread_stream_leaves_what_was_read_alone(admission: AdmissionController) -> None:
     first, second = admit(admission, 2)
     settle(admission, first, answer(fixed(100.0, 2.0)))
     assert admission.limit.slots < 20
@@ -376,27 +386,27 @@ def test_an_unread_stream_leaves_what_was_read_alone(admission: Admission) -> No
     assert admission.limit.slots == held_back
 
 
-def test_of_an_output_bound_that_was_held_the_unused_part_comes_back(admission: Admission) -> None:
+def test_of_an_output_bound_that_was_held_the_unused_part_comes_back(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], answer(bucket(1000.0, name="tokens", unit="tokens")))
     permit = admit(admission, cost=Cost(tokens=300.0, held=200.0, weight=5.0))[0]
     settle(admission, permit, Outcome(Kind.OK, usage=Usage(100, 10)))
     assert admission.quotas.mirrors["tokens"].used == 100.0 + 5.0 * 10.0
 
 
-def test_without_a_word_of_what_it_produced_what_was_held_stays_charged(admission: Admission) -> None:
+def test_without_a_word_of_what_it_produced_what_was_held_stays_charged(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], answer(bucket(1000.0, name="tokens", unit="tokens")))
     settle(admission, admit(admission, cost=Cost(tokens=300.0, held=200.0))[0], OK)
     assert admission.quotas.mirrors["tokens"].used == 300.0
 
 
-def test_an_output_token_counts_what_the_provider_says(admission: Admission) -> None:
+def test_an_output_token_counts_what_the_provider_says(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], answer(bucket(1000.0, name="out", unit="output_tokens")))
     permit = admit(admission, cost=Cost(produced=100.0, weight=5.0))[0]
     settle(admission, permit, Outcome(Kind.OK, usage=Usage(100, 10)))
     assert admission.quotas.mirrors["out"].used == 50.0
 
 
-def answers_read(admission: Admission, count: int, now: float = NOW, cost: Cost | None = None) -> int:
+def answers_read(admission: AdmissionController, count: int, now: float = NOW, cost: Cost | None = None) -> int:
     """How many of so many calls, each answered before the next, are to be read."""
     informing = 0
     for _ in range(count):
@@ -408,7 +418,7 @@ def answers_read(admission: Admission, count: int, now: float = NOW, cost: Cost 
 
 @pytest.mark.parametrize(("limit", "cost", "apart"), [(640.0, Cost(), 20), (1e9, Cost(), READ_CALLS)])
 def test_an_answer_is_read_after_a_sixteenth_of_the_room_at_the_latest(limit: float, cost: Cost, apart: int) -> None:
-    admission = Admission(KEY, Settings(), 60.0, NOW)
+    admission = AdmissionController(KEY, Settings(), 60.0, NOW)
     (first,) = admit(admission)
     settle(admission, first, answer(bucket(limit, limit)))
     assert answers_read(admission, 1) == 1
@@ -416,7 +426,7 @@ def test_an_answer_is_read_after_a_sixteenth_of_the_room_at_the_latest(limit: fl
     assert answers_read(admission, 1) + answers_read(admission, 1) == 1
 
 
-def test_an_answer_is_read_when_the_last_one_was_read_long_ago(admission: Admission) -> None:
+def test_an_answer_is_read_when_the_last_one_was_read_long_ago(admission: AdmissionController) -> None:
     (first,) = admit(admission)
     settle(admission, first, answer(bucket(1e9, 1e9)))
     assert answers_read(admission, 10) == 1
@@ -424,7 +434,7 @@ def test_an_answer_is_read_when_the_last_one_was_read_long_ago(admission: Admiss
 
 
 @pytest.mark.parametrize("booked", [False, True])
-def test_an_answer_that_is_not_read_takes_the_doubt_from_its_call(admission: Admission, booked: bool) -> None:
+def test_an_answer_that_is_not_read_takes_the_doubt_from_its_call(admission: AdmissionController, booked: bool) -> None:
     (first,) = admit(admission)
     settle(admission, first, answer(bucket(1e6, 1e6), bucket(1e6, 1e6, name="tokens", unit="tokens")))
     calls = admit(admission, 20, cost=Cost(tokens=100.0))
@@ -443,7 +453,7 @@ def test_an_answer_that_is_not_read_takes_the_doubt_from_its_call(admission: Adm
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known of an earlier run"])
 def test_the_first_wave_of_refusals_counts_only_where_it_was_sent(known: bool) -> None:
     """A pace of an earlier run that is disproved sent what is refused; the one that begins then did not."""
-    admission = Admission(KEY, Settings(start_concurrency=8), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(start_concurrency=8), 60.0, 0.0)
     if known:
         admission.pacer.seed({"rate": 80.0, "burst": 80.0}, 0.0)
     now, wave = 0.0, []
@@ -461,7 +471,7 @@ def test_the_first_wave_of_refusals_counts_only_where_it_was_sent(known: bool) -
     assert gauge.since_zero(gauge.refused(refused.mark), now)[0] - before == 8
 
 
-def test_what_was_never_sent_was_not_let_in(admission: Admission) -> None:
+def test_what_was_never_sent_was_not_let_in(admission: AdmissionController) -> None:
     (first,) = admit(admission)
     settle(admission, first, refusal(), NOW + 0.05)
     gauge = admission.pacer.gauge
@@ -473,7 +483,7 @@ def test_what_was_never_sent_was_not_let_in(admission: Admission) -> None:
 
 
 def test_trials_that_were_never_sent_lift_no_ceiling() -> None:
-    admission = Admission(KEY, Settings(start_concurrency=5), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(start_concurrency=5), 60.0, 0.0)
     *_, last = admit(admission, 5, 0.0)
     settle(admission, last, refusal(cause=Cause.CONCURRENCY), 0.02)
     ceiling, now = admission.limit.ceiling, 0.02
@@ -483,11 +493,11 @@ def test_trials_that_were_never_sent_lift_no_ceiling() -> None:
     assert admission.limit.ceiling == ceiling
 
 
-def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: Admission) -> None:
+def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: AdmissionController) -> None:
     """It was no trial of one more slot: five of those in a row lift the ceiling, whatever was withdrawn meanwhile."""
     lifted = []
     for withdrawing in (False, True):
-        tried = Admission(KEY, Settings(start_concurrency=20), 60.0, NOW)
+        tried = AdmissionController(KEY, Settings(start_concurrency=20), 60.0, NOW)
         tried.limit.refused(3, 2, NOW, True, 0.05)
         now = NOW
         for _ in range(8):

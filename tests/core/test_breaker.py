@@ -4,70 +4,80 @@ from itertools import product
 
 import pytest
 
-from tidegate.core.circuit_breaker import GROWTH, SILENCE, SILENCE_LEAST, TRANSITIONS, Breaker, Event, State
+from tidegate.core.circuit_breaker import (
+    GROWTH,
+    SILENCE,
+    SILENCE_LEAST,
+    TRANSITIONS,
+    BreakerEvent,
+    BreakerState,
+    CircuitBreaker,
+)
 
 
 @pytest.fixture
-def breaker() -> Breaker:
+def breaker() -> CircuitBreaker:
     """Opens at the third failure; cools down for 2 s at first, 10 s at most."""
-    return Breaker(3, 2.0, 10.0)
+    return CircuitBreaker(3, 2.0, 10.0)
 
 
 @pytest.fixture
-def opened(breaker: Breaker) -> Breaker:
+def opened(breaker: CircuitBreaker) -> CircuitBreaker:
     """Opened at instant 0, without jitter."""
     for _ in range(3):
         failed(breaker)
     return breaker
 
 
-def failed(breaker: Breaker, probe: bool = False) -> bool:
+def failed(breaker: CircuitBreaker, probe: bool = False) -> bool:
     """An outage failure at instant 0, without jitter."""
     return breaker.failed(probe, 0.0, 0.0, 0.5)
 
 
-def act(breaker: Breaker, event: Event) -> None:
+def act(breaker: CircuitBreaker, event: BreakerEvent) -> None:
     """Makes `event` happen by the method that stands for it."""
-    if event is Event.TRIPPED:
+    if event is BreakerEvent.TRIPPED:
         for _ in range(3):
             failed(breaker)
-    elif event is Event.PROBE_SENT:
+    elif event is BreakerEvent.PROBE_SENT:
         breaker.sent(0.0)
-    elif event is Event.PROBE_ANSWERED:
+    elif event is BreakerEvent.PROBE_ANSWERED:
         breaker.answered(True, 0.0, 0.0)
-    elif event is Event.PROBE_FAILED:
+    elif event is BreakerEvent.PROBE_FAILED:
         failed(breaker, probe=True)
     else:
         breaker.abandoned(True, 0.0)
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_every_event_in_every_state_does_what_the_table_says(breaker: Breaker, state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), list(product(BreakerState, BreakerEvent)))
+def test_every_event_in_every_state_does_what_the_table_says(
+    breaker: CircuitBreaker, state: BreakerState, event: BreakerEvent
+) -> None:
     breaker.state = state
     act(breaker, event)
     assert breaker.state is TRANSITIONS.get((state, event), state)
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    assert {state for state, _ in TRANSITIONS} == set(State) == set(TRANSITIONS.values())
+    assert {state for state, _ in TRANSITIONS} == set(BreakerState) == set(TRANSITIONS.values())
 
 
 def test_every_event_changes_some_state() -> None:
-    assert {event for _, event in TRANSITIONS} == set(Event)
+    assert {event for _, event in TRANSITIONS} == set(BreakerEvent)
 
 
-def test_a_closed_breaker_lets_everything_pass(breaker: Breaker) -> None:
+def test_a_closed_breaker_lets_everything_pass(breaker: CircuitBreaker) -> None:
     assert breaker.closed
     assert breaker.opens_at(5.0) == 5.0
     assert breaker.sent(0.0) is False
 
 
-def test_it_opens_at_the_threshold_and_not_before(breaker: Breaker) -> None:
+def test_it_opens_at_the_threshold_and_not_before(breaker: CircuitBreaker) -> None:
     assert [failed(breaker) for _ in range(3)] == [False, False, True]
     assert not breaker.closed
 
 
-def test_only_consecutive_failures_count(breaker: Breaker) -> None:
+def test_only_consecutive_failures_count(breaker: CircuitBreaker) -> None:
     for _ in range(5):
         failed(breaker)
         failed(breaker)
@@ -75,28 +85,30 @@ def test_only_consecutive_failures_count(breaker: Breaker) -> None:
     assert breaker.closed
 
 
-def test_nothing_is_sent_during_the_cool_down(opened: Breaker) -> None:
+def test_nothing_is_sent_during_the_cool_down(opened: CircuitBreaker) -> None:
     assert opened.opens_at(1.0) == 2.0
     assert opened.opens_at(3.0) == 3.0
 
 
 @pytest.mark.parametrize(("draw", "cooldown"), [(0.0, 1.5), (0.5, 2.0), (1.0, 2.5)])
-def test_the_cool_down_is_jittered_by_a_quarter_either_way(breaker: Breaker, draw: float, cooldown: float) -> None:
+def test_the_cool_down_is_jittered_by_a_quarter_either_way(
+    breaker: CircuitBreaker, draw: float, cooldown: float
+) -> None:
     for _ in range(3):
         breaker.failed(False, 0.0, 0.0, draw)
     assert breaker.ready_at == cooldown
 
 
-def test_the_probe_is_alone(opened: Breaker) -> None:
+def test_the_probe_is_alone(opened: CircuitBreaker) -> None:
     assert opened.sent(2.0) is True
     assert opened.opens_at(2.0) > 2.0
     assert opened.sent(2.0) is False
-    assert opened.state is State.HALF_OPEN
+    assert opened.state is BreakerState.HALF_OPEN
 
 
 @pytest.mark.parametrize(("took", "silence"), [(0.001, SILENCE_LEAST), (0.2, 0.2 * SILENCE), (30.0, 30.0 * SILENCE)])
 def test_a_probe_that_is_not_answered_long_after_it_should_have_failed_has_met_a_living_server(
-    breaker: Breaker, took: float, silence: float
+    breaker: CircuitBreaker, took: float, silence: float
 ) -> None:
     for _ in range(3):
         breaker.failed(False, 0.0, took, 0.5)
@@ -109,14 +121,14 @@ def test_a_probe_that_is_not_answered_long_after_it_should_have_failed_has_met_a
     assert breaker.closed
 
 
-def test_a_probe_that_fails_after_its_silence_opens_nothing_by_itself(opened: Breaker) -> None:
+def test_a_probe_that_fails_after_its_silence_opens_nothing_by_itself(opened: CircuitBreaker) -> None:
     opened.sent(2.0)
     opened.sent(2.0 + SILENCE_LEAST)
     assert opened.failed(True, 2.0, 3.0, 0.5) is False
     assert opened.closed
 
 
-def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Breaker) -> None:
+def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: CircuitBreaker) -> None:
     seen = []
     for _ in range(40):
         opened.sent(2.0)
@@ -126,7 +138,7 @@ def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Brea
     assert seen[-3:] == [10.0, 10.0, 10.0]
 
 
-def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> None:
+def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: CircuitBreaker) -> None:
     opened.sent(2.0)
     failed(opened, probe=True)
     opened.sent(2.0)
@@ -137,32 +149,32 @@ def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: Breaker) -> 
     assert opened.ready_at == 52.0
 
 
-def test_an_answer_that_is_no_probe_does_not_close_it(opened: Breaker) -> None:
+def test_an_answer_that_is_no_probe_does_not_close_it(opened: CircuitBreaker) -> None:
     assert opened.answered(False, 0.0, 0.0) is False
     opened.sent(2.0)
     assert opened.answered(False, 0.0, 0.0) is False
-    assert opened.state is State.HALF_OPEN
+    assert opened.state is BreakerState.HALF_OPEN
 
 
-def test_a_probe_that_was_given_up_lets_the_next_caller_probe_at_once(opened: Breaker) -> None:
+def test_a_probe_that_was_given_up_lets_the_next_caller_probe_at_once(opened: CircuitBreaker) -> None:
     opened.sent(2.0)
     opened.abandoned(True, 7.0)
     assert opened.opens_at(7.0) == 7.0
     assert opened.sent(2.0) is True
 
 
-def test_a_given_up_attempt_that_is_no_probe_changes_nothing(opened: Breaker) -> None:
+def test_a_given_up_attempt_that_is_no_probe_changes_nothing(opened: CircuitBreaker) -> None:
     opened.sent(2.0)
     opened.abandoned(False, 7.0)
-    assert opened.state is State.HALF_OPEN
+    assert opened.state is BreakerState.HALF_OPEN
 
 
-def test_failures_while_it_is_open_do_not_move_the_probe(opened: Breaker) -> None:
+def test_failures_while_it_is_open_do_not_move_the_probe(opened: CircuitBreaker) -> None:
     assert opened.failed(False, 1.9, 1.9, 1.0) is False
     assert opened.ready_at == 2.0
 
 
-def test_failures_of_calls_sent_before_it_closed_are_of_the_outage_that_is_over(opened: Breaker) -> None:
+def test_failures_of_calls_sent_before_it_closed_are_of_the_outage_that_is_over(opened: CircuitBreaker) -> None:
     opened.sent(2.0)
     opened.answered(True, 5.0, 5.0)
     assert not any(opened.failed(False, 4.9, 6.0, 0.5) for _ in range(10))

@@ -10,88 +10,90 @@ from tidegate.core.token_bucket import (
     REORDER_FIRST,
     UNSURE_MOST,
     UNSURE_SECONDS,
-    Bucket,
+    TokenBucketMirror,
 )
-from tidegate.core.values import Reading
+from tidegate.core.values import QuotaReading
 
 
-def tokens(limit: float | None, remaining: float | None, **facts: float) -> Reading:
-    return Reading("tokens", "tokens", "continuous", limit=limit, remaining=remaining, **{"window": 60.0, **facts})
+def tokens(limit: float | None, remaining: float | None, **facts: float) -> QuotaReading:
+    return QuotaReading("tokens", "tokens", "continuous", limit=limit, remaining=remaining, **{"window": 60.0, **facts})
 
 
-def observe(mirror: Bucket, given: Reading, order: int, sent_at: float, now: float | None = None) -> None:
+def observe(
+    mirror: TokenBucketMirror, given: QuotaReading, order: int, sent_at: float, now: float | None = None
+) -> None:
     mirror.observe(given, order, sent_at, sent_at if now is None else now, None)
 
 
 @pytest.fixture
-def mirror() -> Bucket:
+def mirror() -> TokenBucketMirror:
     """60 a minute, one a second; seen empty at instant 0 by request 1."""
-    mirror = Bucket(reading(60.0), 0.0)
+    mirror = TokenBucketMirror(reading(60.0), 0.0)
     observe(mirror, reading(60.0, 0.0), 1, 0.0)
     return mirror
 
 
 def test_it_starts_full() -> None:
-    assert Bucket(reading(60.0), 5.0).level(5.0) == 60.0
+    assert TokenBucketMirror(reading(60.0), 5.0).level(5.0) == 60.0
 
 
-def test_it_refills_at_its_limit_over_its_window(mirror: Bucket) -> None:
+def test_it_refills_at_its_limit_over_its_window(mirror: TokenBucketMirror) -> None:
     assert [mirror.level(now) for now in (0.0, 1.0, 30.0)] == [0.0, 1.0, 30.0]
 
 
-def test_it_never_holds_more_than_its_limit(mirror: Bucket) -> None:
+def test_it_never_holds_more_than_its_limit(mirror: TokenBucketMirror) -> None:
     assert mirror.level(1e6) == 60.0
     mirror.debit(1.0, 0.0, 2, 1e6)
     assert mirror.level(1e6) == 59.0
 
 
-def test_the_anchor_is_where_the_request_was_sent_not_where_its_answer_came(mirror: Bucket) -> None:
+def test_the_anchor_is_where_the_request_was_sent_not_where_its_answer_came(mirror: TokenBucketMirror) -> None:
     observe(mirror, reading(60.0, 10.0), 2, 20.0, now=25.0)
     assert mirror.level(25.0) == 15.0
 
 
-def test_what_was_sent_after_the_anchor_is_already_charged(mirror: Bucket) -> None:
+def test_what_was_sent_after_the_anchor_is_already_charged(mirror: TokenBucketMirror) -> None:
     for order in (3, 4, 5):
         mirror.debit(1.0, 0.0, order, 20.0)
     observe(mirror, reading(60.0, 10.0), 2, 20.0, now=25.0)
     assert mirror.level(25.0) == 12.0
 
 
-def test_an_answer_to_an_older_request_changes_nothing(mirror: Bucket) -> None:
+def test_an_answer_to_an_older_request_changes_nothing(mirror: TokenBucketMirror) -> None:
     observe(mirror, reading(60.0, 10.0), 5, 20.0)
     observe(mirror, reading(60.0, 50.0), 4, 19.0, now=21.0)
     assert mirror.level(21.0) == 11.0
 
 
-def test_another_tenants_use_appears_by_itself(mirror: Bucket) -> None:
+def test_another_tenants_use_appears_by_itself(mirror: TokenBucketMirror) -> None:
     observe(mirror, reading(60.0, 3.0), 2, 30.0)
     assert mirror.level(30.0) == 3.0
 
 
-def test_a_level_above_the_copy_is_believed(mirror: Bucket) -> None:
+def test_a_level_above_the_copy_is_believed(mirror: TokenBucketMirror) -> None:
     observe(mirror, reading(60.0, 40.0), 2, 10.0)
     assert mirror.level(10.0) == 40.0
 
 
-def test_it_tells_when_an_amount_and_its_margin_fit(mirror: Bucket) -> None:
+def test_it_tells_when_an_amount_and_its_margin_fit(mirror: TokenBucketMirror) -> None:
     assert mirror.ready_at(1.0, 0.0, 0.0) == 1.0 + MARGIN_SECONDS
     assert mirror.ready_at(1.0, 0.0, 1.5) == 1.5
 
 
 def test_a_quick_bucket_keeps_half_a_request_in_hand() -> None:
-    mirror = Bucket(reading(6000.0), 0.0)
+    mirror = TokenBucketMirror(reading(6000.0), 0.0)
     mirror.debit(6000.0, 0.0, 0, 0.0)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx((1.0 + MARGIN_REQUESTS) / 100.0)
 
 
 def test_the_bucket_of_a_day_keeps_half_a_request_in_hand_because_its_refusal_is_final() -> None:
-    mirror = Bucket(reading(86400.0, window=86400.0), 0.0)
+    mirror = TokenBucketMirror(reading(86400.0, window=86400.0), 0.0)
     mirror.debit(86400.0, 0.0, 0, 0.0)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.0 + MARGIN_REQUESTS)
 
 
 def test_an_anchor_whose_answer_took_longer_may_have_been_admitted_later() -> None:
-    mirror = Bucket(reading(60.0), 0.0)
+    mirror = TokenBucketMirror(reading(60.0), 0.0)
     observe(mirror, reading(60.0, 0.0), 1, 0.0, now=0.1)
     assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(1.0 + MARGIN_SECONDS)
     mirror.debit(1.0, 0.0, 2, 1.0).answered = True
@@ -105,7 +107,7 @@ def test_an_anchor_whose_answer_took_longer_may_have_been_admitted_later() -> No
 
 
 def test_of_a_quick_bucket_one_request_at_most_is_kept_for_the_anchors_instant() -> None:
-    mirror = Bucket(reading(6000.0), 0.0)
+    mirror = TokenBucketMirror(reading(6000.0), 0.0)
     observe(mirror, reading(6000.0, 0.0), 1, 0.0, now=0.1)
     mirror.debit(100.0, 0.0, 2, 1.0).answered = True
     observe(mirror, reading(6000.0, 0.0), 2, 1.0, now=1.3)
@@ -113,33 +115,33 @@ def test_of_a_quick_bucket_one_request_at_most_is_kept_for_the_anchors_instant()
     assert mirror.ready_at(1.0, 0.0, 1.3) == pytest.approx(1.3 + (1.0 + MARGIN_REQUESTS + UNSURE_MOST) / 100.0)
 
 
-def test_at_the_instant_it_told_the_amount_fits(mirror: Bucket) -> None:
+def test_at_the_instant_it_told_the_amount_fits(mirror: TokenBucketMirror) -> None:
     for amount in (0.1, 1.0, 7.7, 60.0, 1000.0):
         ready = mirror.ready_at(amount, 0.0, 0.0)
         assert mirror.ready_at(amount, 0.0, ready) == ready
 
 
-def test_nothing_always_fits(mirror: Bucket) -> None:
+def test_nothing_always_fits(mirror: TokenBucketMirror) -> None:
     assert mirror.ready_at(0.0, 0.0, 0.0) == 0.0
 
 
-def test_an_amount_above_the_limit_goes_alone_from_a_full_bucket(mirror: Bucket) -> None:
+def test_an_amount_above_the_limit_goes_alone_from_a_full_bucket(mirror: TokenBucketMirror) -> None:
     assert mirror.ready_at(500.0, 0.0, 0.0) == 60.0
 
 
 def test_a_token_margin_is_a_share_of_the_limit() -> None:
-    mirror = Bucket(tokens(60_000.0, 60_000.0), 0.0)
+    mirror = TokenBucketMirror(tokens(60_000.0, 60_000.0), 0.0)
     observe(mirror, tokens(60_000.0, 1000.0), 1, 0.0)
     assert mirror.ready_at(1000.0, 0.0, 0.0) == pytest.approx(60_000.0 * MARGIN_SHARE / 1000.0)
 
 
-def test_a_refused_request_was_not_charged(mirror: Bucket) -> None:
+def test_a_refused_request_was_not_charged(mirror: TokenBucketMirror) -> None:
     debit = mirror.debit(5.0, 0.0, 2, 10.0)
     mirror.refund(debit, 0.0)
     assert mirror.level(10.0) == 10.0
 
 
-def test_a_refund_after_the_anchor_passed_gives_nothing_back(mirror: Bucket) -> None:
+def test_a_refund_after_the_anchor_passed_gives_nothing_back(mirror: TokenBucketMirror) -> None:
     debit = mirror.debit(5.0, 0.0, 2, 10.0)
     observe(mirror, reading(60.0, 5.0), 3, 11.0)
     debit.answered = True
@@ -150,30 +152,30 @@ def test_a_refund_after_the_anchor_passed_gives_nothing_back(mirror: Bucket) -> 
 
 
 def test_a_refund_gives_back_what_the_ceiling_lost_too() -> None:
-    mirror = Bucket(reading(60.0), 0.0)
+    mirror = TokenBucketMirror(reading(60.0), 0.0)
     mirror.refund(mirror.debit(20.0, 0.0, 1, 0.0), 0.0)
     assert mirror.level(0.0) == 60.0
 
 
-def test_output_is_reserved_until_it_is_charged(mirror: Bucket) -> None:
+def test_output_is_reserved_until_it_is_charged(mirror: TokenBucketMirror) -> None:
     mirror.debit(1.0, 4.0, 2, 10.0)
     assert mirror.level(10.0) == 5.0
     mirror.settle(4.0, 2.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 7.0
 
 
-def test_an_answer_without_output_releases_its_reservation(mirror: Bucket) -> None:
+def test_an_answer_without_output_releases_its_reservation(mirror: TokenBucketMirror) -> None:
     mirror.debit(0.0, 4.0, 2, 10.0)
     mirror.settle(4.0, 0.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 10.0
 
 
-def test_no_reservation_is_released_twice(mirror: Bucket) -> None:
+def test_no_reservation_is_released_twice(mirror: TokenBucketMirror) -> None:
     mirror.settle(4.0, 0.0, 3, 10.0, 10.0)
     assert mirror.level(10.0) == 10.0
 
 
-def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: Bucket) -> None:
+def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: TokenBucketMirror) -> None:
     mirror.overdrawn(0.0, 0.0, None)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(2.0 + MARGIN_SECONDS)
     for _ in range(100):
@@ -182,7 +184,7 @@ def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: B
 
 
 def test_what_others_take_of_the_refill_they_are_taken_to_go_on_taking() -> None:
-    mirror = Bucket(reading(600.0), 0.0)
+    mirror = TokenBucketMirror(reading(600.0), 0.0)
     for order in range(1, 101):
         observe(mirror, reading(600.0, 300.0), order, order / 10.0)
     assert mirror.level(11.0) == pytest.approx(300.0 + 10.0 - 9.0, abs=0.1), (
@@ -193,13 +195,13 @@ def test_what_others_take_of_the_refill_they_are_taken_to_go_on_taking() -> None
 
 
 def test_one_answer_proves_no_other_tenant() -> None:
-    mirror = Bucket(reading(600.0), 0.0)
+    mirror = TokenBucketMirror(reading(600.0), 0.0)
     observe(mirror, reading(600.0, 300.0), 1, 0.0)
     observe(mirror, reading(600.0, 100.0), 2, 1.0)
     assert mirror.level(2.0) == 110.0
 
 
-def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: Bucket) -> None:
+def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: TokenBucketMirror) -> None:
     mirror.overdrawn(0.0, 0.0, None)
     for order in range(2, 1202):
         mirror.debit(1.0, 0.0, order, float(order)).answered = True
@@ -207,36 +209,36 @@ def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: Bucket) -> None:
     assert mirror.ready_at(1.0, 0.0, 1201.0) == pytest.approx(1201.0 + 1.0 + MARGIN_SECONDS, abs=0.01)
 
 
-def test_a_limit_that_changed_is_taken_over(mirror: Bucket) -> None:
+def test_a_limit_that_changed_is_taken_over(mirror: TokenBucketMirror) -> None:
     observe(mirror, reading(600.0, 100.0), 2, 10.0)
     assert (mirror.limit, mirror.rate, mirror.level(10.0)) == (600.0, 10.0, 100.0)
 
 
 def test_without_a_limit_the_most_that_ever_remained_is_it() -> None:
-    mirror = Bucket(reading(None, 40.0), 0.0)
+    mirror = TokenBucketMirror(reading(None, 40.0), 0.0)
     observe(mirror, reading(None, 80.0), 1, 0.0)
     assert mirror.limit == 80.0
 
 
-def test_a_reading_without_a_remaining_re_anchors_nothing(mirror: Bucket) -> None:
-    mirror.observe(Reading("requests", "requests", "continuous", limit=60.0), 9, 10.0, 10.0, None)
+def test_a_reading_without_a_remaining_re_anchors_nothing(mirror: TokenBucketMirror) -> None:
+    mirror.observe(QuotaReading("requests", "requests", "continuous", limit=60.0), 9, 10.0, 10.0, None)
     assert mirror.level(10.0) == 10.0
 
 
 def test_the_window_is_inferred_from_the_time_to_full() -> None:
-    mirror = Bucket(reading(10.0, window=None), 0.0)
+    mirror = TokenBucketMirror(reading(10.0, window=None), 0.0)
     observe(mirror, reading(10.0, 2.0, reset_after=8.0, window=None), 1, 0.0)
     assert mirror.window == 10.0
 
 
 def test_a_window_that_no_provider_uses_is_taken_from_the_interval() -> None:
-    mirror = Bucket(reading(1000.0, window=None), 0.0)
+    mirror = TokenBucketMirror(reading(1000.0, window=None), 0.0)
     observe(mirror, reading(1000.0, 0.0, reset_after=25.0, window=None), 1, 0.0)
     assert mirror.window == pytest.approx(25.0, rel=0.01)
 
 
 def test_a_window_that_changed_is_followed() -> None:
-    mirror = Bucket(reading(1000.0, window=None), 0.0)
+    mirror = TokenBucketMirror(reading(1000.0, window=None), 0.0)
     observe(mirror, reading(1000.0, 0.0, reset_after=60.0, window=None), 1, 0.0)
     observe(mirror, reading(1000.0, 0.0, reset_after=10.0, window=None), 2, 1.0)
     assert mirror.window == 10.0
@@ -244,35 +246,35 @@ def test_a_window_that_changed_is_followed() -> None:
 
 def test_a_bucket_that_holds_less_than_its_limit_keeps_the_usual_window() -> None:
     # 240 a minute, of which 5 at once: it says that 4 are left and that it is full again in 250 ms.
-    mirror = Bucket(reading(240.0, window=None), 0.0)
+    mirror = TokenBucketMirror(reading(240.0, window=None), 0.0)
     for order, (left, reset) in enumerate([(4.0, 0.25), (3.0, 0.468), (2.0, 0.678), (0.0, 1.0)]):
         facts = {"limit": 240.0, "remaining": left, "reset_after": reset, "resolution": 0.001}
-        observe(mirror, Reading("requests", "requests", "continuous", **facts), order, 0.03 * order)
+        observe(mirror, QuotaReading("requests", "requests", "continuous", **facts), order, 0.03 * order)
     assert mirror.window == 60.0
 
 
 @pytest.mark.parametrize("reset", [None, 0.0, -3.0])
 def test_a_time_to_full_that_says_nothing_leaves_the_window(reset: float | None) -> None:
-    mirror = Bucket(reading(100.0, window=None), 0.0)
+    mirror = TokenBucketMirror(reading(100.0, window=None), 0.0)
     observe(mirror, reading(100.0, 50.0, reset_after=reset, window=None), 1, 0.0)
     assert mirror.window == 60.0
 
 
 @pytest.mark.parametrize("window", [0.0, -1.0, 1e12, float("nan")])
 def test_an_unusable_window_is_not_believed(window: float) -> None:
-    mirror = Bucket(reading(60.0, window=window), 0.0)
+    mirror = TokenBucketMirror(reading(60.0, window=window), 0.0)
     observe(mirror, reading(60.0, 10.0, window=window), 1, 0.0)
     assert mirror.window == 60.0
 
 
 def test_a_level_far_below_nothing_costs_two_windows_at_most() -> None:
-    mirror = Bucket(reading(60.0), 0.0)
+    mirror = TokenBucketMirror(reading(60.0), 0.0)
     observe(mirror, reading(60.0, -1e9), 1, 0.0)
     assert mirror.ready_at(1.0, 0.0, 0.0) <= 120.0
 
 
 def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> None:
-    mirror = Bucket(reading(60.0), 0.0)
+    mirror = TokenBucketMirror(reading(60.0), 0.0)
     first = mirror.debit(1.0, 0.0, 1, 0.0)
     second = mirror.debit(1.0, 0.0, 2, 0.05)
     first.answered = second.answered = True
@@ -282,7 +284,7 @@ def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> Non
 
 
 def test_an_overtaken_answer_that_agrees_changes_nothing() -> None:
-    mirror = Bucket(reading(60.0), 0.0)
+    mirror = TokenBucketMirror(reading(60.0), 0.0)
     first = mirror.debit(1.0, 0.0, 1, 0.0)
     second = mirror.debit(1.0, 0.0, 2, 0.05)
     first.answered = second.answered = True
@@ -292,7 +294,7 @@ def test_an_overtaken_answer_that_agrees_changes_nothing() -> None:
 
 
 def test_an_answer_that_shows_more_than_can_be_left_has_overtaken_others() -> None:
-    mirror = Bucket(reading(120.0), 0.0)
+    mirror = TokenBucketMirror(reading(120.0), 0.0)
     observe(mirror, reading(120.0, 20.0), 1, 0.0)
     sent = [mirror.debit(1.0, 0.0, order, 1.0 + order / 10) for order in range(2, 12)]
     sent[-1].answered = True
@@ -306,7 +308,7 @@ def test_an_answer_that_shows_more_than_can_be_left_has_overtaken_others() -> No
 
 @pytest.mark.parametrize(("charged", "stays"), [(1_000.0, 8_000.0), (5_000.0, 1_000.0)])
 def test_of_tokens_an_answer_must_have_seen_half_of_what_was_estimated(charged: float, stays: float) -> None:
-    mirror = Bucket(tokens(120_000.0, 120_000.0), 0.0)
+    mirror = TokenBucketMirror(tokens(120_000.0, 120_000.0), 0.0)
     observe(mirror, tokens(120_000.0, 100_000.0), 1, 0.0)
     sent = [mirror.debit(1_000.0, 0.0, order, 1.0 + order / 10) for order in range(2, 12)]
     sent[-1].answered = True
@@ -315,7 +317,7 @@ def test_of_tokens_an_answer_must_have_seen_half_of_what_was_estimated(charged: 
     assert mirror.level(2.1) == pytest.approx(remaining - stays)
 
 
-def test_the_ledger_does_not_grow_without_headers(mirror: Bucket) -> None:
+def test_the_ledger_does_not_grow_without_headers(mirror: TokenBucketMirror) -> None:
     for order in range(2, 5000):
         mirror.debit(0.5, 0.0, order, float(order))
     assert len(mirror.ledger.entries) <= 2 * mirror.window + 2

@@ -2,75 +2,77 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.cost_estimator import CHARS_BOUNDS, CHARS_PER_TOKEN, OUTPUT_PRIOR, Estimate
-from tidegate.core.values import Inquiry, Usage
+from tidegate.core.cost_estimator import CHARS_BOUNDS, CHARS_PER_TOKEN, OUTPUT_PRIOR, CostEstimator
+from tidegate.core.values import RequestFacts, Usage
 
 
 @pytest.fixture
-def estimate() -> Estimate:
-    return Estimate()
+def estimate() -> CostEstimator:
+    return CostEstimator()
 
 
-def test_before_the_first_answer_the_prior_holds(estimate: Estimate) -> None:
+def test_before_the_first_answer_the_prior_holds(estimate: CostEstimator) -> None:
     assert (estimate.chars_per_token, estimate.mean_output) == (CHARS_PER_TOKEN, OUTPUT_PRIOR)
 
 
-def test_the_ratio_comes_to_what_the_answers_say(estimate: Estimate) -> None:
+def test_the_ratio_comes_to_what_the_answers_say(estimate: CostEstimator) -> None:
     for _ in range(50):
-        estimate.learn(Inquiry(input_chars=2000), Usage(input_tokens=1000))
+        estimate.learn(RequestFacts(input_chars=2000), Usage(input_tokens=1000))
     assert estimate.chars_per_token == pytest.approx(2.0, rel=0.01)
 
 
-def test_the_part_of_the_input_read_from_a_cache_is_counted_once(estimate: Estimate) -> None:
+def test_the_part_of_the_input_read_from_a_cache_is_counted_once(estimate: CostEstimator) -> None:
     for _ in range(50):
-        estimate.learn(Inquiry(input_chars=2000), Usage(input_tokens=1000, cached_tokens=900))
+        estimate.learn(RequestFacts(input_chars=2000), Usage(input_tokens=1000, cached_tokens=900))
     assert estimate.chars_per_token == pytest.approx(2.0, rel=0.01)
 
 
-def test_the_mean_answer_follows_slowly(estimate: Estimate) -> None:
-    estimate.learn(Inquiry(), Usage(output_tokens=1256))
+def test_the_mean_answer_follows_slowly(estimate: CostEstimator) -> None:
+    estimate.learn(RequestFacts(), Usage(output_tokens=1256))
     assert estimate.mean_output == pytest.approx(OUTPUT_PRIOR + 100.0)
 
 
 @pytest.mark.parametrize(("chars", "tokens"), [(0, 100), (100, 0)])
-def test_an_answer_that_does_not_tell_both_sides_teaches_no_ratio(estimate: Estimate, chars: int, tokens: int) -> None:
-    estimate.learn(Inquiry(input_chars=chars), Usage(input_tokens=tokens))
+def test_an_answer_that_does_not_tell_both_sides_teaches_no_ratio(
+    estimate: CostEstimator, chars: int, tokens: int
+) -> None:
+    estimate.learn(RequestFacts(input_chars=chars), Usage(input_tokens=tokens))
     assert estimate.chars_per_token == CHARS_PER_TOKEN
 
 
-def test_an_answer_without_output_teaches_no_mean(estimate: Estimate) -> None:
-    estimate.learn(Inquiry(input_chars=10), Usage(input_tokens=10))
+def test_an_answer_without_output_teaches_no_mean(estimate: CostEstimator) -> None:
+    estimate.learn(RequestFacts(input_chars=10), Usage(input_tokens=10))
     assert estimate.mean_output == OUTPUT_PRIOR
 
 
 @pytest.mark.parametrize(("chars", "tokens", "bound"), [(10**9, 1, CHARS_BOUNDS[1]), (1, 10**9, CHARS_BOUNDS[0])])
-def test_an_absurd_ratio_stays_within_bounds(estimate: Estimate, chars: int, tokens: int, bound: float) -> None:
-    estimate.learn(Inquiry(input_chars=chars), Usage(input_tokens=tokens))
+def test_an_absurd_ratio_stays_within_bounds(estimate: CostEstimator, chars: int, tokens: int, bound: float) -> None:
+    estimate.learn(RequestFacts(input_chars=chars), Usage(input_tokens=tokens))
     assert estimate.chars_per_token == bound
 
 
-def test_what_every_request_has_is_told_from_what_its_length_costs(estimate: Estimate) -> None:
+def test_what_every_request_has_is_told_from_what_its_length_costs(estimate: CostEstimator) -> None:
     for chars in (400, 4000, 800, 2000) * 20:
-        estimate.learn(Inquiry(input_chars=chars), Usage(input_tokens=500 + chars // 4))
+        estimate.learn(RequestFacts(input_chars=chars), Usage(input_tokens=500 + chars // 4))
     assert estimate.chars_per_token == pytest.approx(4.0, rel=0.05)
     assert estimate.fixed_tokens == pytest.approx(500.0, rel=0.05)
 
 
-def test_a_prefix_that_costs_nothing_is_below_zero(estimate: Estimate) -> None:
+def test_a_prefix_that_costs_nothing_is_below_zero(estimate: CostEstimator) -> None:
     for chars in (8400, 12000, 8800, 10000) * 20:
-        estimate.learn(Inquiry(input_chars=chars), Usage(input_tokens=chars // 4 - 2000))
+        estimate.learn(RequestFacts(input_chars=chars), Usage(input_tokens=chars // 4 - 2000))
     assert estimate.fixed_tokens == pytest.approx(-2000.0, rel=0.05)
 
 
-def test_answers_of_requests_that_allow_little_are_told_from_those_that_allow_much(estimate: Estimate) -> None:
+def test_answers_of_requests_that_allow_little_are_told_from_those_that_allow_much(estimate: CostEstimator) -> None:
     for _ in range(30):
-        estimate.learn(Inquiry(max_output_tokens=16), Usage(output_tokens=5))
-        estimate.learn(Inquiry(max_output_tokens=4000), Usage(output_tokens=900))
+        estimate.learn(RequestFacts(max_output_tokens=16), Usage(output_tokens=5))
+        estimate.learn(RequestFacts(max_output_tokens=4000), Usage(output_tokens=900))
     assert estimate.output_for(16) == pytest.approx(5.0, rel=0.2)
     assert estimate.output_for(4000) == pytest.approx(900.0, rel=0.1)
     assert estimate.output_for(3000) == estimate.output_for(4000), "bounds of one power of two are one kind"
 
 
-def test_no_answer_is_expected_to_be_longer_than_its_request_allows(estimate: Estimate) -> None:
+def test_no_answer_is_expected_to_be_longer_than_its_request_allows(estimate: CostEstimator) -> None:
     assert estimate.output_for(16) == 16.0
     assert estimate.output_for(None) == OUTPUT_PRIOR

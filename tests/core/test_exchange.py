@@ -5,11 +5,11 @@ import pytest
 from tests.core.booth import Booth, Talk, names, waiting
 from tests.core.values import INVALID, OK, OUTAGE, REFUSED, TIMEOUT
 from tidegate.core import events
-from tidegate.core.exchange import Begun, Ending, Policy, Send, Sent
+from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, Send, StartedExchange
 from tidegate.core.values import Cause, Kind, Outcome
 
-SDK = Policy(max_wait=60.0)
-OWN = Policy(max_wait=60.0, attempts=3)
+SDK = CallPolicy(max_wait=60.0)
+OWN = CallPolicy(max_wait=60.0, attempts=3)
 OVERLOADED = Outcome(Kind.OVERLOADED, Cause.OVERLOAD)
 
 
@@ -118,7 +118,7 @@ def test_a_back_off_is_no_waiting_for_capacity(booth: Booth) -> None:
 
 
 def test_a_back_off_ends_at_the_deadline_with_the_last_answer(booth: Booth) -> None:
-    talk = Talk(booth, Policy(max_wait=1.2, attempts=3))
+    talk = Talk(booth, CallPolicy(max_wait=1.2, attempts=3))
     assert talk.reply(1.0, TIMEOUT) == waiting(1.2)
     talk.wait(1.2)
     assert talk.ended is not None
@@ -153,7 +153,7 @@ def test_a_probe_that_fails_for_another_reason_is_handed_back(booth: Booth) -> N
 @pytest.mark.parametrize("probing", [False, True])
 def test_a_body_that_can_be_sent_only_once_is_handed_back(booth: Booth, outcome: Outcome, probing: bool) -> None:
     booth.probing = probing
-    talk = Talk(booth, Policy(max_wait=60.0, attempts=3, replayable=False))
+    talk = Talk(booth, CallPolicy(max_wait=60.0, attempts=3, replayable=False))
     talk.reply(1.0, outcome)
     assert talk.ended is not None
     assert talk.ended.ending is Ending.HANDED_BACK
@@ -176,7 +176,7 @@ def test_a_deadline_before_the_first_attempt_expires_the_call(shut: Booth) -> No
 
 
 def test_a_call_that_may_not_wait_expires_where_it_stands(shut: Booth) -> None:
-    talk = Talk(shut, Policy(max_wait=0.0))
+    talk = Talk(shut, CallPolicy(max_wait=0.0))
     assert talk.ended is not None
     assert talk.ended.ending is Ending.EXPIRED
     assert shut.places == 0
@@ -307,7 +307,7 @@ def test_each_wait_is_told_with_its_own_length_and_the_gate_that_was_last_seen_c
 
 def test_a_call_that_passes_at_once_or_may_not_wait_tells_no_wait(booth: Booth, shut: Booth) -> None:
     Talk(booth, SDK).reply(1.0, OK)
-    Talk(shut, Policy(max_wait=0.0))
+    Talk(shut, CallPolicy(max_wait=0.0))
     assert names(booth.told) == ["RequestStarted", "RequestCompleted"]
     assert names(shut.told) == ["QueueDeadline"]
 
@@ -335,7 +335,7 @@ def test_what_is_told_of_an_answer_names_its_status(booth: Booth) -> None:
 def test_a_call_that_passed_at_once_and_was_refused_goes_on_from_there(booth: Booth) -> None:
     permit = booth.pass_at_once()
     booth.open = False
-    talk = Talk(booth, SDK, now=3.0, begun=Begun(permit, Sent(REFUSED), 1.0))
+    talk = Talk(booth, SDK, now=3.0, begun=StartedExchange(permit, AttemptResult(REFUSED), 1.0))
     assert talk.effect == waiting(None)
     assert booth.log == [("settle", 1, "rate_limit", True)]
     talk.wait(61.0)
@@ -344,7 +344,7 @@ def test_a_call_that_passed_at_once_and_was_refused_goes_on_from_there(booth: Bo
 
 
 def test_a_call_that_passed_at_once_and_failed_is_handed_back(booth: Booth) -> None:
-    talk = Talk(booth, SDK, now=3.0, begun=Begun(booth.pass_at_once(), Sent(OUTAGE), 1.0))
+    talk = Talk(booth, SDK, now=3.0, begun=StartedExchange(booth.pass_at_once(), AttemptResult(OUTAGE), 1.0))
     assert talk.ended is not None
     assert (talk.ended.ending, booth.permits) == (Ending.HANDED_BACK, set())
 

@@ -13,7 +13,7 @@ from tests.core.values import KEY, OK, OUTAGE, Standing, refusal
 from tidegate.admission.executors import PATIENCE
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
-from tidegate.core.circuit_breaker import State
+from tidegate.core.circuit_breaker import BreakerState
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost
 from tidegate.settings import Settings
@@ -295,18 +295,18 @@ def test_blocking_call_takes_over_the_probe_that_its_loop_cannot_end(
         clock.advance(600.0)
         registry.settle(permit, OUTAGE)
     breaker = registry._slots[KEY].admission.breaker
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     clock.advance(120.0)
     probe = taken(registry)
     probe.thread = 7
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     blocking = come(registry, thread(7, blocks=True))
     assert blocking.permit is not None
     assert blocking.permit.probe
     registry.settle(probe, OK)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     registry.settle(blocking.permit, OK)
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
 def test_pace_of_a_permit_taken_back_is_returned(clock: VirtualClock) -> None:

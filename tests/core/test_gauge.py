@@ -2,39 +2,39 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.rate_meter import BEST_FADES, Gauge, Run
+from tidegate.core.rate_meter import BEST_FADES, Burst, RateMeter
 
 INFINITY = float("inf")
 
 
-def sent(gauge: Gauge, count: int) -> int:
+def sent(gauge: RateMeter, count: int) -> int:
     """So many calls go out; returns the mark of the next one."""
     gauge.sent += count
     return gauge.sent
 
 
 @pytest.fixture
-def gauge() -> Gauge:
+def gauge() -> RateMeter:
     """Began at 10, when the hidden quota was empty."""
-    gauge = Gauge()
+    gauge = RateMeter()
     gauge.begin(10.0)
     return gauge
 
 
-def test_what_was_sent_before_a_refused_attempt_was_let_in_but_for_what_was_refused(gauge: Gauge) -> None:
+def test_what_was_sent_before_a_refused_attempt_was_let_in_but_for_what_was_refused(gauge: RateMeter) -> None:
     marks = [sent(gauge, 5), sent(gauge, 1), sent(gauge, 1)]
     assert [gauge.refused(mark) for mark in marks] == [5, 5, 5]
     assert gauge.refused(sent(gauge, 4)) == 8
 
 
-def test_calls_and_seconds_are_counted_from_the_zero(gauge: Gauge) -> None:
+def test_calls_and_seconds_are_counted_from_the_zero(gauge: RateMeter) -> None:
     let_in = gauge.refused(sent(gauge, 20))
     assert gauge.since_zero(let_in, 12.0) == (20, 2.0)
     gauge.zero(let_in, 12.0)
     assert gauge.since_zero(gauge.refused(sent(gauge, 7)), 13.0) == (6, 1.0)
 
 
-def test_the_pace_is_what_was_let_in_since_the_zero_as_far_as_it_is_known(gauge: Gauge) -> None:
+def test_the_pace_is_what_was_let_in_since_the_zero_as_far_as_it_is_known(gauge: RateMeter) -> None:
     assert gauge.pace(10.0) == 0.0
     gauge.sent += 6
     assert gauge.pace(12.0) == 3.0
@@ -42,20 +42,20 @@ def test_the_pace_is_what_was_let_in_since_the_zero_as_far_as_it_is_known(gauge:
     assert gauge.pace(12.0) == 2.5
 
 
-def test_it_can_begin_anew_in_the_middle(gauge: Gauge) -> None:
+def test_it_can_begin_anew_in_the_middle(gauge: RateMeter) -> None:
     gauge.refused(sent(gauge, 20))
     gauge.begin(50.0)
     assert gauge.since_zero(gauge.refused(sent(gauge, 3)), 51.0) == (3, 1.0)
 
 
-def test_it_knows_whether_anything_was_let_in_since_the_last_refusal(gauge: Gauge) -> None:
+def test_it_knows_whether_anything_was_let_in_since_the_last_refusal(gauge: RateMeter) -> None:
     assert gauge.nothing_new(gauge.refused(sent(gauge, 0)))
     let_in = gauge.refused(sent(gauge, 3))
     assert not gauge.nothing_new(let_in)
     assert gauge.nothing_new(let_in)
 
 
-def test_a_measurement_is_paid_by_the_refusals_before_it(gauge: Gauge) -> None:
+def test_a_measurement_is_paid_by_the_refusals_before_it(gauge: RateMeter) -> None:
     for _ in range(3):
         gauge.refused(sent(gauge, 2))
     assert gauge.price == 3
@@ -63,7 +63,7 @@ def test_a_measurement_is_paid_by_the_refusals_before_it(gauge: Gauge) -> None:
     assert (gauge.rate, gauge.last, gauge.price) == (10.0, (20, 2.0), 0)
 
 
-def test_the_best_rate_is_forgotten_slowly(gauge: Gauge) -> None:
+def test_the_best_rate_is_forgotten_slowly(gauge: RateMeter) -> None:
     gauge.measured(20, 1.0)
     gauge.measured(5, 1.0)
     assert gauge.best == pytest.approx(20.0 * BEST_FADES)
@@ -72,16 +72,16 @@ def test_the_best_rate_is_forgotten_slowly(gauge: Gauge) -> None:
     assert gauge.best == 5.0
 
 
-def test_the_bucket_held_what_was_let_in_at_first_but_for_what_came_back(gauge: Gauge) -> None:
-    gauge.note(Run(60, 2.0, INFINITY))
-    gauge.note(Run(1000, 3.0, INFINITY))
+def test_the_bucket_held_what_was_let_in_at_first_but_for_what_came_back(gauge: RateMeter) -> None:
+    gauge.note(Burst(60, 2.0, INFINITY))
+    gauge.note(Burst(1000, 3.0, INFINITY))
     gauge.measured(20, 2.0)
     assert gauge.burst == 40.0
     assert gauge.deep(10.0)
     assert not gauge.deep(20.0)
 
 
-def test_a_bucket_holds_one_call_at_least(gauge: Gauge) -> None:
-    gauge.note(Run(5, 10.0, INFINITY))
+def test_a_bucket_holds_one_call_at_least(gauge: RateMeter) -> None:
+    gauge.note(Burst(5, 10.0, INFINITY))
     gauge.measured(20, 2.0)
     assert gauge.burst == 1.0

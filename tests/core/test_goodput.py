@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.core.concurrency_limit import HOLD_FIRST, INFINITY, Goodput
+from tidegate.core.concurrency_limit import HOLD_FIRST, INFINITY, LatencyKnee
 
 
 class Server:
@@ -17,7 +17,7 @@ class Server:
         self.callers = callers
         self.spread = spread
         self.random = random.Random(seed)
-        self.goodput = Goodput()
+        self.goodput = LatencyKnee()
         self.now = 0.0
         self.limits: list[float] = []
         self._flying: list[tuple[float, float, int]] = []

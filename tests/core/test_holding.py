@@ -14,15 +14,15 @@ from tidegate.core.pacer_phases import (
     hold_for,
     shallow,
 )
-from tidegate.core.rate_meter import Gauge, Run
+from tidegate.core.rate_meter import Burst, RateMeter
 
 INFINITY = float("inf")
 
 
-def measured(rate: float = 20.0, burst: float = 200.0) -> Gauge:
+def measured(rate: float = 20.0, burst: float = 200.0) -> RateMeter:
     """A gauge that has just measured `rate`, of a bucket that holds `burst`."""
-    gauge = Gauge()
-    gauge.note(Run(int(burst), 0.0, INFINITY))
+    gauge = RateMeter()
+    gauge.note(Burst(int(burst), 0.0, INFINITY))
     gauge.measured(int(10 * rate), 10.0)
     return gauge
 

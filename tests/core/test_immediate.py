@@ -8,16 +8,16 @@ from tests.core.scene import Caller, Scene
 from tests.core.values import OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
 from tidegate.core.events import Event, QueueDeadline
 from tidegate.core.exchange import Ending
-from tidegate.core.values import Answer, Cause, Cost, Kind, Outcome, Reading
+from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading, ReplayableRefusal
 
-KEPT = Answer(429, b'{"error": {"message": "slow down"}}')
+KEPT = ReplayableRefusal(429, b'{"error": {"message": "slow down"}}')
 
 
 def kept(outcome: Outcome) -> Outcome:
     return outcome._replace(answer=KEPT, status=429)
 
 
-def day_quota(remaining: float, reset: float = 14_400.0) -> Reading:
+def day_quota(remaining: float, reset: float = 14_400.0) -> QuotaReading:
     return fixed(100.0, remaining, name="requests-day", window=86_400.0, reset_after=reset)
 
 

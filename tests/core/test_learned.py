@@ -6,45 +6,45 @@ import pytest
 
 from tests.core.values import KEY, OK, REFUSED, answer, bucket, fixed, refusal
 from tidegate.core import events
-from tidegate.core.admission_controller import Admission
+from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.provenance import Confidence
-from tidegate.core.saved_state import Learned, LearnedQuota, export, seed
+from tidegate.core.saved_state import SavedKey, SavedQuota, export, seed
 from tidegate.core.snapshot import key_snapshot
-from tidegate.core.values import Cost, Inquiry, Outcome, Usage
+from tidegate.core.values import Cost, Outcome, RequestFacts, Usage
 from tidegate.settings import Settings
 
-EMPTY = LearnedQuota("requests", "requests", "continuous", 60.0, 60.0, 0.0, None, True, "continuous")
+EMPTY = SavedQuota("requests", "requests", "continuous", 60.0, 60.0, 0.0, None, True, "continuous")
 
 
-def admit(admission: Admission, now: float = 0.0) -> Permit:
+def admit(admission: AdmissionController, now: float = 0.0) -> Permit:
     return admission.admit(Cost(), now, 0.0, None)
 
 
-def settle(admission: Admission, outcome: Outcome, now: float = 0.0) -> None:
+def settle(admission: AdmissionController, outcome: Outcome, now: float = 0.0) -> None:
     admission.settle(admit(admission, now), outcome, now, 0.5, None)
 
 
-def knowing(*quotas: LearnedQuota, **gates: dict[str, float]) -> Admission:
-    made = Admission(KEY, Settings(), 60.0, 0.0)
-    seed(made, Learned(quotas, gates), 0.0, 0.0)
+def knowing(*quotas: SavedQuota, **gates: dict[str, float]) -> AdmissionController:
+    made = AdmissionController(KEY, Settings(), 60.0, 0.0)
+    seed(made, SavedKey(quotas, gates), 0.0, 0.0)
     return made
 
 
-def test_what_nothing_was_learned_of_is_not_carried(admission: Admission) -> None:
+def test_what_nothing_was_learned_of_is_not_carried(admission: AdmissionController) -> None:
     settle(admission, Outcome(OK.kind))
     assert export(admission, 5.0).quotas == ()
     assert "estimate" not in export(admission, 5.0).gates
 
 
-def test_a_quota_is_carried_with_its_level(admission: Admission) -> None:
+def test_a_quota_is_carried_with_its_level(admission: AdmissionController) -> None:
     settle(admission, answer(bucket(60.0, 10.0)))
     assert export(admission, 5.0).quotas == (
-        LearnedQuota("requests", "requests", "continuous", 60.0, 60.0, 15.0, None, True, "continuous"),
+        SavedQuota("requests", "requests", "continuous", 60.0, 60.0, 15.0, None, True, "continuous"),
     )
 
 
-def test_a_boundary_is_carried_as_the_time_until_then(admission: Admission) -> None:
+def test_a_boundary_is_carried_as_the_time_until_then(admission: AdmissionController) -> None:
     settle(admission, answer(fixed(60.0, 10.0, reset_after=30.0)))
     (quota,) = export(admission, 5.0).quotas
     assert (quota.refill, quota.level, quota.back_in) == ("fixed", 10.0, pytest.approx(25.02))
@@ -68,10 +68,10 @@ def test_a_window_without_a_boundary_is_back_when_it_is_over(age: float, level: 
     assert EMPTY._replace(refill="fixed", level=10.0).after(age).level == level
 
 
-def test_a_key_goes_on_where_it_was(admission: Admission) -> None:
+def test_a_key_goes_on_where_it_was(admission: AdmissionController) -> None:
     settle(admission, answer(bucket(60.0, 10.0)))
     told = export(admission, 5.0)
-    later = Admission(KEY, Settings(), 60.0, 0.0)
+    later = AdmissionController(KEY, Settings(), 60.0, 0.0)
     seed(later, told, 20.0, 100.0)
     assert later.quotas.mirrors["requests"].level(100.0) == 35.0
     assert export(later, 100.0).quotas == ()
@@ -131,16 +131,16 @@ def test_a_proven_quota_is_told_as_learned() -> None:
     assert [event.quota for event in out if isinstance(event, events.RateLimitLearned)] == ["requests"]
 
 
-def test_estimates_are_carried_and_forgotten_where_the_first_answer_is_far_off(admission: Admission) -> None:
-    admission.estimate.learn(Inquiry(input_chars=300), Usage(100, 1000))
+def test_estimates_are_carried_and_forgotten_where_the_first_answer_is_far_off(admission: AdmissionController) -> None:
+    admission.estimate.learn(RequestFacts(input_chars=300), Usage(100, 1000))
     plain = dict(export(admission, 0.0).gates["estimate"])
     like, unlike = knowing(estimate=plain), knowing(estimate=plain)
     assert like.estimate.mean_output == admission.estimate.mean_output
     assert like.estimate.chars_per_token == pytest.approx(admission.estimate.chars_per_token)
-    like.estimate.learn(Inquiry(input_chars=300), Usage(100, 400))
-    unlike.estimate.learn(Inquiry(input_chars=300), Usage(2000, 400))
-    fresh = Admission(KEY, Settings(), 60.0, 0.0)
-    fresh.estimate.learn(Inquiry(input_chars=300), Usage(2000, 400))
+    like.estimate.learn(RequestFacts(input_chars=300), Usage(100, 400))
+    unlike.estimate.learn(RequestFacts(input_chars=300), Usage(2000, 400))
+    fresh = AdmissionController(KEY, Settings(), 60.0, 0.0)
+    fresh.estimate.learn(RequestFacts(input_chars=300), Usage(2000, 400))
     assert like.estimate.mean_output > fresh.estimate.mean_output
     assert unlike.estimate.chars_per_token == fresh.estimate.chars_per_token
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.admission.wait_queue import Line, Waiter, Waker
+from tidegate.admission.wait_queue import Waiter, WaitQueue, Waker
 
 
 def silent() -> Waker:
@@ -26,14 +26,14 @@ def waiter(priority: int = 0, deadline: float = 3600.0) -> Waiter:
     return made
 
 
-def join(line: Line, count: int, priority: int = 0) -> list[Waiter]:
+def join(line: WaitQueue, count: int, priority: int = 0) -> list[Waiter]:
     made = [waiter(priority) for _ in range(count)]
     for each in made:
         line.join(each)
     return made
 
 
-def drain(line: Line) -> list[Waiter]:
+def drain(line: WaitQueue) -> list[Waiter]:
     order = []
     while (head := line.head()) is not None:
         assert line.leave(head)
@@ -41,38 +41,38 @@ def drain(line: Line) -> list[Waiter]:
     return order
 
 
-def earliest(line: Line) -> Waiter | None:
+def earliest(line: WaitQueue) -> Waiter | None:
     """Return the call whose deadline comes first; without executors there is at most one group."""
     (group,) = line.groups.values() or [None]
     return group.earliest() if group is not None else None
 
 
-def deadlines(line: Line) -> int:
+def deadlines(line: WaitQueue) -> int:
     return sum(len(group._deadlines) for group in line.groups.values())
 
 
 @pytest.fixture
-def line() -> Line:
-    return Line()
+def line() -> WaitQueue:
+    return WaitQueue()
 
 
-def test_nobody_is_the_head_of_an_empty_line(line: Line) -> None:
+def test_nobody_is_the_head_of_an_empty_line(line: WaitQueue) -> None:
     assert (line.head(), earliest(line), line.count) == (None, None, 0)
 
 
-def test_first_come_first_served(line: Line) -> None:
+def test_first_come_first_served(line: WaitQueue) -> None:
     made = join(line, 5)
     assert line.count == 5
     assert drain(line) == made
 
 
-def test_a_higher_priority_goes_first_and_each_is_in_order(line: Line) -> None:
+def test_a_higher_priority_goes_first_and_each_is_in_order(line: WaitQueue) -> None:
     low, high = join(line, 3, 0), join(line, 3, 5)
     lowest = join(line, 1, -1)
     assert drain(line) == high + low + lowest
 
 
-def test_refused_calls_return_to_the_head_in_order_of_arrival(line: Line) -> None:
+def test_refused_calls_return_to_the_head_in_order_of_arrival(line: WaitQueue) -> None:
     first, second, third, fourth = join(line, 4)
     for each in (first, second, third):
         line.leave(each)
@@ -81,7 +81,7 @@ def test_refused_calls_return_to_the_head_in_order_of_arrival(line: Line) -> Non
     assert drain(line) == [first, second, third, fourth]
 
 
-def test_a_call_that_passed_without_standing_returns_to_its_place(line: Line) -> None:
+def test_a_call_that_passed_without_standing_returns_to_its_place(line: WaitQueue) -> None:
     passing = waiter()
     passing.place = line.next_place()
     (standing,) = join(line, 1)
@@ -90,7 +90,7 @@ def test_a_call_that_passed_without_standing_returns_to_its_place(line: Line) ->
 
 
 @pytest.mark.parametrize("at", range(5))
-def test_one_can_leave_from_any_place_once(line: Line, at: int) -> None:
+def test_one_can_leave_from_any_place_once(line: WaitQueue, at: int) -> None:
     made = join(line, 5)
     assert line.leave(made[at]) is True
     assert line.leave(made[at]) is False
@@ -98,7 +98,7 @@ def test_one_can_leave_from_any_place_once(line: Line, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_one_can_leave_from_any_place_after_returning(line: Line, at: int) -> None:
+def test_one_can_leave_from_any_place_after_returning(line: WaitQueue, at: int) -> None:
     made = join(line, 3)
     for each in made:
         line.leave(each)
@@ -109,13 +109,13 @@ def test_one_can_leave_from_any_place_after_returning(line: Line, at: int) -> No
     assert drain(line) == made[:at] + made[at + 1 :]
 
 
-def test_one_who_never_stood_cannot_leave(line: Line) -> None:
+def test_one_who_never_stood_cannot_leave(line: WaitQueue) -> None:
     assert line.leave(waiter()) is False
     join(line, 1)
     assert line.leave(waiter()) is False
 
 
-def test_the_earliest_deadline_is_found_wherever_it_stands(line: Line) -> None:
+def test_the_earliest_deadline_is_found_wherever_it_stands(line: WaitQueue) -> None:
     deadlines = [50.0, 30.0, 70.0, 10.0, 40.0]
     made = [waiter(priority, deadline) for priority, deadline in zip([0, 1, 0, 0, 2], deadlines, strict=True)]
     for each in made:
@@ -127,7 +127,7 @@ def test_the_earliest_deadline_is_found_wherever_it_stands(line: Line) -> None:
     assert found == sorted(deadlines)
 
 
-def test_the_earliest_of_one_who_left_and_returned_is_found(line: Line) -> None:
+def test_the_earliest_of_one_who_left_and_returned_is_found(line: WaitQueue) -> None:
     early, late = waiter(deadline=10.0), waiter(deadline=20.0)
     line.join(early)
     line.join(late)
@@ -137,7 +137,7 @@ def test_the_earliest_of_one_who_left_and_returned_is_found(line: Line) -> None:
     assert earliest(line) is early
 
 
-def test_the_line_remembers_nobody_who_left(line: Line) -> None:
+def test_the_line_remembers_nobody_who_left(line: WaitQueue) -> None:
     for _ in range(5000):
         passing = waiter()
         line.join(passing)
@@ -145,7 +145,7 @@ def test_the_line_remembers_nobody_who_left(line: Line) -> None:
     assert deadlines(line) < 200
 
 
-def test_the_line_remembers_one_who_returns_often_once(line: Line) -> None:
+def test_the_line_remembers_one_who_returns_often_once(line: WaitQueue) -> None:
     stubborn = waiter()
     for _ in range(5000):
         line.join(stubborn)
@@ -154,14 +154,14 @@ def test_the_line_remembers_one_who_returns_often_once(line: Line) -> None:
     assert deadlines(line) < 200
 
 
-def test_a_cleared_line_is_empty_for_everybody(line: Line) -> None:
+def test_a_cleared_line_is_empty_for_everybody(line: WaitQueue) -> None:
     (standing,) = join(line, 1)
     line.clear()
     assert (line.head(), earliest(line), line.count) == (None, None, 0)
     assert line.leave(standing) is False
 
 
-def test_a_deadline_is_not_hidden_behind_a_patient_call_that_returned(line: Line) -> None:
+def test_a_deadline_is_not_hidden_behind_a_patient_call_that_returned(line: WaitQueue) -> None:
     patient, hasty = waiter(deadline=1e6), waiter(deadline=5.0)
     line.join(patient)
     line.leave(patient)
@@ -174,7 +174,7 @@ def test_a_deadline_is_not_hidden_behind_a_patient_call_that_returned(line: Line
 def test_the_earliest_deadline_is_that_of_somebody_who_stands(
     moves: list[tuple[int, bool, int, int]],
 ) -> None:
-    line, everybody = Line(), []
+    line, everybody = WaitQueue(), []
     for at, joins, priority, deadline in moves:
         if joins or not everybody:
             everybody.append(waiter(priority, float(deadline)))
@@ -186,7 +186,7 @@ def test_the_earliest_deadline_is_that_of_somebody_who_stands(
         assert (first.deadline if first is not None else None) == min(standing, default=None)
 
 
-def test_who_has_left_is_not_kept_for_the_sake_of_its_deadline(line: Line) -> None:
+def test_who_has_left_is_not_kept_for_the_sake_of_its_deadline(line: WaitQueue) -> None:
     made = [waiter(deadline=deadline) for deadline in (30.0, 20.0, 10.0)]
     for each in made:
         line.join(each)
@@ -198,7 +198,7 @@ def test_who_has_left_is_not_kept_for_the_sake_of_its_deadline(line: Line) -> No
     assert earliest(line) is None
 
 
-def test_who_comes_back_to_its_place_has_its_deadline_again(line: Line) -> None:
+def test_who_comes_back_to_its_place_has_its_deadline_again(line: WaitQueue) -> None:
     late, early = waiter(deadline=30.0), waiter(deadline=20.0)
     for each in (late, early):
         line.join(each)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, SURE, Pacer, Phase
+from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, SURE, Pacer, PacerPhase
 from tidegate.core.pacer_phases import (
     CLIMB_FROM,
     FIRST_WAIT_SHARE,
@@ -14,7 +14,7 @@ from tidegate.core.pacer_phases import (
     OUTAGE_WAITS,
     PATIENCE_KNOWN,
 )
-from tidegate.core.rate_meter import Run
+from tidegate.core.rate_meter import Burst
 from tidegate.core.values import Cause
 
 INFINITY = float("inf")
@@ -40,7 +40,7 @@ class Provider:
 
     def begin(self, count: int = 20, seconds: float = 0.2) -> None:
         """The first refusal of all, at 0."""
-        self.pacer.begin(Run(count, seconds, INFINITY), self.now, self.now + TRIP, self.cause, 3 * TRIP)
+        self.pacer.begin(Burst(count, seconds, INFINITY), self.now, self.now + TRIP, self.cause, 3 * TRIP)
         self.now += TRIP
 
     def run(self, until: float) -> None:
@@ -78,7 +78,7 @@ class Provider:
 def pacer() -> Pacer:
     """Active since a refusal at 0 of the 21st call within a fifth of a second."""
     pacer = Pacer()
-    pacer.begin(Run(20, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(20, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
     return pacer
 
 
@@ -102,7 +102,7 @@ def held(pacer: Pacer, rate: float = 10.0) -> float:
         pacer.sent(TRIP + number / rate)
     at = count / rate
     refuse(pacer, at, *send(pacer, at))
-    assert pacer.phase is Phase.HOLDING
+    assert pacer.phase is PacerPhase.HOLDING
     return at
 
 
@@ -134,10 +134,10 @@ def test_while_the_rate_is_sought_the_pace_does_not_run_far_ahead_of_what_was_le
     provider = Provider(30.0, size=180.0)
     provider.begin(200, 0.9)
     fastest = 0.0
-    while provider.pacer.phase is Phase.SEEKING and provider.now < 20.0:
+    while provider.pacer.phase is PacerPhase.SEEKING and provider.now < 20.0:
         fastest = provider.pacer.rate
         provider.run(provider.now + 0.05)
-    assert provider.pacer.phase is Phase.HOLDING
+    assert provider.pacer.phase is PacerPhase.HOLDING
     assert fastest <= 3.0 * 30.0
     assert provider.pacer.gauge.rate == pytest.approx(30.0, rel=0.05)
 
@@ -155,11 +155,11 @@ def test_where_a_lone_attempt_is_refused_too_the_count_begins_there(pacer: Pacer
 @pytest.mark.parametrize(("wave", "seconds"), [(0, 2.5), (2, 7.5)])
 def test_what_the_first_wave_cost_is_paid_by_the_calls_before_the_next_rise(wave: int, seconds: float) -> None:
     pacer = Pacer()
-    pacer.begin(Run(80, 0.5, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(80, 0.5, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
     for _ in range(wave):
         refuse(pacer, 0.001, -1, new_wave=False)
     now = began = held(pacer, 60.0)
-    while pacer.phase is Phase.HOLDING:
+    while pacer.phase is PacerPhase.HOLDING:
         now = pacer.spacing.opens_at(now)
         pacer.sent(now)
     assert now - began == pytest.approx(seconds, rel=0.05)
@@ -205,7 +205,7 @@ def test_what_was_sent_before_it_began_is_no_part_of_any_count(pacer: Pacer) -> 
 
 def test_after_the_first_refusal_one_attempt_goes_alone() -> None:
     pacer = Pacer()
-    pacer.begin(Run(300, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(300, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
     opens = pacer.spacing.opens_at(TRIP)
     assert opens > TRIP
     pacer.sent(opens)
@@ -234,7 +234,7 @@ def test_it_holds_for_a_while_and_then_rises(pacer: Pacer) -> None:
         assert pacer.rate == pace or now >= at + PATIENCE_KNOWN
     pacer.sent(pacer.spacing.opens_at(now))
     assert pacer.rate > pace
-    assert pacer.phase is Phase.RISING
+    assert pacer.phase is PacerPhase.RISING
 
 
 def test_a_refusal_where_the_pace_had_held_is_a_drop(pacer: Pacer) -> None:
@@ -245,7 +245,7 @@ def test_a_refusal_where_the_pace_had_held_is_a_drop(pacer: Pacer) -> None:
         pacer.sent(now)
     now = pacer.spacing.opens_at(now)
     refuse(pacer, now, *send(pacer, now))
-    assert (pacer.phase, pacer.rate) == (Phase.SEEKING, pytest.approx(DROP * pace))
+    assert (pacer.phase, pacer.rate) == (PacerPhase.SEEKING, pytest.approx(DROP * pace))
 
 
 def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
@@ -268,7 +268,7 @@ def test_few_calls_between_two_refusals_are_an_estimate_and_no_measurement(pacer
     now = pacer.spacing.opens_at(now)
     refuse(pacer, now, *send(pacer, now))
     assert pacer.gauge.rate == 0.0
-    assert pacer.phase is Phase.SEEKING
+    assert pacer.phase is PacerPhase.SEEKING
 
 
 def test_a_server_that_is_overloaded_is_asked_twice_a_second_and_all_is_as_before_when_it_is_back() -> None:
@@ -301,19 +301,19 @@ def test_no_pace_is_ever_slower_than_one_call_a_minute() -> None:
 
 def test_near_the_announced_rate_the_announced_rate_is_held() -> None:
     pacer = Pacer()
-    pacer.begin(Run(50, 0.3, 50.0), 0.3, 0.3 + TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(50, 0.3, 50.0), 0.3, 0.3 + TRIP, Cause.RATE, 3 * TRIP)
     assert pacer.rate == ANNOUNCED_SHARE * 50.0
 
 
 def test_far_under_the_announced_rate_it_says_nothing() -> None:
     pacer = Pacer()
-    pacer.begin(Run(20, 0.2, 5000.0), 0.2, 0.2 + TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(20, 0.2, 5000.0), 0.2, 0.2 + TRIP, Cause.RATE, 3 * TRIP)
     assert pacer.rate == pytest.approx(20.0 / (0.2 + FIRST_WAITS * FIRST_WAIT_SHARE * 0.2))
 
 
 def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_takes_nothing_back() -> None:
     pacer = Pacer()
-    pacer.begin(Run(10, 0.2, INFINITY), 0.2, 0.2 + TRIP, Cause.SLOPE, 3 * TRIP)
+    pacer.begin(Burst(10, 0.2, INFINITY), 0.2, 0.2 + TRIP, Cause.SLOPE, 3 * TRIP)
     assert pacer.rate == pytest.approx(CLIMB_FROM * 10.0)
     now = 0.2 + TRIP
     while now < 3.0:
@@ -322,4 +322,4 @@ def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_t
     before = pacer.rate
     assert before > 2.0 * CLIMB_FROM * 10.0
     refuse(pacer, now, mark, cause=Cause.SLOPE)
-    assert (pacer.phase, pacer.rate) == (Phase.CLIMBING, before)
+    assert (pacer.phase, pacer.rate) == (PacerPhase.CLIMBING, before)

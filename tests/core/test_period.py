@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket
-from tidegate.core.window_inference import Period
+from tidegate.core.window_inference import WindowInference
 
 
 def read(
-    period: Period, used: float, reset: float, sent_at: float, limit: float = 300.0, **facts: float | None
+    period: WindowInference, used: float, reset: float, sent_at: float, limit: float = 300.0, **facts: float | None
 ) -> float:
     given = {"window": None, **facts}
     reading = bucket(limit, limit - used, reset_after=reset, **given)
@@ -15,24 +15,24 @@ def read(
 
 
 @pytest.fixture
-def period() -> Period:
-    return Period(60.0)
+def period() -> WindowInference:
+    return WindowInference(60.0)
 
 
-def test_resets_in_proportion_to_the_use_give_the_window(period: Period) -> None:
+def test_resets_in_proportion_to_the_use_give_the_window(period: WindowInference) -> None:
     for used in (30.0, 60.0, 150.0):
         window = read(period, used, used * 10.0 / 300.0, used / 100.0)
     assert window == 10.0
     assert period.turned is None
 
 
-def test_resets_that_name_one_instant_are_a_fixed_windows(period: Period) -> None:
+def test_resets_that_name_one_instant_are_a_fixed_windows(period: WindowInference) -> None:
     for step in range(6):
         read(period, 20.0 + 40.0 * step, 6.0 - 0.5 * step, 0.5 * step)
     assert period.turned == "fixed"
 
 
-def test_resets_that_name_one_time_are_a_rolling_windows(period: Period) -> None:
+def test_resets_that_name_one_time_are_a_rolling_windows(period: WindowInference) -> None:
     for step in range(6):
         read(period, 20.0 + 40.0 * step, 6.0, 0.5 * step)
     assert period.turned == "rolling"
@@ -40,13 +40,13 @@ def test_resets_that_name_one_time_are_a_rolling_windows(period: Period) -> None
     assert period.taken_before(1.2) == [(0.0, 20.0), (0.5, 40.0), (1.0, 40.0)]
 
 
-def test_what_is_sent_at_once_leaves_open_which_of_the_two_it_is(period: Period) -> None:
+def test_what_is_sent_at_once_leaves_open_which_of_the_two_it_is(period: WindowInference) -> None:
     for used in range(1, 100, 10):
         read(period, float(used), 6.0, 0.001 * used)
     assert period.turned is None
 
 
-def test_a_bucket_that_is_full_soon_holds_what_remains_and_comes_back_until_then(period: Period) -> None:
+def test_a_bucket_that_is_full_soon_holds_what_remains_and_comes_back_until_then(period: WindowInference) -> None:
     for remaining, reset in ((4.0, 0.25), (2.0, 0.75), (0.0, 1.25), (3.0, 0.5)):
         window = read(period, 240.0 - remaining, reset, 0.0, limit=240.0)
     assert window == 60.0
@@ -54,39 +54,41 @@ def test_a_bucket_that_is_full_soon_holds_what_remains_and_comes_back_until_then
     assert period.turned is None
 
 
-def test_a_bucket_full_within_a_second_holds_less_than_its_limit_from_the_first_answer_on(period: Period) -> None:
+def test_a_bucket_full_within_a_second_holds_less_than_its_limit_from_the_first_answer_on(
+    period: WindowInference,
+) -> None:
     assert read(period, 600.0, 0.1, 0.0, limit=600.0) == 60.0
     assert period.brim == 1.0
 
 
-def test_a_declared_window_holds_while_little_is_used(period: Period) -> None:
+def test_a_declared_window_holds_while_little_is_used(period: WindowInference) -> None:
     assert read(period, 1.0, 19.0, 0.0, limit=1000.0, window=60.0) == 60.0
 
 
-def test_a_declared_window_is_denied_by_a_reset_far_off_it_while_much_is_used(period: Period) -> None:
+def test_a_declared_window_is_denied_by_a_reset_far_off_it_while_much_is_used(period: WindowInference) -> None:
     assert read(period, 150.0, 3.0, 0.0, window=60.0) == pytest.approx(6.0, rel=0.01)
     assert read(period, 10.0, 0.2, 0.1, window=60.0) == pytest.approx(6.0, rel=0.01), "and stays denied"
 
 
-def test_resets_of_whole_seconds_may_err_to_either_side(period: Period) -> None:
+def test_resets_of_whole_seconds_may_err_to_either_side(period: WindowInference) -> None:
     read(period, 150.0, 2.0, 0.0, resolution=1.0)
     window = read(period, 290.0, 6.0, 3.0, resolution=1.0)
     assert 6.0 <= window <= 7.3
     assert period.brim is None
 
 
-def test_the_time_until_full_tells_the_fraction_of_a_level(period: Period) -> None:
+def test_the_time_until_full_tells_the_fraction_of_a_level(period: WindowInference) -> None:
     for remaining in (4.0, 3.0, 2.0):
         read(period, 5.0 - remaining, (5.0 - remaining) * 12.0, 0.0, limit=5.0)
     assert period.whole_level(bucket(5.0, 1.0, reset_after=42.0, window=None), 1.0) == pytest.approx(1.5, abs=0.01)
 
 
-def test_what_is_known_roughly_tells_no_fraction(period: Period) -> None:
+def test_what_is_known_roughly_tells_no_fraction(period: WindowInference) -> None:
     read(period, 5.0, 6.1, 0.0, limit=5.0)
     assert period.whole_level(bucket(5.0, 1.0, reset_after=4.2, window=None), 1.0) == 1.0
 
 
-def test_a_new_limit_begins_anew(period: Period) -> None:
+def test_a_new_limit_begins_anew(period: WindowInference) -> None:
     for remaining, reset in ((4.0, 0.25), (0.0, 1.25)):
         read(period, 240.0 - remaining, reset, 0.0, limit=240.0)
     period.forget()

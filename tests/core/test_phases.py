@@ -22,42 +22,42 @@ from tidegate.core.pacer_phases import (
     STEP,
     STEP_MOST,
     STEP_SECONDS,
-    Aftermath,
-    Climb,
-    Rise,
-    Seek,
+    DrainDelay,
+    ProbeUpPhase,
+    RampPhase,
+    StartupPhase,
     first_wait,
     next_wait,
 )
-from tidegate.core.rate_meter import Run, Spacing
+from tidegate.core.rate_meter import Burst, PacingBucket
 from tidegate.core.values import Cause
 
 INFINITY = float("inf")
 
 
 def test_a_sought_pace_grows_while_it_is_not_far_ahead_of_what_was_let_in() -> None:
-    seek = Seek()
+    seek = StartupPhase()
     seek.begin(0.0)
     assert seek.step(10.0, 9.0, 0.5) == SEEK_STEP * 10.0
     assert seek.step(15.0, 9.0, 0.6) == 15.0
 
 
 def test_a_pace_that_is_far_ahead_grows_when_it_has_held_for_a_while() -> None:
-    seek = Seek()
+    seek = StartupPhase()
     seek.begin(0.0)
     assert seek.step(10.0, 1.0, 0.9 * PATIENCE_SECONDS) == 10.0
     assert seek.step(10.0, 1.0, PATIENCE_SECONDS) == SEEK_STEP * 10.0
 
 
 def test_a_refusal_of_a_sought_pace_halves_it_at_most() -> None:
-    seek = Seek()
+    seek = StartupPhase()
     assert seek.back(10.0, 0, 100.0) == 5.0
     assert seek.back(10.0, 3, 0.5) == 7.0
     assert seek.back(10.0, 3, 0.1) == 10.0
 
 
 def test_each_step_of_a_rise_is_the_square_of_the_one_before_up_to_double() -> None:
-    rise = Rise()
+    rise = ProbeUpPhase()
     rise.prepare(100.0, 1000.0)
     assert rise.step(100.0) == (STEP_MOST * 100.0, STEP_SECONDS)
     rise.prepare(1000.0, 1000.0)
@@ -67,7 +67,7 @@ def test_each_step_of_a_rise_is_the_square_of_the_one_before_up_to_double() -> N
 
 
 def test_beyond_twice_the_best_a_step_has_to_hold_for_long() -> None:
-    rise = Rise()
+    rise = ProbeUpPhase()
     rise.prepare(10.0, 10.0)
     pace, seconds = 10.0, STEP_SECONDS
     while seconds == STEP_SECONDS:
@@ -77,8 +77,8 @@ def test_beyond_twice_the_best_a_step_has_to_hold_for_long() -> None:
 
 
 def test_a_climb_slows_down_after_a_refusal_and_is_soon_as_fast_as_before() -> None:
-    climb = Climb()
-    assert climb.first(Run(20, 2.0, INFINITY)) == CLIMB_FROM * 10.0
+    climb = RampPhase()
+    assert climb.first(Burst(20, 2.0, INFINITY)) == CLIMB_FROM * 10.0
     climb.refused()
     assert climb.seconds > CLIMB_SECONDS
     assert climb.step(10.0) == CLIMB * 10.0
@@ -87,7 +87,7 @@ def test_a_climb_slows_down_after_a_refusal_and_is_soon_as_fast_as_before() -> N
 
 
 def test_an_aftermath_is_first_guessed_and_then_known_and_then_forgotten() -> None:
-    aftermath = Aftermath()
+    aftermath = DrainDelay()
     assert aftermath.seconds(10.0, 10.0) == AFTERMATH_SHARE
     assert aftermath.seconds(1000.0, 10.0) == AFTERMATH_FIRST
     aftermath.drained(5.0)
@@ -97,7 +97,7 @@ def test_an_aftermath_is_first_guessed_and_then_known_and_then_forgotten() -> No
 
 
 def test_a_refusal_long_after_is_of_no_aftermath() -> None:
-    aftermath = Aftermath()
+    aftermath = DrainDelay()
     aftermath.drained(5.0)
     aftermath.refused(0.1, 5.0 + AFTERMATH_MOST)
     assert aftermath.seconds(10.0, 10.0) == AFTERMATH_SHARE
@@ -114,11 +114,11 @@ def test_a_refusal_long_after_is_of_no_aftermath() -> None:
     ],
 )
 def test_the_first_wait_is_in_proportion_to_what_went_before(cause: Cause, seconds: float, expected: float) -> None:
-    assert first_wait(Run(10, seconds, INFINITY), cause, 0.03) == expected
+    assert first_wait(Burst(10, seconds, INFINITY), cause, 0.03) == expected
 
 
 def test_no_wait_is_longer_than_the_slowest_pace() -> None:
-    spacing = Spacing()
+    spacing = PacingBucket()
     spacing.rate = 10.0
     for cause in (Cause.RATE, Cause.OVERLOAD, Cause.SLOPE):
         for _ in range(200):

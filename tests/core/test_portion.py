@@ -3,19 +3,19 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket
-from tidegate.core.fixed_window import STRIKES, LetIn, Portion, Window, portion_of
-from tidegate.core.quota import Quotas
-from tidegate.core.values import Cost, Reading
+from tidegate.core.fixed_window import STRIKES, AdmittedBurst, FixedWindowMirror, SubWindow, portion_of
+from tidegate.core.quota import QuotaSet
+from tidegate.core.values import Cost, QuotaReading
 
 
-def lately(under_way: list[float]) -> LetIn:
+def lately(under_way: list[float]) -> AdmittedBurst:
     """Calls under way that were sent so many seconds before the refused one; the key has been at work for a minute."""
-    return LetIn(under_way, 500, 60.0)
+    return AdmittedBurst(under_way, 500, 60.0)
 
 
 def test_a_minutes_quota_may_be_let_in_by_the_second() -> None:
     told = portion_of("requests", 600.0, 60.0, lately([0.1] * 10), 0.6)
-    assert told == Reading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0)
+    assert told == QuotaReading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0)
 
 
 def test_a_longer_wait_speaks_of_ten_seconds() -> None:
@@ -34,7 +34,7 @@ def test_too_few_or_too_many_let_in_or_too_long_a_wait_speak_of_no_portion(let_i
 @pytest.mark.parametrize(("calls", "speaks"), [(8, False), (9, True), (10, True), (11, True), (12, False)])
 def test_where_all_that_was_let_in_is_known_it_must_be_the_whole_of_the_portion(calls: int, speaks: bool) -> None:
     """Many of few: another limit refuses a first round that happens to be a part of the portion."""
-    told = portion_of("requests", 600.0, 60.0, LetIn([0.1] * 4, calls, 0.9), 0.6)
+    told = portion_of("requests", 600.0, 60.0, AdmittedBurst([0.1] * 4, calls, 0.9), 0.6)
     assert (told is not None) is speaks
 
 
@@ -44,9 +44,9 @@ def test_where_the_window_is_known_roughly_what_was_let_in_fits() -> None:
     assert told.limit == 50.0
 
 
-def divided() -> Quotas:
+def divided() -> QuotaSet:
     """600 a minute of which the tenth of one second was refused."""
-    quotas = Quotas()
+    quotas = QuotaSet()
     quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
     assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
     quotas.overdrawn("requests-1s", 11, 1.0, 1.01, 0.5)
@@ -60,7 +60,7 @@ def test_the_portion_holds_calls_until_its_boundary() -> None:
 
 
 def test_a_refusal_that_names_no_time_speaks_of_no_portion() -> None:
-    quotas = Quotas()
+    quotas = QuotaSet()
     quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
     assert quotas.portion(lately([0.9] * 10), None, 1.01) == ""
 
@@ -73,21 +73,21 @@ def test_a_limit_that_changes_has_no_known_portion() -> None:
 
 
 def test_of_two_quotas_of_requests_the_one_that_is_divided_is_found() -> None:
-    quotas = Quotas()
-    day = Reading("day", "requests", "continuous", 50_000.0, 40_000.0, None, 86_400.0)
+    quotas = QuotaSet()
+    day = QuotaReading("day", "requests", "continuous", 50_000.0, 40_000.0, None, 86_400.0)
     quotas.observe([day, bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
     assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
 
 
 def test_what_headers_tell_of_is_no_portion() -> None:
-    quotas = Quotas()
-    told = Reading("requests-10s", "requests", "fixed", 1000.0, 900.0, 5.0, 10.0)
+    quotas = QuotaSet()
+    told = QuotaReading("requests-10s", "requests", "fixed", 1000.0, 900.0, 5.0, 10.0)
     quotas.observe([bucket(600.0, 580.0), told], 0, 0.0, 0.0, [])
-    assert quotas.portion(LetIn([3.0] * 100, 500, 60.0), 6.0, 1.0) == ""
+    assert quotas.portion(AdmittedBurst([3.0] * 100, 500, 60.0), 6.0, 1.0) == ""
 
 
 def test_a_portion_goes_with_the_quota_that_it_was_one_of() -> None:
-    quotas = Quotas()
+    quotas = QuotaSet()
     quotas.seed(bucket(600.0, 580.0), "continuous", 0.0)
     assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
     quotas.prove({"tokens"}, forget=True)
@@ -96,7 +96,11 @@ def test_a_portion_goes_with_the_quota_that_it_was_one_of() -> None:
 
 
 def test_what_refuses_on_is_no_portion() -> None:
-    portion = Portion(Window(Reading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0), 0.0), "requests", 600.0)
+    portion = SubWindow(
+        FixedWindowMirror(QuotaReading("requests-1s", "requests", "fixed", 10.0, 0.0, None, 1.0), 0.0),
+        "requests",
+        600.0,
+    )
     for _ in range(STRIKES):
         portion.refused()
     assert not portion.fails(600.0, 1.0)

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.values import ABANDONED, KEY, OK, Standing, answer, bucket, refusal
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
-from tidegate.core.exchange import Ended, Ending, Policy, Resume, Wait
+from tidegate.core.exchange import CallPolicy, Ending, ExchangeResult, Resume, WaitUntil
 from tidegate.core.limiter_state import BUSY
-from tidegate.core.values import Cost, Key, Reading
+from tidegate.core.values import Cost, Key, QuotaReading
 from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
@@ -140,8 +140,8 @@ def test_a_settled_permit_wakes_the_next(registry: RateLimitRegistry) -> None:
 def test_a_refused_call_stands_again_before_its_slot_is_given_to_anybody(registry: RateLimitRegistry) -> None:
     """What refused it need not hold up a smaller call: only its place does."""
 
-    def told(remaining: float) -> Reading:
-        return Reading("tokens", "tokens", "continuous", limit=1000.0, remaining=remaining, window=60.0)
+    def told(remaining: float) -> QuotaReading:
+        return QuotaReading("tokens", "tokens", "continuous", limit=1000.0, remaining=remaining, window=60.0)
 
     registry.settle(registry.try_admit(KEY), answer(told(1000.0)))
     refused = Standing(Bell, 0, lambda estimate: Cost(tokens=900.0))
@@ -224,16 +224,16 @@ def test_a_call_whose_deadline_passes_between_two_looks_at_the_clock_ends(
     registry: RateLimitRegistry, clock: VirtualClock, ahead: float
 ) -> None:
     registry.try_admit(KEY)
-    turn = Turn(registry, KEY, Policy(max_wait=0.001), 60.0, 0)
+    turn = GovernedCall(registry, KEY, CallPolicy(max_wait=0.001), 60.0, 0)
     assert turn.begin() is None
     clock.advance(ahead)
     flow = turn.flow(Bell, None, None)
     effect = next(flow)
-    assert isinstance(effect, Wait)
+    assert isinstance(effect, WaitUntil)
     assert effect.until is not None
     with pytest.raises(StopIteration) as stopped:
         flow.send(Resume(max(effect.until, clock.now)))
-    ended: Ended = stopped.value.value
+    ended: ExchangeResult = stopped.value.value
     assert ended.ending is Ending.EXPIRED
 
 

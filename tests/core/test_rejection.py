@@ -11,9 +11,9 @@ from tests.core.values import ABANDONED, INVALID, OK, OUTAGE, REFUSED, refusal
 from tidegate.admission.registry import NotReady
 from tidegate.core.events import Event, KeyAccepted, KeyRejected, RequestFailed
 from tidegate.core.exchange import Ending
-from tidegate.core.values import Answer, Cause, Cost, Kind, Outcome
+from tidegate.core.values import Cause, Cost, Kind, Outcome, ReplayableRefusal
 
-BODY = Answer(429, b'{"error": {"code": "insufficient_quota"}}')
+BODY = ReplayableRefusal(429, b'{"error": {"code": "insufficient_quota"}}')
 NO_MONEY = Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY, status=429, answer=BODY)
 WRONG_KEY = Outcome(Kind.PERMANENT, Cause.AUTH, status=401, answer=BODY._replace(status=401))
 FORBIDDEN = Outcome(Kind.PERMANENT, Cause.AUTH, status=403, answer=BODY._replace(status=403))

@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY, OK, Standing
-from tidegate.admission.key_queue import Slots
+from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import NEVER, Waiter
-from tidegate.core.admission_controller import Admission
-from tidegate.core.cost_estimator import Estimate
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, Inquiry, Usage
+from tidegate.core.values import Cost, RequestFacts, Usage
 from tidegate.settings import Settings
 
 
@@ -29,36 +29,36 @@ def waiter(priority: int = 0, deadline: float = 3600.0, cost: Cost | None = None
 
 
 @pytest.fixture
-def slots() -> Slots:
+def slots() -> KeyQueue:
     """A key with one slot."""
-    return Slots(Admission(KEY, Settings(start_concurrency=1, max_concurrency=1), 60.0, 0.0))
+    return KeyQueue(AdmissionController(KEY, Settings(start_concurrency=1, max_concurrency=1), 60.0, 0.0))
 
 
 @pytest.fixture
-def taken(slots: Slots) -> Permit:
+def taken(slots: KeyQueue) -> Permit:
     """That slot, taken."""
     return slots.admission.admit(Cost(), 0.0, 0.0, None)
 
 
-def free(slots: Slots, permit: Permit, now: float = 0.0) -> list[Waiter]:
+def free(slots: KeyQueue, permit: Permit, now: float = 0.0) -> list[Waiter]:
     slots.admission.settle(permit, OK, now, 0.5, None)
     return slots.pump(now, None)
 
 
-def test_a_call_passes_where_nobody_stands_and_the_gates_are_open(slots: Slots) -> None:
+def test_a_call_passes_where_nobody_stands_and_the_gates_are_open(slots: KeyQueue) -> None:
     passing = waiter()
     assert slots.stand(passing, 5.0, None) == []
     assert passing.permit is not None
     assert (slots.line.count, slots.idle) == (0, False)
 
 
-def test_a_call_stands_where_a_gate_is_closed(slots: Slots, taken: Permit) -> None:
+def test_a_call_stands_where_a_gate_is_closed(slots: KeyQueue, taken: Permit) -> None:
     standing = waiter()
     assert slots.stand(standing, 0.0, None) == []
     assert (standing.permit, slots.line.count, slots.gate) == (None, 1, "concurrency")
 
 
-def test_nobody_passes_one_who_stands(slots: Slots) -> None:
+def test_nobody_passes_one_who_stands(slots: KeyQueue) -> None:
     big, small = waiter(cost=Cost(tokens=900.0)), waiter(cost=Cost(tokens=0.0))
     slots.admission.pause.close(0.0, 5.0, False, 0.0, True)
     slots.stand(big, 0.0, None)
@@ -68,7 +68,7 @@ def test_nobody_passes_one_who_stands(slots: Slots) -> None:
     assert small.permit is None
 
 
-def test_a_higher_priority_that_may_go_goes_without_being_woken(slots: Slots, taken: Permit) -> None:
+def test_a_higher_priority_that_may_go_goes_without_being_woken(slots: KeyQueue, taken: Permit) -> None:
     low, high = waiter(0), waiter(1)
     slots.stand(low, 0.0, None)
     slots.admission.settle(taken, OK, 0.0, 0.5, None)
@@ -77,7 +77,7 @@ def test_a_higher_priority_that_may_go_goes_without_being_woken(slots: Slots, ta
     assert low.permit is None
 
 
-def test_a_freed_slot_wakes_exactly_the_one_who_may_go(slots: Slots, taken: Permit) -> None:
+def test_a_freed_slot_wakes_exactly_the_one_who_may_go(slots: KeyQueue, taken: Permit) -> None:
     made = [waiter() for _ in range(3)]
     for each in made:
         slots.stand(each, 0.0, None)
@@ -86,7 +86,7 @@ def test_a_freed_slot_wakes_exactly_the_one_who_may_go(slots: Slots, taken: Perm
     assert slots.line.count == 2
 
 
-def test_the_head_alone_holds_the_clock(slots: Slots) -> None:
+def test_the_head_alone_holds_the_clock(slots: KeyQueue) -> None:
     slots.admission.pause.close(0.0, 5.0, False, 0.0, True)
     made = [waiter() for _ in range(3)]
     for each in made:
@@ -94,7 +94,7 @@ def test_the_head_alone_holds_the_clock(slots: Slots) -> None:
     assert [each.until for each in made] == [5.0, None, None]
 
 
-def test_the_clock_goes_to_a_new_head_of_higher_priority(slots: Slots) -> None:
+def test_the_clock_goes_to_a_new_head_of_higher_priority(slots: KeyQueue) -> None:
     slots.admission.pause.close(0.0, 5.0, False, 0.0, True)
     low, high = waiter(0), waiter(1)
     slots.stand(low, 0.0, None)
@@ -102,7 +102,7 @@ def test_the_clock_goes_to_a_new_head_of_higher_priority(slots: Slots) -> None:
     assert (low.until, high.until) == (None, 5.0)
 
 
-def test_the_clock_goes_on_when_its_holder_leaves(slots: Slots) -> None:
+def test_the_clock_goes_on_when_its_holder_leaves(slots: KeyQueue) -> None:
     slots.admission.pause.close(0.0, 5.0, False, 0.0, True)
     first, second = waiter(), waiter()
     slots.stand(first, 0.0, None)
@@ -111,7 +111,7 @@ def test_the_clock_goes_on_when_its_holder_leaves(slots: Slots) -> None:
     assert second.until == 5.0
 
 
-def test_one_who_does_not_hold_the_clock_leaves_without_waking_anybody(slots: Slots) -> None:
+def test_one_who_does_not_hold_the_clock_leaves_without_waking_anybody(slots: KeyQueue) -> None:
     slots.admission.pause.close(0.0, 5.0, False, 0.0, True)
     first, second = waiter(), waiter()
     slots.stand(first, 0.0, None)
@@ -121,7 +121,7 @@ def test_one_who_does_not_hold_the_clock_leaves_without_waking_anybody(slots: Sl
     assert slots.gate == "pause"
 
 
-def test_the_holder_is_woken_when_it_must_look_sooner_and_only_then(slots: Slots) -> None:
+def test_the_holder_is_woken_when_it_must_look_sooner_and_only_then(slots: KeyQueue) -> None:
     slots.admission.pause.close(0.0, 50.0, False, 0.0, True)
     first = waiter()
     slots.stand(first, 0.0, None)
@@ -131,7 +131,7 @@ def test_the_holder_is_woken_when_it_must_look_sooner_and_only_then(slots: Slots
 
 
 def test_behind_a_gate_that_opens_at_no_known_instant_the_head_waits_for_the_first_deadline(
-    slots: Slots, taken: Permit
+    slots: KeyQueue, taken: Permit
 ) -> None:
     first = waiter(deadline=NEVER)
     slots.stand(first, 0.0, None)
@@ -141,7 +141,7 @@ def test_behind_a_gate_that_opens_at_no_known_instant_the_head_waits_for_the_fir
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_the_earliest_deadline_expires_wherever_it_stands(slots: Slots, taken: Permit, at: int) -> None:
+def test_the_earliest_deadline_expires_wherever_it_stands(slots: KeyQueue, taken: Permit, at: int) -> None:
     made = [waiter(deadline=10.0 if number == at else 3600.0) for number in range(3)]
     for each in made:
         slots.stand(each, 0.0, None)
@@ -151,7 +151,7 @@ def test_the_earliest_deadline_expires_wherever_it_stands(slots: Slots, taken: P
     assert slots.line.count == 2
 
 
-def test_all_who_are_past_their_deadline_step_out_at_once(slots: Slots, taken: Permit) -> None:
+def test_all_who_are_past_their_deadline_step_out_at_once(slots: KeyQueue, taken: Permit) -> None:
     made = [waiter(deadline=10.0) for _ in range(5)]
     for each in made:
         slots.stand(each, 0.0, None)
@@ -159,7 +159,7 @@ def test_all_who_are_past_their_deadline_step_out_at_once(slots: Slots, taken: P
     assert slots.line.count == 0
 
 
-def test_one_who_returns_stands_before_anybody_is_let_in(slots: Slots, taken: Permit) -> None:
+def test_one_who_returns_stands_before_anybody_is_let_in(slots: KeyQueue, taken: Permit) -> None:
     refused, fresh = waiter(), waiter()
     refused.place = slots.line.next_place()
     slots.stand(fresh, 0.0, None)
@@ -170,10 +170,12 @@ def test_one_who_returns_stands_before_anybody_is_let_in(slots: Slots, taken: Pe
     assert fresh.permit is None
 
 
-def test_a_call_is_priced_when_it_comes_to_the_head_by_what_was_learned_until_then(slots: Slots, taken: Permit) -> None:
+def test_a_call_is_priced_when_it_comes_to_the_head_by_what_was_learned_until_then(
+    slots: KeyQueue, taken: Permit
+) -> None:
     priced: list[float] = []
 
-    def price(estimate: Estimate) -> Cost:
+    def price(estimate: CostEstimator) -> Cost:
         priced.append(estimate.mean_output)
         return Cost()
 
@@ -182,13 +184,13 @@ def test_a_call_is_priced_when_it_comes_to_the_head_by_what_was_learned_until_th
     slots.stand(first, 0.0, None)
     slots.stand(second, 0.0, None)
     assert priced == []
-    slots.admission.estimate.learn(Inquiry(), Usage(output_tokens=5000))
+    slots.admission.estimate.learn(RequestFacts(), Usage(output_tokens=5000))
     free(slots, taken)
     slots.pump(0.0, None)
     assert priced == [slots.admission.estimate.mean_output]
 
 
-def test_a_call_that_never_waits_makes_no_waker(slots: Slots) -> None:
+def test_a_call_that_never_waits_makes_no_waker(slots: KeyQueue) -> None:
     passing = waiter()
     slots.stand(passing, 0.0, None)
     assert passing.waker is None
@@ -197,14 +199,14 @@ def test_a_call_that_never_waits_makes_no_waker(slots: Slots) -> None:
     assert isinstance(standing.waker, Bell)
 
 
-def test_a_call_that_passed_and_was_refused_has_a_waker_when_it_returns(slots: Slots) -> None:
+def test_a_call_that_passed_and_was_refused_has_a_waker_when_it_returns(slots: KeyQueue) -> None:
     passing = waiter()
     slots.stand(passing, 0.0, None)
     slots.rejoin(passing, 0.0, None)
     assert isinstance(passing.waker, Bell)
 
 
-def test_a_price_that_fails_is_nobody_elses_failure(slots: Slots, taken: Permit) -> None:
+def test_a_price_that_fails_is_nobody_elses_failure(slots: KeyQueue, taken: Permit) -> None:
     def failing(estimate: object) -> Cost:
         raise ZeroDivisionError
 

@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.rate_meter import BURST_SECONDS, Spacing
+from tidegate.core.rate_meter import BURST_SECONDS, PacingBucket
 
 
 @pytest.fixture
-def spacing() -> Spacing:
+def spacing() -> PacingBucket:
     """Ten calls a second, nothing ready at 0."""
-    spacing = Spacing()
+    spacing = PacingBucket()
     spacing.rate, spacing.grace = 10.0, 0.03
     spacing.ready(0.0, 0.0)
     return spacing
 
 
-def test_calls_go_one_after_the_other(spacing: Spacing) -> None:
+def test_calls_go_one_after_the_other(spacing: PacingBucket) -> None:
     instants, now = [], 0.0
     for _ in range(4):
         now = spacing.opens_at(now)
@@ -23,28 +23,28 @@ def test_calls_go_one_after_the_other(spacing: Spacing) -> None:
     assert instants == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
-def test_what_a_late_timer_missed_is_caught_up(spacing: Spacing) -> None:
+def test_what_a_late_timer_missed_is_caught_up(spacing: PacingBucket) -> None:
     spacing.sent(100.0, 0.1 + 0.5 * BURST_SECONDS)
     assert spacing.opens_at(0.13) == pytest.approx(0.2)
 
 
-def test_where_the_bucket_keeps_nothing_nothing_is_caught_up(spacing: Spacing) -> None:
+def test_where_the_bucket_keeps_nothing_nothing_is_caught_up(spacing: PacingBucket) -> None:
     spacing.sent(1.0, 0.15)
     assert spacing.opens_at(0.15) == pytest.approx(0.25)
 
 
-def test_a_pace_that_was_left_unused_is_known_and_not_saved(spacing: Spacing) -> None:
+def test_a_pace_that_was_left_unused_is_known_and_not_saved(spacing: PacingBucket) -> None:
     assert spacing.sent(100.0, 0.1) == (False, False)
     assert spacing.sent(100.0, 3600.0) == (False, True)
     assert spacing.opens_at(3600.0) == pytest.approx(3600.0 + 0.1 * (1.0 - 10.0 * BURST_SECONDS))
 
 
-def test_a_refusal_leaves_nothing(spacing: Spacing) -> None:
+def test_a_refusal_leaves_nothing(spacing: PacingBucket) -> None:
     spacing.emptied(5.0)
     assert spacing.opens_at(5.0) == pytest.approx(5.1)
 
 
-def test_after_a_wait_one_goes_alone_until_it_must_have_been_let_in(spacing: Spacing) -> None:
+def test_after_a_wait_one_goes_alone_until_it_must_have_been_let_in(spacing: PacingBucket) -> None:
     spacing.rate = 1000.0
     spacing.emptied(5.0)
     spacing.wait_alone(0.5)
@@ -57,14 +57,14 @@ def test_after_a_wait_one_goes_alone_until_it_must_have_been_let_in(spacing: Spa
     assert not spacing.alone(5.54)
 
 
-def test_a_refusal_of_the_lone_one_ends_its_judgement(spacing: Spacing) -> None:
+def test_a_refusal_of_the_lone_one_ends_its_judgement(spacing: PacingBucket) -> None:
     spacing.wait_alone(0.5)
     spacing.sent(100.0, 0.5)
     spacing.emptied(0.51)
     assert not spacing.alone(0.515)
 
 
-def test_waits_are_counted_until_it_goes_on(spacing: Spacing) -> None:
+def test_waits_are_counted_until_it_goes_on(spacing: PacingBucket) -> None:
     spacing.wait_alone(0.5)
     spacing.wait_alone(0.8)
     assert (spacing.waits, spacing.wait) == (2, 0.8)
@@ -72,7 +72,7 @@ def test_waits_are_counted_until_it_goes_on(spacing: Spacing) -> None:
     assert (spacing.waits, spacing.wait) == (0, 0.0)
 
 
-def test_holding_off_never_shortens_a_wait(spacing: Spacing) -> None:
+def test_holding_off_never_shortens_a_wait(spacing: PacingBucket) -> None:
     spacing.wait_alone(2.0)
     spacing.hold_off(0.5)
     assert spacing.opens_at(0.0) == pytest.approx(2.0)

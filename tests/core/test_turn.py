@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waker
-from tidegate.core.cost_estimator import Estimate
-from tidegate.core.exchange import Ended, Ending, Flow, Policy, Resume, Send, Sent, Wait
+from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, Resume, Send, WaitUntil
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
 
-class PlainTurn(Turn):
+class PlainTurn(GovernedCall):
     """One request."""
 
     __slots__ = ()
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         return Cost()
 
 
@@ -49,7 +49,7 @@ def registry(clock: VirtualClock) -> RateLimitRegistry:
 
 @pytest.fixture
 def turn(registry: RateLimitRegistry) -> PlainTurn:
-    return PlainTurn(registry, KEY, Policy(max_wait=60.0), 60.0, 0)
+    return PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0)
 
 
 @pytest.fixture
@@ -64,21 +64,21 @@ def in_flight(registry: RateLimitRegistry) -> int:
     return registry.snapshot().in_flight
 
 
-def ending(flow: Flow, resume: Resume | None = None) -> Ended:
+def ending(flow: Flow, resume: Resume | None = None) -> ExchangeResult:
     with pytest.raises(StopIteration) as stopped:
         flow.send(resume)
-    ended: Ended = stopped.value.value
+    ended: ExchangeResult = stopped.value.value
     return ended
 
 
 def test_an_answered_call_needs_no_dialogue(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    assert turn.concluded(permit, Sent(answer(bucket(60.0, 10.0)))) is True
+    assert turn.concluded(permit, AttemptResult(answer(bucket(60.0, 10.0)))) is True
     seen = registry.snapshot().keys[KEY]
     assert (seen.in_flight, seen.answered, len(seen.quotas)) == (0, 1, 1)
 
 
 def test_a_streaming_answer_keeps_its_slot(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    assert turn.concluded(permit, Sent(OK, streaming=True)) is True
+    assert turn.concluded(permit, AttemptResult(OK, streaming=True)) is True
     assert in_flight(registry) == 1
     registry.settle(permit, OK)
     assert in_flight(registry) == 0
@@ -90,11 +90,11 @@ def test_an_attempt_cut_short_gives_its_slot_back(registry: RateLimitRegistry, t
 
 
 def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    second, third = (PlainTurn(registry, KEY, Policy(max_wait=60.0), 60.0, 0) for _ in range(2))
+    second, third = (PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0) for _ in range(2))
     assert second.begin() is None
     flow = second.flow(Bell, None, None)
-    assert isinstance(next(flow), Wait)
-    turn.concluded(permit, Sent(OK))
+    assert isinstance(next(flow), WaitUntil)
+    turn.concluded(permit, AttemptResult(OK))
     assert third.begin() is None
     assert isinstance(flow.send(Resume(0.0)), Send)
     flow.close()
@@ -106,14 +106,14 @@ def test_where_somebody_listens_every_call_has_the_whole_dialogue(registry: Rate
     assert turn.begin() is None
     flow = turn.flow(no_waker, None, None)
     assert isinstance(next(flow), Send)
-    assert ending(flow, Resume(1.0, Sent(OK))).ending is Ending.ANSWERED
+    assert ending(flow, Resume(1.0, AttemptResult(OK))).ending is Ending.ANSWERED
 
 
 @pytest.mark.parametrize(("outcome", "how"), [(OUTAGE, Ending.HANDED_BACK), (INVALID, Ending.GIVEN_UP)])
 def test_a_call_that_failed_at_once_ends_in_the_dialogue(
     registry: RateLimitRegistry, turn: PlainTurn, permit: Permit, outcome, how: Ending
 ) -> None:
-    sent = Sent(outcome)
+    sent = AttemptResult(outcome)
     assert turn.concluded(permit, sent) is False
     assert ending(turn.flow(no_waker, permit, sent)).ending is how
     assert in_flight(registry) == 0
@@ -122,18 +122,18 @@ def test_a_call_that_failed_at_once_ends_in_the_dialogue(
 def test_a_call_that_was_refused_at_once_returns_before_those_that_came_later(
     registry: RateLimitRegistry, clock: VirtualClock, turn: PlainTurn, permit: Permit
 ) -> None:
-    later = PlainTurn(registry, KEY, Policy(max_wait=60.0), 60.0, 0)
+    later = PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0)
     assert later.begin() is None
     waiting = later.flow(Bell, None, None)
     next(waiting)
-    sent = Sent(refusal(5.0))
+    sent = AttemptResult(refusal(5.0))
     assert turn.concluded(permit, sent) is False
     flow = turn.flow(Bell, permit, sent)
     effect = next(flow)
-    assert isinstance(effect, Wait)
+    assert isinstance(effect, WaitUntil)
     assert effect.until == 5.0
     clock.advance(5.0)
-    assert isinstance(waiting.send(Resume(5.0)), Wait)
+    assert isinstance(waiting.send(Resume(5.0)), WaitUntil)
     assert isinstance(flow.send(Resume(5.0)), Send)
     for each in (flow, waiting):
         each.close()
@@ -145,7 +145,7 @@ def test_its_deadline_counts_from_when_it_came(
 ) -> None:
     """Refused at 59 s, it cannot wait for the 30 s that the provider names: its 60 s began when it came."""
     clock.advance(59.0)
-    ended = ending(turn.flow(Bell, permit, Sent(refusal(30.0))))
+    ended = ending(turn.flow(Bell, permit, AttemptResult(refusal(30.0))))
     assert (ended.ending, ended.gate, ended.opens_in) == (Ending.GIVEN_UP, "pause", 30.0)
 
 
@@ -154,16 +154,16 @@ def forgotten(clock: VirtualClock) -> tuple[RateLimitRegistry, Flow, Permit]:
     """A call that waits again: its key was forgotten while it backed off, and made anew by another who has the slot."""
     settings = Settings(start_concurrency=1, max_concurrency=1, max_keys=1)
     registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
-    turn = PlainTurn(registry, KEY, Policy(max_wait=60.0, attempts=2), 60.0, 0)
+    turn = PlainTurn(registry, KEY, CallPolicy(max_wait=60.0, attempts=2), 60.0, 0)
     permit = turn.begin()
     assert permit is not None
-    flow = turn.flow(Bell, permit, Sent(TIMEOUT))
-    assert isinstance(next(flow), Wait)
+    flow = turn.flow(Bell, permit, AttemptResult(TIMEOUT))
+    assert isinstance(next(flow), WaitUntil)
     registry.settle(registry.try_admit(KEY._replace(scope="another")), OK)
     assert KEY not in registry.snapshot().keys
     taken = registry.try_admit(KEY)
     clock.advance(1.0)
-    assert isinstance(flow.send(Resume(1.0)), Wait)
+    assert isinstance(flow.send(Resume(1.0)), WaitUntil)
     return registry, flow, taken
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY
-from tidegate.core.admission_controller import Admission
-from tidegate.core.unavailability import Unavailability
-from tidegate.core.values import Cause, Cost, Kind, Outcome, Reading
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.unavailability import OutageClock
+from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, status=429)
@@ -15,7 +15,7 @@ AWAY = Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=503)
 
 
 def test_clock_runs_from_the_first_refusal_to_the_next_answer() -> None:
-    clocks = Unavailability()
+    clocks = OutageClock()
     assert clocks.at(5.0).unanswered == 0.0
     clocks.refused(RATE, 10.0)
     clocks.refused(RATE, 20.0)
@@ -25,7 +25,7 @@ def test_clock_runs_from_the_first_refusal_to_the_next_answer() -> None:
 
 
 def test_clock_stands_still_until_a_stated_reset() -> None:
-    clocks = Unavailability()
+    clocks = OutageClock()
     clocks.refused(RATE, 10.0)
     clocks.stated(12.0, 20.0)
     clocks.stated(15.0, 18.0)
@@ -35,7 +35,7 @@ def test_clock_stands_still_until_a_stated_reset() -> None:
 
 
 def test_stated_reset_before_a_stretch_counts_for_nothing_in_it() -> None:
-    clocks = Unavailability()
+    clocks = OutageClock()
     clocks.stated(0.0, 100.0)
     clocks.refused(RATE, 200.0)
     clocks.opened(210.0)
@@ -46,7 +46,7 @@ class Driven:
     """An admission whose calls end as a test says."""
 
     def __init__(self, **changes: object) -> None:
-        self.admission = Admission(KEY, Settings(**changes), 60.0, 0.0)
+        self.admission = AdmissionController(KEY, Settings(**changes), 60.0, 0.0)
 
     def call(self, now: float, outcome: Outcome) -> None:
         permit = self.admission.admit(Cost(), now, 0.0, None)
@@ -85,7 +85,7 @@ class TestAdmission:
 
     def test_quota_that_is_spent_behind_an_open_breaker_stops_the_clock(self) -> None:
         driven = Driven(breaker_threshold=1)
-        told = Reading("requests", "requests", "fixed", 2.0, 1.0, 10_000.0, 10_000.0)
+        told = QuotaReading("requests", "requests", "fixed", 2.0, 1.0, 10_000.0, 10_000.0)
         driven.call(1.0, Outcome(Kind.OK, readings=(told,)))
         driven.call(2.0, AWAY)
         assert driven.admission.unavailable(5000.0).outage <= 1.0

@@ -3,48 +3,50 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import fixed
-from tidegate.core.fixed_window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_LAST, STEP_FIRST, Window
-from tidegate.core.values import Reading
+from tidegate.core.fixed_window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_LAST, STEP_FIRST, FixedWindowMirror
+from tidegate.core.values import QuotaReading
 
 
-def observe(mirror: Window, order: int, sent_at: float, now: float | None = None, **facts: float | None) -> None:
+def observe(
+    mirror: FixedWindowMirror, order: int, sent_at: float, now: float | None = None, **facts: float | None
+) -> None:
     given = {"limit": 10.0, "remaining": 10.0, "window": 60.0, **facts}
     mirror.observe(fixed(given.pop("limit"), **given), order, sent_at, sent_at if now is None else now, None)
 
 
-def spend(mirror: Window, count: int, now: float, first: int = 1) -> None:
+def spend(mirror: FixedWindowMirror, count: int, now: float, first: int = 1) -> None:
     for order in range(first, first + count):
         mirror.debit(1.0, 0.0, order, now)
 
 
 @pytest.fixture
-def mirror() -> Window:
+def mirror() -> FixedWindowMirror:
     """10 a minute, boundary unknown."""
-    return Window(fixed(10.0), 0.0)
+    return FixedWindowMirror(fixed(10.0), 0.0)
 
 
 @pytest.fixture
-def bounded(mirror: Window) -> Window:
+def bounded(mirror: FixedWindowMirror) -> FixedWindowMirror:
     """10 a minute, next boundary at instant 40; 4 left."""
     observe(mirror, 1, 0.0, remaining=4.0, reset_after=40.0)
     return mirror
 
 
-def test_it_starts_full_and_does_not_refill_meanwhile(mirror: Window) -> None:
+def test_it_starts_full_and_does_not_refill_meanwhile(mirror: FixedWindowMirror) -> None:
     spend(mirror, 3, 0.0)
     assert [mirror.level(now) for now in (0.0, 30.0, 1000.0)] == [7.0, 7.0, 7.0]
 
 
-def test_it_tells_whether_it_can_pace(mirror: Window, bounded: Window) -> None:
-    assert Window(fixed(10.0), 0.0).paces is False
+def test_it_tells_whether_it_can_pace(mirror: FixedWindowMirror, bounded: FixedWindowMirror) -> None:
+    assert FixedWindowMirror(fixed(10.0), 0.0).paces is False
     assert bounded.paces is True
 
 
-def test_everything_is_back_after_the_boundary(bounded: Window) -> None:
+def test_everything_is_back_after_the_boundary(bounded: FixedWindowMirror) -> None:
     assert [bounded.level(now) for now in (39.9, 40.0, 99.0)] == [4.0, 10.0, 10.0]
 
 
-def test_boundaries_come_back_every_window(bounded: Window) -> None:
+def test_boundaries_come_back_every_window(bounded: FixedWindowMirror) -> None:
     spend(bounded, 10, 50.0, first=2)
     assert bounded.ready_at(1.0, 0.0, 50.0) == 100.0 + BOUNDARY_GUARD
     assert bounded.level(100.0) == 10.0
@@ -52,67 +54,67 @@ def test_boundaries_come_back_every_window(bounded: Window) -> None:
     assert bounded.ready_at(1.0, 0.0, 100.5) == 160.0 + BOUNDARY_GUARD
 
 
-def test_boundaries_that_nobody_saw_are_passed_all_at_once(bounded: Window) -> None:
+def test_boundaries_that_nobody_saw_are_passed_all_at_once(bounded: FixedWindowMirror) -> None:
     assert bounded.level(1000.0) == 10.0
     spend(bounded, 10, 1000.0, first=2)
     assert bounded.ready_at(1.0, 0.0, 1000.0) == pytest.approx(1000.0 + BOUNDARY_GUARD, abs=60.0)
 
 
-def test_an_amount_that_does_not_fit_waits_for_the_boundary(bounded: Window) -> None:
+def test_an_amount_that_does_not_fit_waits_for_the_boundary(bounded: FixedWindowMirror) -> None:
     assert bounded.ready_at(4.0, 0.0, 5.0) == 5.0
     assert bounded.ready_at(5.0, 0.0, 5.0) == 40.0 + BOUNDARY_GUARD
 
 
-def test_nothing_always_fits(bounded: Window) -> None:
+def test_nothing_always_fits(bounded: FixedWindowMirror) -> None:
     assert bounded.ready_at(0.0, 0.0, 5.0) == 5.0
 
 
-def test_an_amount_above_the_limit_goes_alone_into_a_fresh_window(bounded: Window) -> None:
+def test_an_amount_above_the_limit_goes_alone_into_a_fresh_window(bounded: FixedWindowMirror) -> None:
     assert bounded.ready_at(500.0, 0.0, 5.0) == 40.0 + BOUNDARY_GUARD
     assert bounded.ready_at(500.0, 0.0, 41.0) == 41.0
 
 
-def test_each_hint_narrows_the_boundary_and_waiting_goes_to_its_later_end(mirror: Window) -> None:
+def test_each_hint_narrows_the_boundary_and_waiting_goes_to_its_later_end(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, now=4.0, remaining=0.0, reset_after=40.0)
     assert mirror.ready_at(1.0, 0.0, 4.0) == 44.0 + BOUNDARY_GUARD
     observe(mirror, 2, 10.0, now=11.0, remaining=0.0, reset_after=30.0)
     assert mirror.ready_at(1.0, 0.0, 11.0) == 41.0 + BOUNDARY_GUARD
 
 
-def test_a_hint_of_whole_seconds_may_be_wrong_by_one(mirror: Window) -> None:
+def test_a_hint_of_whole_seconds_may_be_wrong_by_one(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, remaining=0.0, reset_after=40.0, resolution=1.0)
     assert mirror.ready_at(1.0, 0.0, 0.0) == 41.0 + BOUNDARY_GUARD
 
 
-def test_hints_that_contradict_follow_the_newest(bounded: Window) -> None:
+def test_hints_that_contradict_follow_the_newest(bounded: FixedWindowMirror) -> None:
     observe(bounded, 2, 1.0, remaining=0.0, reset_after=10.0)
     assert bounded.ready_at(1.0, 0.0, 1.0) == 11.0 + BOUNDARY_GUARD
 
 
-def test_an_answer_to_an_older_request_changes_nothing(bounded: Window) -> None:
+def test_an_answer_to_an_older_request_changes_nothing(bounded: FixedWindowMirror) -> None:
     observe(bounded, 3, 5.0, remaining=2.0)
     observe(bounded, 2, 4.0, now=6.0, remaining=9.0)
     assert bounded.level(6.0) == 2.0
 
 
-def test_an_answer_of_the_last_window_says_nothing_of_this_one(bounded: Window) -> None:
+def test_an_answer_of_the_last_window_says_nothing_of_this_one(bounded: FixedWindowMirror) -> None:
     assert bounded.level(41.0) == 10.0
     observe(bounded, 2, 39.0, now=42.0, remaining=0.0)
     assert bounded.level(42.0) == 10.0
 
 
-def test_what_was_sent_after_the_anchor_is_already_charged(mirror: Window) -> None:
+def test_what_was_sent_after_the_anchor_is_already_charged(mirror: FixedWindowMirror) -> None:
     spend(mirror, 3, 1.0, first=2)
     observe(mirror, 2, 1.0, now=5.0, remaining=6.0)
     assert mirror.level(5.0) == 4.0
 
 
-def test_what_was_sent_before_the_boundary_is_not_charged_after_it(bounded: Window) -> None:
+def test_what_was_sent_before_the_boundary_is_not_charged_after_it(bounded: FixedWindowMirror) -> None:
     spend(bounded, 2, 39.0, first=2)
     assert bounded.level(40.0) == 10.0
 
 
-def test_an_unknown_boundary_is_tried_carefully_until_a_refusal_comes(mirror: Window) -> None:
+def test_an_unknown_boundary_is_tried_carefully_until_a_refusal_comes(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, remaining=0.0)
     went, now = [], 0.0
     for order in range(2, 6):
@@ -125,7 +127,7 @@ def test_an_unknown_boundary_is_tried_carefully_until_a_refusal_comes(mirror: Wi
 
 
 def test_more_go_out_in_each_careful_step_up_to_an_eighth() -> None:
-    mirror = Window(fixed(80.0), 0.0)
+    mirror = FixedWindowMirror(fixed(80.0), 0.0)
     mirror.observe(fixed(80.0, 0.0), 1, 0.0, 0.0, None)
     now, went = 0.0, []
     for order in range(2, 30):
@@ -135,7 +137,7 @@ def test_more_go_out_in_each_careful_step_up_to_an_eighth() -> None:
     assert [went.count(step * STEP_FIRST) for step in range(5)] == [1, 2, 4, 8, 10]
 
 
-def test_an_answer_that_finds_something_left_ends_the_care(mirror: Window) -> None:
+def test_an_answer_that_finds_something_left_ends_the_care(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, remaining=0.0)
     mirror.debit(1.0, 0.0, 2, 1.0)
     assert mirror.ready_at(1.0, 0.0, 1.0) > 1.0
@@ -143,7 +145,7 @@ def test_an_answer_that_finds_something_left_ends_the_care(mirror: Window) -> No
     assert mirror.level(1.0) == 9.0
 
 
-def test_probes_come_at_least_every_quarter_of_a_minute(mirror: Window) -> None:
+def test_probes_come_at_least_every_quarter_of_a_minute(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, remaining=0.0)
     now = 0.0
     for order in range(2, 30):
@@ -153,13 +155,13 @@ def test_probes_come_at_least_every_quarter_of_a_minute(mirror: Window) -> None:
     assert mirror.ready_at(1.0, 0.0, now) - now == pytest.approx(PROBE_LAST)
 
 
-def test_the_first_refusal_tells_the_boundary(mirror: Window) -> None:
+def test_the_first_refusal_tells_the_boundary(mirror: FixedWindowMirror) -> None:
     mirror.overdrawn(4.9, 5.0, 12.5)
     assert mirror.ready_at(1.0, 0.0, 5.0) == 17.5 + BOUNDARY_GUARD
     assert mirror.level(17.6) == 10.0
 
 
-def test_a_refusal_empties_the_window_whatever_was_counted(bounded: Window) -> None:
+def test_a_refusal_empties_the_window_whatever_was_counted(bounded: FixedWindowMirror) -> None:
     spend(bounded, 2, 1.0, first=2)
     bounded.overdrawn(1.0, 2.0, None)
     assert bounded.level(2.0) <= 0.0
@@ -167,7 +169,7 @@ def test_a_refusal_empties_the_window_whatever_was_counted(bounded: Window) -> N
 
 
 def test_two_boundaries_give_the_period() -> None:
-    mirror = Window(fixed(10.0, window=None), 0.0, 60.0)
+    mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0)
     mirror.overdrawn(0.1, 0.1, 2.4)
     assert mirror.ready_at(1.0, 0.0, 0.2) == 2.5 + BOUNDARY_GUARD
     spend(mirror, 10, 2.6)
@@ -179,7 +181,7 @@ def test_two_boundaries_give_the_period() -> None:
 
 
 def test_a_period_that_no_provider_uses_is_believed_when_it_was_seen_twice() -> None:
-    mirror = Window(fixed(10.0, window=None), 0.0, 60.0)
+    mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0)
     for boundary in (2.5, 8.5):
         mirror.overdrawn(boundary - 0.5, boundary - 0.5, 0.5)
         spend(mirror, 10, boundary + 0.1)
@@ -190,7 +192,7 @@ def test_a_period_that_no_provider_uses_is_believed_when_it_was_seen_twice() -> 
 
 
 def test_what_is_only_supposed_to_be_a_window_is_tried_carefully_after_its_boundary() -> None:
-    mirror = Window(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
+    mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
     mirror.overdrawn(0.1, 0.1, 2.4)
     mirror.debit(1.0, 0.0, 2, 2.6)
     assert mirror.ready_at(1.0, 0.0, 2.6) > 2.6
@@ -199,7 +201,7 @@ def test_what_is_only_supposed_to_be_a_window_is_tried_carefully_after_its_bound
     assert mirror.turned is None
 
 
-def spent_by(mirror: Window, until: float, now: float) -> float:
+def spent_by(mirror: FixedWindowMirror, until: float, now: float) -> float:
     """Spends one by one, as soon as each may go; returns how many by `until`."""
     count = 0
     while (now := mirror.ready_at(1.0, 0.0, now)) < until:
@@ -210,27 +212,31 @@ def spent_by(mirror: Window, until: float, now: float) -> float:
 
 def test_care_lets_the_whole_limit_out_within_a_window_however_late_refusals_come() -> None:
     """A refusal that took a second to come back once left one request a second for ever."""
-    mirror = Window(Reading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True)
+    mirror = FixedWindowMirror(
+        QuotaReading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True
+    )
     mirror.overdrawn(0.0, 1.2, 0.5)
     assert spent_by(mirror, 2.72, 1.72) >= 50
 
 
 def test_what_lets_its_whole_limit_out_unrefused_is_a_window() -> None:
-    mirror = Window(Reading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True)
+    mirror = FixedWindowMirror(
+        QuotaReading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True
+    )
     mirror.overdrawn(0.0, 0.02, 0.5)
     spent_by(mirror, 1.52, 0.02)
     assert spent_by(mirror, 1.56, 1.52) == 50, "no care is left"
 
 
 def test_where_little_is_back_after_a_boundary_the_quota_refills_continuously() -> None:
-    mirror = Window(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
+    mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
     mirror.overdrawn(0.1, 0.1, 0.4)
     mirror.debit(1.0, 0.0, 2, 0.6)
     mirror.overdrawn(0.62, 0.62, 0.4)
     assert mirror.turned == "continuous"
 
 
-def test_of_requests_that_overtake_each_other_none_shows_a_boundary(mirror: Window) -> None:
+def test_of_requests_that_overtake_each_other_none_shows_a_boundary(mirror: FixedWindowMirror) -> None:
     spend(mirror, 9, 0.0)
     observe(mirror, 5, 0.0, remaining=1.0)
     observe(mirror, 9, 0.0, remaining=8.0)
@@ -238,7 +244,7 @@ def test_of_requests_that_overtake_each_other_none_shows_a_boundary(mirror: Wind
     assert mirror.level(0.0) == 1.0, "nine of ten went out, whichever came first"
 
 
-def test_a_jump_tells_where_the_next_boundary_is(mirror: Window) -> None:
+def test_a_jump_tells_where_the_next_boundary_is(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 10.0, remaining=0.0)
     observe(mirror, 2, 14.0, remaining=9.0)
     observe(mirror, 3, 15.0, remaining=0.0)
@@ -246,12 +252,12 @@ def test_a_jump_tells_where_the_next_boundary_is(mirror: Window) -> None:
     assert mirror.ready_at(1.0, 0.0, 15.0) == 74.0 + BOUNDARY_GUARD
 
 
-def test_a_refused_request_was_not_charged(mirror: Window) -> None:
+def test_a_refused_request_was_not_charged(mirror: FixedWindowMirror) -> None:
     mirror.refund(mirror.debit(3.0, 0.0, 1, 0.0), 0.0)
     assert mirror.level(0.0) == 10.0
 
 
-def test_output_is_reserved_until_it_is_charged(mirror: Window) -> None:
+def test_output_is_reserved_until_it_is_charged(mirror: FixedWindowMirror) -> None:
     mirror.debit(1.0, 4.0, 1, 0.0)
     assert mirror.level(0.0) == 5.0
     mirror.settle(4.0, 2.0, 2, 0.0, 0.0)
@@ -260,23 +266,23 @@ def test_output_is_reserved_until_it_is_charged(mirror: Window) -> None:
     assert mirror.level(0.0) == 7.0
 
 
-def test_a_refund_releases_its_reservation(mirror: Window) -> None:
+def test_a_refund_releases_its_reservation(mirror: FixedWindowMirror) -> None:
     mirror.refund(mirror.debit(1.0, 4.0, 1, 0.0), 4.0)
     assert mirror.level(0.0) == 10.0
 
 
-def test_a_limit_that_changed_is_taken_over(mirror: Window) -> None:
+def test_a_limit_that_changed_is_taken_over(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, limit=20.0, remaining=15.0)
     assert (mirror.limit, mirror.level(0.0)) == (20.0, 15.0)
 
 
 def test_without_a_limit_the_most_that_ever_remained_is_it() -> None:
-    mirror = Window(fixed(None, 4.0), 0.0)
+    mirror = FixedWindowMirror(fixed(None, 4.0), 0.0)
     observe(mirror, 1, 0.0, limit=None, remaining=8.0)
     assert mirror.limit == 8.0
 
 
-def test_a_reading_without_a_remaining_still_tells_the_boundary(mirror: Window) -> None:
+def test_a_reading_without_a_remaining_still_tells_the_boundary(mirror: FixedWindowMirror) -> None:
     spend(mirror, 10, 0.0)
     observe(mirror, 11, 0.0, limit=None, remaining=None, reset_after=7.0)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(7.0 + BOUNDARY_GUARD)
@@ -284,7 +290,7 @@ def test_a_reading_without_a_remaining_still_tells_the_boundary(mirror: Window) 
 
 @pytest.mark.parametrize("window", [0.0, -5.0, 1e12])
 def test_an_unusable_window_is_not_believed(window: float) -> None:
-    mirror = Window(fixed(10.0, window=window), 0.0)
+    mirror = FixedWindowMirror(fixed(10.0, window=window), 0.0)
     observe(mirror, 1, 0.0, remaining=0.0, reset_after=1.0, window=window)
     assert mirror.window == 60.0
     assert mirror.level(2.0) == 10.0

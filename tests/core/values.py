@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidegate.admission.wait_queue import Price, Waiter, Waker
-from tidegate.core.cost_estimator import Estimate
-from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, Reading
+from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
 
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 
@@ -18,23 +18,23 @@ TIMEOUT = Outcome(Kind.TRANSIENT, Cause.NONE)
 INVALID = Outcome(Kind.PERMANENT, Cause.INVALID)
 
 
-def bucket(limit: float | None = 100.0, remaining: float | None = None, **facts: float | str | None) -> Reading:
+def bucket(limit: float | None = 100.0, remaining: float | None = None, **facts: float | str | None) -> QuotaReading:
     """A reading of a continuously refilled request quota of a minute."""
     given: dict[str, object] = {"name": "requests", "unit": "requests", "refill": "continuous", "window": 60.0, **facts}
-    return Reading(limit=limit, remaining=limit if remaining is None else remaining, **given)
+    return QuotaReading(limit=limit, remaining=limit if remaining is None else remaining, **given)
 
 
-def fixed(limit: float | None = 100.0, remaining: float | None = None, **facts: float | str | None) -> Reading:
+def fixed(limit: float | None = 100.0, remaining: float | None = None, **facts: float | str | None) -> QuotaReading:
     """A reading of a request quota that comes back at a boundary."""
     return bucket(limit, remaining, **{"refill": "fixed", **facts})
 
 
-def answer(*readings: Reading) -> Outcome:
+def answer(*readings: QuotaReading) -> Outcome:
     """An answered attempt that said so of its quotas."""
     return Outcome(Kind.OK, readings=readings)
 
 
-def refusal(retry_after: float | None = None, *readings: Reading, cause: Cause = Cause.RATE) -> Outcome:
+def refusal(retry_after: float | None = None, *readings: QuotaReading, cause: Cause = Cause.RATE) -> Outcome:
     """A refused attempt that said so of its quotas."""
     return Outcome(Kind.RATE_LIMIT, cause, retry_after, readings)
 
@@ -46,5 +46,5 @@ class Standing(Waiter):
         super().__init__(make_waker, priority)
         self.asked = price
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         return self.asked(estimate)

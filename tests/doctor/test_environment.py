@@ -13,7 +13,7 @@ import pytest
 import tidegate
 from tests.doctor.conftest import Install
 from tidegate.doctor import environment
-from tidegate.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Verdict, governs
+from tidegate.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Severity, governs
 from tidegate.framework_timeouts.table import CLOCKS
 from tidegate.transports.table import TRANSPORTS
 
@@ -89,7 +89,7 @@ def test_an_sdk_without_a_governed_way_out_is_ungoverned(install: Install, sdk: 
     install(sdk, "2.0")
     install(stack, "1.9")
     (found,) = environment.sdks(Installed())
-    assert found.verdict is Verdict.UNGOVERNED
+    assert found.verdict is Severity.UNGOVERNED
     assert f"sends through {stack} 1.9; {stack} cannot be governed" in found.text
 
 
@@ -97,13 +97,13 @@ def test_aioboto3_goes_out_through_a_governed_stack(install: Install) -> None:
     install("aioboto3", "7.0")
     install("aiobotocore", "3.10")
     (found,) = environment.sdks(Installed())
-    assert (found.verdict, found.text) == (Verdict.GOVERNED, "sends through aiobotocore 3.10")
+    assert (found.verdict, found.text) == (Severity.GOVERNED, "sends through aiobotocore 3.10")
 
 
 def test_grpc_alone_is_no_more_than_a_note(install: Install) -> None:
     install("grpcio")
     (found,) = environment.stacks(Installed())
-    assert found.verdict is Verdict.NOTE
+    assert found.verdict is Severity.NOTE
 
 
 def clocks(environ: dict[str, str] | None = None, **settings: object) -> list[str]:

@@ -11,7 +11,7 @@ from tests.doctor.conftest import Install
 from tidegate.cli.doctor import findings
 from tidegate.doctor import environment, hosts
 from tidegate.doctor import script as script_reader
-from tidegate.doctor.environment import Installed, Verdict
+from tidegate.doctor.environment import Installed, Severity
 
 
 def said(folder: Path, text: str) -> list[tuple[str, str, str]]:
@@ -24,22 +24,22 @@ def said(folder: Path, text: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize(
     ("line", "verdict", "host"),
     [
-        ("openai.OpenAI(base_url='http://vllm:8000/v1')", Verdict.GOVERNED, "vllm"),
-        ("openai.OpenAI(base_url='https://llm.example.test/v1')", Verdict.GOVERNED, "llm.example.test"),
-        ("openai.OpenAI(base_url=f'https://llm.example.test/{x}')", Verdict.GOVERNED, "llm.example.test"),
-        ("openai.OpenAI(base_url='https://api.groq.com/openai/v1')", Verdict.GOVERNED, "api.groq.com"),
-        ("ollama.Client(host='http://10.0.0.7:11434')", Verdict.GOVERNED, "10.0.0.7"),
-        ("litellm.completion(model='m', api_base='https://llm.example.test')", Verdict.GOVERNED, "llm.example.test"),
-        ("httpx.post('https://llm.example.test/v1/chat/completions')", Verdict.UNGOVERNED, "llm.example.test"),
-        ("session.post('https://llm.example.test/v1/chat/completions')", Verdict.UNGOVERNED, "llm.example.test"),
-        ("httpx.post('https://api.openai.com/v1/chat/completions')", Verdict.GOVERNED, "api.openai.com"),
-        ("httpx.post('http://gpu01.local/v1/chat/completions')", Verdict.GOVERNED, "gpu01.local"),
-        ("httpx.Client(base_url='https://llm.example.test/v1')", Verdict.NOTE, "llm.example.test"),
-        ("make(base_url='https://llm.example.test/v1')", Verdict.NOTE, "llm.example.test"),
+        ("openai.OpenAI(base_url='http://vllm:8000/v1')", Severity.GOVERNED, "vllm"),
+        ("openai.OpenAI(base_url='https://llm.example.test/v1')", Severity.GOVERNED, "llm.example.test"),
+        ("openai.OpenAI(base_url=f'https://llm.example.test/{x}')", Severity.GOVERNED, "llm.example.test"),
+        ("openai.OpenAI(base_url='https://api.groq.com/openai/v1')", Severity.GOVERNED, "api.groq.com"),
+        ("ollama.Client(host='http://10.0.0.7:11434')", Severity.GOVERNED, "10.0.0.7"),
+        ("litellm.completion(model='m', api_base='https://llm.example.test')", Severity.GOVERNED, "llm.example.test"),
+        ("httpx.post('https://llm.example.test/v1/chat/completions')", Severity.UNGOVERNED, "llm.example.test"),
+        ("session.post('https://llm.example.test/v1/chat/completions')", Severity.UNGOVERNED, "llm.example.test"),
+        ("httpx.post('https://api.openai.com/v1/chat/completions')", Severity.GOVERNED, "api.openai.com"),
+        ("httpx.post('http://gpu01.local/v1/chat/completions')", Severity.GOVERNED, "gpu01.local"),
+        ("httpx.Client(base_url='https://llm.example.test/v1')", Severity.NOTE, "llm.example.test"),
+        ("make(base_url='https://llm.example.test/v1')", Severity.NOTE, "llm.example.test"),
     ],
 )
 def test_script_literal_address_says_whether_it_is_governed(
-    install: Install, tmp_path: Path, line: str, verdict: Verdict, host: str
+    install: Install, tmp_path: Path, line: str, verdict: Severity, host: str
 ) -> None:
     text = f"import httpx, litellm, ollama, openai\nx = 1\n{line}\n"
     assert said(tmp_path, text) == [(verdict, host, "my_eval.py:3")]
@@ -65,7 +65,7 @@ def test_script_host_named_by_a_variable_is_governed(
 ) -> None:
     monkeypatch.setenv("HOSTED_VLLM_API_BASE", "https://llm.example.test/v1")
     line = "httpx.post('https://llm.example.test/v1/chat/completions')"
-    assert said(tmp_path, f"import httpx\n{line}\n") == [(Verdict.GOVERNED, "llm.example.test", "my_eval.py:2")]
+    assert said(tmp_path, f"import httpx\n{line}\n") == [(Severity.GOVERNED, "llm.example.test", "my_eval.py:2")]
 
 
 def test_environment_names_the_hosts_of_variables_without_secrets() -> None:

@@ -9,7 +9,7 @@ import pytest
 import tidegate
 from tests.doctor.conftest import Install
 from tidegate.doctor import script as script_reader
-from tidegate.doctor.environment import Finding, Installed, Verdict
+from tidegate.doctor.environment import Finding, Installed, Severity
 from tidegate.doctor.script import HABITS, Unreadable
 
 
@@ -79,7 +79,7 @@ def test_the_modules_beside_it_are_read_too_and_they_in_turn(install: Install, t
     (package / "__init__.py").write_text("from . import grok\n")
     (package / "grok.py").write_text("import asyncio\nimport xai_sdk\n\nasyncio.timeout(5)\n")
     found = read(tmp_path, "import judging\n", judging="from judges import anything\nimport my_eval\n")
-    assert ("sdk", Verdict.UNGOVERNED, "xai-sdk") in [each[:3] for each in found]
+    assert ("sdk", Severity.UNGOVERNED, "xai-sdk") in [each[:3] for each in found]
     assert "judges/grok.py:4" in [each.place for each in found]
 
 

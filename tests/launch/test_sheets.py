@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, fixed, refusal
-from tidegate.admission.key_queue import Slots
+from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
-from tidegate.core.admission_controller import Admission
-from tidegate.core.snapshot import foresee
-from tidegate.core.values import Cost, Key, Reading
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.snapshot import estimate_eta
+from tidegate.core.values import Cost, Key, QuotaReading
 from tidegate.launch import shared_counters
-from tidegate.launch.shared_counters import Sheets
+from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
 from tidegate.settings import Settings
 
 
-def opened(sheets: Sheets, key: Key = KEY) -> Slots:
-    slots = Slots(Admission(key, Settings(), 60.0, 0.0))
+def opened(sheets: CounterFile, key: Key = KEY) -> KeyQueue:
+    slots = KeyQueue(AdmissionController(key, Settings(), 60.0, 0.0))
     sheets.keep(slots)
     return slots
 
 
-def call(slots: Slots, now: float = 0.0, outcome: object = OK) -> None:
+def call(slots: KeyQueue, now: float = 0.0, outcome: object = OK) -> None:
     slots.admission.settle(slots.admission.admit(Cost(), now, 0.0, None), outcome, now + 1.0, 0.5, None)  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def only(folder: Path) -> KeyTotal:
 
 
 def test_what_happens_at_a_key_stands_in_its_row_at_once(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
+    slots = opened(CounterFile(str(tmp_path)))
     call(slots)
     slots.admission.admit(Cost(), 2.0, 0.0, None)
     total = only(tmp_path)
@@ -45,7 +45,7 @@ def test_what_happens_at_a_key_stands_in_its_row_at_once(tmp_path: Path) -> None
 
 
 def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
-    kept, plain = opened(Sheets(str(tmp_path))), Slots(Admission(KEY, Settings(), 60.0, 0.0))
+    kept, plain = opened(CounterFile(str(tmp_path))), KeyQueue(AdmissionController(KEY, Settings(), 60.0, 0.0))
     for slots in (kept, plain):
         for outcome in (OK, refusal(3.0), answer(bucket(60.0, 12.0)), answer(bucket(-1.0, -1.0))):
             call(slots, 5.0, outcome)
@@ -58,7 +58,7 @@ def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
 
 
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
+    slots = opened(CounterFile(str(tmp_path)))
     call(slots)
     waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
     slots.line.join(waiter)
@@ -68,7 +68,7 @@ def test_who_waits_stands_there_too(tmp_path: Path) -> None:
 
 
 def test_a_quota_is_told_with_what_was_used_of_it(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
+    slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
     for number in range(5):
         call(slots, 10.0 + number)
@@ -78,7 +78,7 @@ def test_a_quota_is_told_with_what_was_used_of_it(tmp_path: Path) -> None:
 
 
 def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
+    slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 3.0)))
     for _ in range(8):
         waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
@@ -86,19 +86,19 @@ def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tm
     call(slots, 2.0)
     total = only(tmp_path)
     mine = slots.snapshot(3.0)
-    assert foresee(total.outlook(3.0)) == (pytest.approx(mine.eta), mine.eta_gate) == (4.0, "quota requests")
-    assert foresee(total.outlook(4.0)).seconds == pytest.approx(3.0)
+    assert estimate_eta(total.outlook(3.0)) == (pytest.approx(mine.eta), mine.eta_gate) == (4.0, "quota requests")
+    assert estimate_eta(total.outlook(4.0)).seconds == pytest.approx(3.0)
 
 
 def test_a_pause_is_told_as_soon_as_somebody_waits_for_its_end(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
+    slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, refusal(30.0))
     slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
-    assert foresee(only(tmp_path).outlook(11.0)) == (20.0, "pause")
+    assert estimate_eta(only(tmp_path).outlook(11.0)) == (20.0, "pause")
 
 
 def test_a_breaker_is_told_also_where_nobody_waits_for_it(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
+    slots = opened(CounterFile(str(tmp_path)))
     for number in range(5):
         call(slots, float(number), OUTAGE)
     assert slots.admission.breaker.ready_at > 5.0
@@ -107,13 +107,13 @@ def test_a_breaker_is_told_also_where_nobody_waits_for_it(tmp_path: Path) -> Non
 
 
 def test_a_boundary_that_has_passed_since_brings_the_limit_back(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
+    slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(fixed(60.0, 0.0, reset_after=10.0)))
     slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     call(slots, 2.0)
     total = only(tmp_path)
-    assert foresee(total.outlook(5.0)).gate == "quota requests"
-    assert foresee(total.outlook(20.0)).seconds == 0.0
+    assert estimate_eta(total.outlook(5.0)).gate == "quota requests"
+    assert estimate_eta(total.outlook(20.0)).seconds == 0.0
 
 
 def test_processes_share_their_quotas_and_add_their_slots() -> None:
@@ -124,12 +124,12 @@ def test_processes_share_their_quotas_and_add_their_slots() -> None:
         total.add(shared_counters.KeyRow("k", counts, 2.0, (quota,), looked_at, latency=1.0), running=True)
     seen = total.outlook(2.0)
     assert (seen.waiting, seen.slots, len(seen.flights)) == (20, 4, 4)
-    assert foresee(seen) == (20.0, "quota requests")
+    assert estimate_eta(seen) == (20.0, "quota requests")
 
 
 def test_a_quota_keeps_its_place_where_another_is_forgotten_and_binds_nobody_any_more(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path)))
-    day = Reading("day", "requests", "continuous", 60.0, 0.0, None, 86_400.0)
+    slots = opened(CounterFile(str(tmp_path)))
+    day = QuotaReading("day", "requests", "continuous", 60.0, 0.0, None, 86_400.0)
     slots.admission.quotas.seed(day, "continuous", 0.0)
     for _ in range(8):
         slots.line.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
@@ -138,11 +138,11 @@ def test_a_quota_keeps_its_place_where_another_is_forgotten_and_binds_nobody_any
     call(slots, 5.0)
     total = only(tmp_path)
     assert (total.quotas["requests"].limit, total.quotas["requests"].window) == (60.0, 60.0)
-    assert foresee(total.outlook(6.0)).gate != "quota day"
+    assert estimate_eta(total.outlook(6.0)).gate != "quota day"
 
 
 def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
-    call(opened(Sheets(str(tmp_path))))
+    call(opened(CounterFile(str(tmp_path))))
     (sheet,) = tmp_path.iterdir()
     with subprocess.Popen(["true"]) as child:
         child.wait()
@@ -152,7 +152,7 @@ def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
 
 
 def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
-    sheets = Sheets(str(tmp_path))
+    sheets = CounterFile(str(tmp_path))
     kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * shared_counters.ROWS + 1)]
     for slots in kept:
         call(slots)
@@ -161,14 +161,14 @@ def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
 
 
 def test_a_key_that_is_made_anew_adds_to_what_it_was(tmp_path: Path) -> None:
-    sheets = Sheets(str(tmp_path))
+    sheets = CounterFile(str(tmp_path))
     for _ in range(2):
         call(opened(sheets))
     assert only(tmp_path).calls == 2
 
 
 def test_after_a_fork_the_child_has_rows_of_its_own_and_counts_from_nothing(tmp_path: Path) -> None:
-    sheets = Sheets(str(tmp_path))
+    sheets = CounterFile(str(tmp_path))
     slots = opened(sheets)
     call(slots)
     sheets.forked()
@@ -182,18 +182,18 @@ def test_after_a_fork_the_child_has_rows_of_its_own_and_counts_from_nothing(tmp_
 
 
 def test_where_no_file_can_be_made_it_counts_all_the_same(tmp_path: Path) -> None:
-    slots = opened(Sheets(str(tmp_path / "gone")))
+    slots = opened(CounterFile(str(tmp_path / "gone")))
     call(slots)
     assert slots.admission.counts.answered == 1
 
 
 def test_a_name_that_is_too_long_is_cut(tmp_path: Path) -> None:
-    call(opened(Sheets(str(tmp_path)), Key("p", "https://" + "ü" * 300)))
+    call(opened(CounterFile(str(tmp_path)), Key("p", "https://" + "ü" * 300)))
     assert only(tmp_path).key.startswith("p · üüü")
 
 
 def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_path: Path) -> None:
-    sheets = Sheets(str(tmp_path))
+    sheets = CounterFile(str(tmp_path))
     slots = opened(sheets)
     call(slots)
     slots.admission.admit(Cost(), 2.0, 0.0, None)
@@ -210,7 +210,7 @@ def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_pat
 
 def test_a_process_that_became_another_program_is_told_by_its_last_sheet(tmp_path: Path) -> None:
     for _ in range(2):
-        slots = opened(Sheets(str(tmp_path)))
+        slots = opened(CounterFile(str(tmp_path)))
         slots.admission.admit(Cost(), 2.0, 0.0, None)
     total = only(tmp_path)
     assert (total.calls, total.in_flight) == (2, 1)

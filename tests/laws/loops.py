@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from bench import world
 from bench.world import VirtualCall
 from tests.core.values import KEY, OK
-from tidegate.admission.call import Turn
-from tidegate.core.exchange import Policy, Sent
+from tidegate.admission.call import GovernedCall
+from tidegate.core.exchange import AttemptResult, CallPolicy
 from tidegate.core.limiter_state import Permit
 from tidegate.settings import Settings
 
@@ -34,7 +34,7 @@ class VirtualLoop:
 class LoopCall(VirtualCall):
     """A call whose steps wait for its loop."""
 
-    def __init__(self, world: LoopWorld, row: int, turn: Turn, loop: VirtualLoop) -> None:
+    def __init__(self, world: LoopWorld, row: int, turn: GovernedCall, loop: VirtualLoop) -> None:
         super().__init__(world, row, turn)
         self.loop = loop
         self.thread = loop.number
@@ -46,7 +46,7 @@ class LoopCall(VirtualCall):
         resume = super()._resume
         self._when_running(lambda: resume(turn))
 
-    def _reply(self, sent: Sent) -> None:
+    def _reply(self, sent: AttemptResult) -> None:
         reply = super()._reply
         self._when_running(lambda: reply(sent))
 
@@ -58,7 +58,7 @@ class LoopCall(VirtualCall):
             self.world.after(at - self.world.now, lambda: self._when_running(step))
 
 
-class PlainTurn(Turn):
+class PlainTurn(GovernedCall):
     """One request."""
 
     __slots__ = ()
@@ -81,9 +81,9 @@ class LoopWorld(world.World):
 
     def call(self, row: int, loop: int, *, at: float = 0.0, max_wait: float = 1e6, priority: int = 0) -> None:
         """A call of a loop that joins at `at`."""
-        turn = PlainTurn(self.registry, KEY, Policy(max_wait=max_wait), 60.0, priority)
+        turn = PlainTurn(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
         self.join(LoopCall(self, row, turn, self.loops[loop]), at)
 
-    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
         """Answers after the latency."""
-        self.after(self.latency, lambda: reply(Sent(OK)))
+        self.after(self.latency, lambda: reply(AttemptResult(OK)))

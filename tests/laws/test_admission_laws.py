@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
-from tidegate.core.admission_controller import Admission
-from tidegate.core.circuit_breaker import SILENCE_LEAST, State
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.circuit_breaker import SILENCE_LEAST, BreakerState
 from tidegate.core.events import ConcurrencyDecreased, Event
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Cost, Outcome
@@ -36,8 +36,8 @@ histories = st.integers(0, 60).flatmap(lambda count: st.lists(steps, min_size=co
 class Game:
     """One key, whose callers ask before they go, as the registry does."""
 
-    admission: Admission = field(
-        default_factory=lambda: Admission(KEY, Settings(start_concurrency=8, max_concurrency=40), 60.0, 0.0)
+    admission: AdmissionController = field(
+        default_factory=lambda: AdmissionController(KEY, Settings(start_concurrency=8, max_concurrency=40), 60.0, 0.0)
     )
     now: float = 0.0
     flying: list[Permit] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Game:
             if self.admission.ready_at(cost, self.now)[0] > self.now:
                 return
             silent = self.now >= self.probed_at + SILENCE_LEAST
-            half_open = self.admission.breaker.state is State.HALF_OPEN
+            half_open = self.admission.breaker.state is BreakerState.HALF_OPEN
             assert silent or not half_open, "a probe is alone"
             assert not self.admission.pacer.spacing.alone(self.now), "what goes alone is not followed"
             permit = self.admission.admit(cost, self.now, 0.0, self.out)
@@ -97,7 +97,7 @@ class Game:
         assert admission.pause.until >= self.paused_until, "a pause only ever extends"
         self.paused_until = admission.pause.until
         probes = [permit for permit in self.flying if permit.probe]
-        assert probes or admission.breaker.state is not State.HALF_OPEN
+        assert probes or admission.breaker.state is not BreakerState.HALF_OPEN
         ready, gate = admission.ready_at(Cost(), self.now)
         assert ready >= self.now
         if ready == float("inf"):
@@ -122,7 +122,7 @@ def test_afterwards_every_gate_opens_at_a_known_instant(history: list[tuple[obje
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([OK, answer(bucket(60.0, 50.0))])), max_size=80))
 def test_a_client_that_leaves_slots_empty_earns_none(rounds: list[tuple[int, Outcome]]) -> None:
-    admission = Admission(KEY, Settings(start_concurrency=8, max_concurrency=100), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(start_concurrency=8, max_concurrency=100), 60.0, 0.0)
     admission.settle(admission.admit(Cost(), 0.0, 0.0, None), answer(bucket(60.0, 8.0)), 0.0, 0.5, None)
     before = admission.limit.slots
     for count, outcome in rounds:
@@ -134,7 +134,7 @@ def test_a_client_that_leaves_slots_empty_earns_none(rounds: list[tuple[int, Out
 
 @given(st.integers(1, 40), st.data())
 def test_however_a_wave_of_refusals_arrives_it_cuts_once(count: int, data: st.DataObject) -> None:
-    admission = Admission(KEY, Settings(start_concurrency=40), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(start_concurrency=40), 60.0, 0.0)
     wave = [admission.admit(Cost(), 0.0, 0.0, None) for _ in range(count)]
     out: list[Event] = []
     for permit in data.draw(st.permutations(wave)):
@@ -145,7 +145,7 @@ def test_however_a_wave_of_refusals_arrives_it_cuts_once(count: int, data: st.Da
 
 @given(st.integers(1, 40), st.integers(1, 30), st.data())
 def test_however_a_wave_of_refusals_arrives_the_pace_is_cut_once(count: int, let_in: int, data: st.DataObject) -> None:
-    admission = Admission(KEY, Settings(start_concurrency=100), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(start_concurrency=100), 60.0, 0.0)
     admission.settle(admission.admit(Cost(), 0.0, 0.0, None), refusal(0.1), 0.01, 0.5, None)
     early = [admission.admit(Cost(), at / 10, 0.0, None) for at in range(3, 3 + let_in)]
     for permit in early:
@@ -165,8 +165,8 @@ def test_a_half_open_breaker_is_left_by_its_probe_alone(outcome: Outcome, histor
     game = Game()
     game._admit(3)
     early = list(game.flying)
-    game.admission.breaker.state = State.OPEN
+    game.admission.breaker.state = BreakerState.OPEN
     game.flying = [game.admission.admit(Cost(), game.now, 0.0, None)]
     for permit in early:
         game.admission.settle(permit, outcome, game.now, 0.5, None)
-        assert game.admission.breaker.state is State.HALF_OPEN
+        assert game.admission.breaker.state is BreakerState.HALF_OPEN

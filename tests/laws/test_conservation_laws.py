@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import bucket, fixed
-from tidegate.core.fixed_window import Window
-from tidegate.core.quota import Charge, Quotas
-from tidegate.core.quota_base import Mirror
-from tidegate.core.rolling_window import Rolling
-from tidegate.core.token_bucket import Bucket
+from tidegate.core.fixed_window import FixedWindowMirror
+from tidegate.core.quota import Charge, QuotaSet
+from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.rolling_window import RollingWindowMirror
+from tidegate.core.token_bucket import TokenBucketMirror
 from tidegate.core.values import Cost
 
 LIMIT, WINDOW = 60.0, 60.0
@@ -22,18 +22,18 @@ spending = st.integers(1, 60).flatmap(
 KINDS = ["bucket", "window", "rolling"]
 
 
-def mirror_of(kind: str) -> Mirror:
+def mirror_of(kind: str) -> QuotaMirror:
     """60 a minute, full; a window's next boundary is at instant 7."""
     if kind == "rolling":
-        return Rolling(bucket(LIMIT), 0.0, WINDOW)
+        return RollingWindowMirror(bucket(LIMIT), 0.0, WINDOW)
     if kind == "bucket":
-        return Bucket(bucket(LIMIT), 0.0)
-    window = Window(fixed(LIMIT), 0.0)
+        return TokenBucketMirror(bucket(LIMIT), 0.0)
+    window = FixedWindowMirror(fixed(LIMIT), 0.0)
     window.observe(fixed(LIMIT, reset_after=7.0), 0, 0.0, 0.0, None)
     return window
 
 
-def granted(mirror: Mirror, history: list[tuple[float, int]]) -> list[tuple[float, int]]:
+def granted(mirror: QuotaMirror, history: list[tuple[float, int]]) -> list[tuple[float, int]]:
     """What the mirror lets go of this history: instants and amounts."""
     now, went = 0.0, []
     for order, (gap, amount) in enumerate(history, 1):
@@ -79,7 +79,7 @@ calls = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0
 def test_what_was_charged_is_what_was_sent_and_produced_less_what_came_back(
     kind: str, made: list[tuple[int, int, int, str]], late: bool
 ) -> None:
-    quotas = Quotas()
+    quotas = QuotaSet()
     reading = (fixed if kind == "window" else bucket)(1e6, name="tokens", unit="tokens", reset_after=None)
     quotas.observe([reading], 0, 0.0, 0.0, [])
     if kind == "rolling":
@@ -101,7 +101,7 @@ def test_what_was_charged_is_what_was_sent_and_produced_less_what_came_back(
     assert mirror.ledger.total + mirror.ledger.dropped == pytest.approx(expected)
 
 
-def end(quotas: Quotas, charges: list[Charge], cost: Cost, came: int, ending: str) -> float:
+def end(quotas: QuotaSet, charges: list[Charge], cost: Cost, came: int, ending: str) -> float:
     """Ends a call; returns what it is charged in all."""
     if ending == "refused":
         quotas.refund(charges)
@@ -115,7 +115,7 @@ def end(quotas: Quotas, charges: list[Charge], cost: Cost, came: int, ending: st
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 80)), min_size=1, max_size=30))
 def test_of_an_output_that_was_held_what_it_came_to_stays_charged(made: list[tuple[int, int]]) -> None:
-    quotas = Quotas()
+    quotas = QuotaSet()
     quotas.observe([bucket(1e6, name="tokens", unit="tokens")], 0, 0.0, 0.0, [])
     expected = 0.0
     for order, (held, came) in enumerate(made, 1):

@@ -7,10 +7,10 @@ from math import inf, isfinite, nan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.admission.key_queue import Slots
-from tidegate.core.admission_controller import Admission
-from tidegate.core.quota_base import Debit, Ledger
-from tidegate.core.values import Cost, Inquiry, Key, Kind, Outcome, Reading, Usage
+from tidegate.admission.key_queue import KeyQueue
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.quota_base import ChargeLog, LoggedCharge
+from tidegate.core.values import Cost, Key, Kind, Outcome, QuotaReading, RequestFacts, Usage
 from tidegate.settings import Settings
 
 KEY = Key("provider", "https://provider.test")
@@ -25,9 +25,9 @@ refills = st.sampled_from(["continuous", "fixed", "rolling"])
 
 @given(st.lists(st.tuples(anything, anything), max_size=20))
 def test_ledger_total_is_finite_whatever_is_charged(charges: list[tuple[float, float]]) -> None:
-    ledger = Ledger()
+    ledger = ChargeLog()
     for order, (amount, amended) in enumerate(charges):
-        debit = Debit(amount, order, float(order))
+        debit = LoggedCharge(amount, order, float(order))
         ledger.add(debit)
         ledger.amend(debit, amended)
         assert isfinite(ledger.total)
@@ -41,8 +41,8 @@ def test_key_is_usable_again_after_any_costs_and_usages(
     calls: list[tuple[Cost, Usage | None]], unit: str, refill: str
 ) -> None:
     """An hour after nonsense, and after one more answer, the key admits what its provider says is there."""
-    reading = Reading(unit, unit, refill, 1000.0, 1000.0, 60.0, 60.0)  # type: ignore[arg-type]
-    slots = Slots(Admission(KEY, Settings(start_concurrency=1000), 60.0, 0.0))
+    reading = QuotaReading(unit, unit, refill, 1000.0, 1000.0, 60.0, 60.0)  # type: ignore[arg-type]
+    slots = KeyQueue(AdmissionController(KEY, Settings(start_concurrency=1000), 60.0, 0.0))
     admission = slots.admission
     now = 0.0
 
@@ -51,7 +51,7 @@ def test_key_is_usable_again_after_any_costs_and_usages(
         if permit is None:
             return False
         if usage is not None:
-            admission.estimate.learn(Inquiry("m", 10, 10), usage)
+            admission.estimate.learn(RequestFacts("m", 10, 10), usage)
         admission.settle(permit, Outcome(Kind.OK, readings=(reading,), usage=usage), now, 0.0, None)
         return True
 

@@ -10,21 +10,23 @@ from hypothesis import strategies as st
 
 from tests.core.values import KEY, bucket, fixed
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.fixed_window import Window
-from tidegate.core.token_bucket import DRAG_SECONDS, Bucket
-from tidegate.core.values import Cause, Cost, Kind, Outcome, Reading
+from tidegate.core.fixed_window import FixedWindowMirror
+from tidegate.core.token_bucket import DRAG_SECONDS, TokenBucketMirror
+from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 
 gaps = st.integers(0, 400).map(lambda tenths: tenths / 10)
 spending = st.lists(st.tuples(gaps, st.integers(0, 5), st.booleans(), st.integers(0, 60)), max_size=40)
 
 
-@pytest.mark.parametrize("kind", [Bucket, Window])
+@pytest.mark.parametrize("kind", [TokenBucketMirror, FixedWindowMirror])
 @given(history=spending, looks=st.lists(st.integers(1, 4), min_size=40, max_size=40))
 def test_refilling_a_then_b_is_refilling_a_plus_b(
-    kind: type[Bucket] | type[Window], history: list[tuple[float, int, bool, int]], looks: list[int]
+    kind: type[TokenBucketMirror] | type[FixedWindowMirror],
+    history: list[tuple[float, int, bool, int]],
+    looks: list[int],
 ) -> None:
-    given_first = (bucket if kind is Bucket else fixed)(60.0, reset_after=7.0)
+    given_first = (bucket if kind is TokenBucketMirror else fixed)(60.0, reset_after=7.0)
     once, often = kind(given_first, 0.0), kind(given_first, 0.0)
     once.observe(given_first, 0, 0.0, 0.0, None)
     often.observe(given_first, 0, 0.0, 0.0, None)
@@ -32,7 +34,7 @@ def test_refilling_a_then_b_is_refilling_a_plus_b(
     for order, ((gap, amount, told, remaining), steps) in enumerate(zip(history, looks, strict=False), 1):
         for step in range(steps):
             often.level(now + gap * step / steps)
-            if isinstance(often, Bucket):
+            if isinstance(often, TokenBucketMirror):
                 often._advance(now + gap * step / steps)
         now += gap
         for mirror in (once, often):
@@ -46,7 +48,7 @@ def test_refilling_a_then_b_is_refilling_a_plus_b(
 def test_a_bucket_never_grants_more_than_its_limit_and_its_refill(
     history: list[tuple[float, int, bool, int]],
 ) -> None:
-    mirror = Bucket(bucket(60.0), 0.0)
+    mirror = TokenBucketMirror(bucket(60.0), 0.0)
     granted: list[tuple[float, int]] = []
     now = 0.0
     for order, (gap, amount, _, _) in enumerate(history, 1):
@@ -63,7 +65,7 @@ def test_a_bucket_never_grants_more_than_its_limit_and_its_refill(
 
 @given(spending)
 def test_where_an_amount_is_said_to_fit_it_fits(history: list[tuple[float, int, bool, int]]) -> None:
-    mirror = Bucket(bucket(60.0), 0.0)
+    mirror = TokenBucketMirror(bucket(60.0), 0.0)
     now = 0.0
     for order, (gap, amount, _, _) in enumerate(history, 1):
         now = max(now + gap, mirror.ready_at(float(amount), 0.0, now + gap))
@@ -73,7 +75,7 @@ def test_where_an_amount_is_said_to_fit_it_fits(history: list[tuple[float, int, 
 
 strange = st.one_of(st.none(), st.sampled_from([0.0, -1.0, -1e9, 0.5, 1.0, 100.0, 1e9, 1e18]), st.floats(-10, 1e4))
 garbage = st.builds(
-    Reading,
+    QuotaReading,
     name=st.sampled_from(["requests", "tokens"]),
     unit=st.sampled_from(["requests", "tokens"]),
     refill=st.sampled_from(["continuous", "fixed"]),
@@ -88,7 +90,7 @@ YEAR = 366 * 86_400.0
 
 @given(st.lists(st.tuples(garbage, st.booleans(), strange, gaps), max_size=25))
 def test_no_reading_breaks_a_key_or_closes_it_for_ever(
-    answers: list[tuple[Reading, bool, float | None, float]],
+    answers: list[tuple[QuotaReading, bool, float | None, float]],
 ) -> None:
     now = 0.0
     registry = RateLimitRegistry(Settings(), clock=lambda: now, draw=lambda: 0.5)
@@ -105,9 +107,9 @@ def test_no_reading_breaks_a_key_or_closes_it_for_ever(
 
 
 @given(st.lists(st.tuples(garbage, gaps), min_size=1, max_size=20))
-def test_a_bucket_that_is_stuck_is_free_after_two_of_its_windows(answers: list[tuple[Reading, float]]) -> None:
+def test_a_bucket_that_is_stuck_is_free_after_two_of_its_windows(answers: list[tuple[QuotaReading, float]]) -> None:
     """And the time for which others are taken to go on taking."""
-    mirror = Bucket(bucket(60.0), 0.0)
+    mirror = TokenBucketMirror(bucket(60.0), 0.0)
     now = 0.0
     for order, (reading, gap) in enumerate(answers, 1):
         mirror.observe(reading, order, now, now, None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, buckets, slots, world, worlds
 from tests.laws.world import KEY, World
-from tidegate.core.admission_controller import Admission
+from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.concurrency_limit import TRIAL_GRACE
 from tidegate.core.exchange import Ending
 from tidegate.core.pacer_phases import SLOWEST
@@ -28,7 +28,7 @@ hidden = st.one_of(
 generous = st.one_of(slots(5), st.integers(20, 60).map(lambda rate: Limit(limit=rate, window=1.0)))
 
 
-def admission_of(played: World) -> Admission:
+def admission_of(played: World) -> AdmissionController:
     return played.registry._slots[KEY].admission
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.world import VirtualCall
 from tests.laws.world import KEY, VirtualTurn, World
-from tidegate.core.exchange import Policy, Sent
+from tidegate.core.exchange import AttemptResult, CallPolicy
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.testing import Scenario
@@ -50,18 +50,20 @@ class Moody(World):
     def _next(self) -> None:
         if self.now < self.until:
             self.made += 1
-            turn = VirtualTurn(self.registry, KEY, Policy(max_wait=1e6), 60.0, 0)
+            turn = VirtualTurn(self.registry, KEY, CallPolicy(max_wait=1e6), 60.0, 0)
             turn.tokens = 0
             self.join(VirtualCall(self, self.made, turn), self.now)
 
     def concluded(self, call: VirtualCall) -> None:
         self._next()
 
-    def _arrive(self, call: VirtualCall, permit: Permit, sent_at: float, reply: Callable[[Sent], None]) -> None:
+    def _arrive(
+        self, call: VirtualCall, permit: Permit, sent_at: float, reply: Callable[[AttemptResult], None]
+    ) -> None:
         if self.begins <= self.now < self.ends and self.moods.random() < self.share:
             self.refused += 1
             outcome = self.moods.choice(self.kinds)
-            self.after(self.network, lambda: reply(Sent(outcome)))
+            self.after(self.network, lambda: reply(AttemptResult(outcome)))
             return
         self.admitted_at.append(self.now)
         super()._arrive(call, permit, sent_at, reply)

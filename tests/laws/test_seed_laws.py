@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import buckets, slots, windows
 from tests.laws.world import KEY, World
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.saved_state import LearnedQuota
+from tidegate.core.saved_state import SavedQuota
 from tidegate.saved_state import LearnedKey, LearnedState
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario
@@ -77,7 +77,7 @@ def test_a_second_run_at_other_slots_is_worse_by_a_round_at_most(before: Limit, 
 
 
 quotas = st.builds(
-    LearnedQuota,
+    SavedQuota,
     name=st.sampled_from(["requests", "day", "tokens"]),
     unit=st.sampled_from(["requests", "tokens"]),
     refill=st.sampled_from(["continuous", "fixed"]),
@@ -97,7 +97,7 @@ quotas = st.builds(
     st.integers(5, 80),
 )
 def test_whatever_a_state_says_it_costs_a_round_at_most(
-    known: list[LearnedQuota], allowed: float | None, limit: Limit, calls: int
+    known: list[SavedQuota], allowed: float | None, limit: Limit, calls: int
 ) -> None:
     gates = {} if allowed is None else {"concurrency": {"slots": allowed}}
     plain = [quota._replace(level=min(quota.level, quota.limit))._asdict() for quota in known]

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import bucket, fixed
-from tidegate.core.quota import LONGEST_TAB, Charge, Quotas
-from tidegate.core.values import Cost, Reading
+from tidegate.core.quota import LONGEST_TAB, Charge, QuotaSet
+from tidegate.core.values import Cost, QuotaReading
 
-READINGS: tuple[Reading, ...] = (
+READINGS: tuple[QuotaReading, ...] = (
     bucket(1000.0, 1000.0),
     bucket(50_000.0, 50_000.0, name="tokens", unit="tokens"),
     fixed(400.0, 400.0, name="day", window=60.0, reset_after=40.0),
@@ -28,7 +28,7 @@ class Client:
 
     def __init__(self, books: bool) -> None:
         self.books = books
-        self.quotas = Quotas()
+        self.quotas = QuotaSet()
         self.quotas.observe(READINGS, 0, 0.0, 0.0, [])
         self.sent: list[tuple[int, float, Cost, list[Charge]]] = []
         self.now, self.order = 0.0, 0

@@ -10,9 +10,9 @@ from tests.core.values import KEY as HERE
 from tests.core.values import OK, Standing, answer, bucket, fixed, refusal
 from tests.laws.strategies import Caller, buckets, callers, slots, world, worlds
 from tests.laws.world import KEY, World
-from tidegate.admission.key_queue import Slots
-from tidegate.core.admission_controller import Admission
-from tidegate.core.cost_estimator import Estimate
+from tidegate.admission.key_queue import KeyQueue
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.snapshot import KeySnapshot
 from tidegate.core.values import Cost, Outcome
 from tidegate.settings import Settings
@@ -40,7 +40,7 @@ class Nobody:
 def test_the_head_goes_when_the_snapshot_said_and_not_before(
     taught: list[Outcome], amount: float, later: float
 ) -> None:
-    place = Slots(Admission(HERE, Settings(), 60.0, 0.0))
+    place = KeyQueue(AdmissionController(HERE, Settings(), 60.0, 0.0))
     for number, outcome in enumerate(taught):
         permit = place.admission.admit(Cost(), float(number), 0.0, None)
         place.admission.settle(permit, outcome, number + 0.5, 0.5, None)
@@ -61,7 +61,7 @@ def test_the_head_goes_when_the_snapshot_said_and_not_before(
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=80), st.integers(0, 2))
 def test_the_mean_cost_is_that_of_those_who_wait(tokens: list[int], priority: int) -> None:
-    place = Slots(Admission(HERE, Settings(start_concurrency=1, max_concurrency=1), 60.0, 0.0))
+    place = KeyQueue(AdmissionController(HERE, Settings(start_concurrency=1, max_concurrency=1), 60.0, 0.0))
     place.admission.admit(Cost(), 0.0, 0.0, None)
     for number, weight in enumerate(tokens):
         waiter = Standing(Nobody, number % (priority + 1), _weighing(weight))
@@ -71,7 +71,7 @@ def test_the_mean_cost_is_that_of_those_who_wait(tokens: list[int], priority: in
 
 
 def _weighing(tokens: int):
-    def price(estimate: Estimate) -> Cost:
+    def price(estimate: CostEstimator) -> Cost:
         return Cost(tokens=tokens)
 
     return price

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from bench import world
 from bench.world import VirtualCall
-from tidegate.admission.call import Turn
-from tidegate.core.cost_estimator import Estimate
-from tidegate.core.exchange import Policy, Sent
+from tidegate.admission.call import GovernedCall
+from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.exchange import AttemptResult, CallPolicy
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, Reading
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 from tidegate.testing import Call, Gate, Refusal, Scenario, Ticket
 
@@ -59,7 +59,7 @@ class World(world.World):
 
     def call(self, row: int, *, at: float = 0.0, tokens: int = 0, max_wait: float = 3600.0, priority: int = 0) -> None:
         """A call that joins at `at`."""
-        turn = VirtualTurn(self.registry, KEY, Policy(max_wait=max_wait), 60.0, priority)
+        turn = VirtualTurn(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
         turn.tokens = tokens
         self.join(VirtualCall(self, row, turn), at)
 
@@ -67,19 +67,21 @@ class World(world.World):
         """The caller of `row` goes away at `at`."""
         self.after(at - self.now, self.calls[row].cancel)
 
-    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[Sent], None]) -> None:
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
         """What becomes of a request that is sent now."""
         sent_at = self.now
         self.after(self.network, lambda: self._arrive(call, permit, sent_at, reply))
 
-    def _arrive(self, call: VirtualCall, permit: Permit, sent_at: float, reply: Callable[[Sent], None]) -> None:
+    def _arrive(
+        self, call: VirtualCall, permit: Permit, sent_at: float, reply: Callable[[AttemptResult], None]
+    ) -> None:
         verdict = self.gate.admit(Call(input_tokens=call.turn.tokens), self.now)
         admitted = isinstance(verdict, Ticket)
         self.attempts.append(Attempt(call.row, self.now, admitted, sent_at))
         readings = self._readings() if self.headers else ()
         if isinstance(verdict, Refusal):
             outcome = self._refused(verdict, readings)
-            self.after(self.network, lambda: reply(Sent(outcome)))
+            self.after(self.network, lambda: reply(AttemptResult(outcome)))
             return
         told = readings if permit.informs else ()
         self.in_flight += 1
@@ -89,11 +91,11 @@ class World(world.World):
         def finish() -> None:
             self.in_flight -= 1
             self.gate.finish(verdict, 0, self.now)
-            self.after(self.network, lambda: reply(Sent(Outcome(Kind.OK, readings=told, status=200))))
+            self.after(self.network, lambda: reply(AttemptResult(Outcome(Kind.OK, readings=told, status=200))))
 
         self.after(latency, finish)
 
-    def _refused(self, refusal: Refusal, readings: tuple[Reading, ...]) -> Outcome:
+    def _refused(self, refusal: Refusal, readings: tuple[QuotaReading, ...]) -> Outcome:
         if refusal.reason == "outage":
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=500)
         hint = refusal.retry_after if self.hints else None
@@ -101,10 +103,10 @@ class World(world.World):
             return Outcome(Kind.OVERLOADED, Cause.OVERLOAD, None, readings, status=503)
         return Outcome(Kind.RATE_LIMIT, Cause.RATE, hint, readings, status=429)
 
-    def _readings(self) -> tuple[Reading, ...]:
+    def _readings(self) -> tuple[QuotaReading, ...]:
         levels = self.gate.levels(self.now)[len(self.scenario.outages) :]
         return tuple(
-            Reading(
+            QuotaReading(
                 name=level.name,
                 unit=level.unit,
                 refill="fixed" if limit.kind == "fixed" else "continuous",
@@ -117,10 +119,10 @@ class World(world.World):
         )
 
 
-class VirtualTurn(Turn):
+class VirtualTurn(GovernedCall):
     """A call that weighs so many tokens, and says so."""
 
     __slots__ = ("tokens",)
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         return Cost(tokens=self.tokens, input_tokens=self.tokens)

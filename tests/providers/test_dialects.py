@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidegate.core.values import Cause, Inquiry, Kind
+from tidegate.core.values import Cause, Kind, RequestFacts
 from tidegate.providers import (
     credential_of,
     dimensions,
@@ -80,7 +80,7 @@ def test_a_hosts_generating_paths_are_its_own(host, path, expected):
     ],
 )
 def test_a_quota_is_kept_by_model_by_pool_or_by_account(name, model, expected):
-    assert scope(named(name), Inquiry(model), "host", "/path") == expected
+    assert scope(named(name), RequestFacts(model), "host", "/path") == expected
 
 
 def test_limits_of_an_upstream_or_an_endpoint_of_its_own_are_kept_apart():
@@ -108,7 +108,7 @@ def test_a_key_of_anthropics_protocol_says_who_pays_too(name):
     ],
 )
 def test_the_bound_on_output_is_charged_where_the_provider_reserves_it(name, tokens, output, produced):
-    cost = estimate(named(name), Inquiry("m", 40, 500), 4.0, 60.0)
+    cost = estimate(named(name), RequestFacts("m", 40, 500), 4.0, 60.0)
     assert (cost.tokens, cost.output_tokens, cost.produced) == (tokens, output, produced)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.values import Cost, Inquiry, Usage
+from tidegate.core.values import Cost, RequestFacts, Usage
 from tidegate.providers import (
     ANTHROPIC,
     AZURE,
@@ -41,7 +41,7 @@ def read(body, path=CHAT, provider=OPENAI):
 
 def test_a_chat_request_says_its_model_length_bound_and_stream():
     body = {"model": "m", "messages": [{"role": "user", "content": "x" * 100}], "max_tokens": 7, "stream": True}
-    assert read(body) == Inquiry("m", 104, 7, True)
+    assert read(body) == RequestFacts("m", 104, 7, True)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_the_model_of_a_form_is_found_before_or_after_the_file(newline):
     field = f'--b{newline}Content-Disposition: form-data; name="model"{newline}{newline}whisper-1{newline}'.encode()
     file = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + b"\x00" * 100_000 + b"\r\n"
     for body in (field + file + b"--b--", file + field + b"--b--\r\n"):
-        assert read(body, "/v1/audio/transcriptions") == Inquiry("whisper-1", 0, None, False)
+        assert read(body, "/v1/audio/transcriptions") == RequestFacts("whisper-1", 0, None, False)
     assert read(file, "/v1/audio/transcriptions").model == ""
 
 
@@ -169,12 +169,12 @@ def test_a_form_and_a_broken_body_leave_the_model_of_the_path_alone():
 def test_a_lone_surrogate_and_a_deep_list_do_not_keep_a_body_from_being_read():
     deep = b"[" * 300 + b"]" * 300
     body = b'{"model": "m", "metadata": %s, "messages": [{"content": "\\ud800 four"}], "max_tokens": 7}' % deep
-    assert read_inquiry(OPENAI, CHAT, body) == Inquiry("m", 6, 7)
+    assert read_inquiry(OPENAI, CHAT, body) == RequestFacts("m", 6, 7)
 
 
 def test_a_body_that_is_too_deep_to_parse_still_names_its_model():
     body = b'{"model": "m", "stream": true, "messages": ' + b"[" * 100_000
-    assert read(body) == Inquiry("m", len(body), None, True)
+    assert read(body) == RequestFacts("m", len(body), None, True)
 
 
 def test_a_model_is_cut_and_can_always_be_encoded():
@@ -183,7 +183,7 @@ def test_a_model_is_cut_and_can_always_be_encoded():
 
 
 def test_no_body_at_all_says_nothing():
-    assert read_inquiry(OPENAI, CHAT, None) == Inquiry()
+    assert read_inquiry(OPENAI, CHAT, None) == RequestFacts()
 
 
 KEYS = st.sampled_from(["messages", "input", "type", "images", "tools", "max_tokens", "n", "options", "model"])
@@ -208,7 +208,7 @@ def test_no_bytes_raise(body):
 
 def test_the_scope_is_the_model_or_deployment():
     for provider in (OPENAI, AZURE, ANTHROPIC, COMPATIBLE, GITHUB_MODELS):
-        assert scope(provider, Inquiry("m"), "host", "/path") == "m"
+        assert scope(provider, RequestFacts("m"), "host", "/path") == "m"
 
 
 def test_the_credential_is_all_that_says_who_pays():
@@ -286,10 +286,10 @@ def test_the_bound_is_found_where_each_dialect_has_it(provider, path, body):
     ],
 )
 def test_bedrock_counts_an_output_token_of_the_later_claudes_five_times(model, tokens):
-    assert estimate(BEDROCK, Inquiry(model, 400, 50), 4.0, 20.0).tokens == tokens
+    assert estimate(BEDROCK, RequestFacts(model, 400, 50), 4.0, 20.0).tokens == tokens
 
 
-INQUIRY = Inquiry("m", 400, 50, False)
+INQUIRY = RequestFacts("m", 400, 50, False)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_call_is_charged_by_the_providers_rule(provider, mean, cost):
 
 
 def test_without_a_bound_azure_is_charged_the_mean():
-    assert estimate(AZURE, Inquiry("m", 400), 4.0, 30.0).tokens == 130
+    assert estimate(AZURE, RequestFacts("m", 400), 4.0, 30.0).tokens == 130
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
@@ -322,10 +322,10 @@ def test_input_read_from_a_cache_is_free_where_the_provider_says_so():
 
 
 def test_what_is_held_is_the_bound_where_it_is_given_back():
-    assert estimate(BEDROCK, Inquiry("m", 400, 50), 4.0, 20.0).held == 50.0
-    assert estimate(AZURE, Inquiry("m", 400, 50), 4.0, 20.0).held == 0.0
+    assert estimate(BEDROCK, RequestFacts("m", 400, 50), 4.0, 20.0).held == 50.0
+    assert estimate(AZURE, RequestFacts("m", 400, 50), 4.0, 20.0).held == 0.0
 
 
 def test_what_every_request_has_is_added_and_never_makes_less_than_a_token():
-    assert estimate(OPENAI, Inquiry("m", 400), 4.0, 20.0, 50.0).tokens == 150.0
-    assert estimate(OPENAI, Inquiry("m", 400), 4.0, 20.0, -2000.0).tokens == 1.0
+    assert estimate(OPENAI, RequestFacts("m", 400), 4.0, 20.0, 50.0).tokens == 150.0
+    assert estimate(OPENAI, RequestFacts("m", 400), 4.0, 20.0, -2000.0).tokens == 1.0

@@ -25,7 +25,7 @@ from tidegate.providers import (
     recognise,
 )
 from tidegate.providers._lookup import Current
-from tidegate.transports.governance import Mark, policy_of, provider_of
+from tidegate.transports.governance import Binding, policy_of, provider_of
 
 CHAT = "/v1/chat/completions"
 
@@ -54,7 +54,7 @@ def table(name="acme", *hosts, **changes):
 
 def test_a_registered_table_holds_for_hosts_that_were_looked_up_before():
     host = "api.acme.example"
-    mark = Mark(registry := RateLimitRegistry(), policy_of(registry), family="openai", any_host=True)
+    mark = Binding(registry := RateLimitRegistry(), policy_of(registry), family="openai", any_host=True)
     assert recognise(host, CHAT) is None
     assert adopt(host, CHAT, "openai").name == "compatible"
     assert provider_of(mark, host, CHAT).name == "compatible"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.values import Kind, Outcome, Reading
+from tidegate.core.values import Kind, Outcome, QuotaReading
 from tidegate.core.window_inference import NATURAL_WINDOWS, snap, window_interval
 from tidegate.providers import OPENAI, dimensions, window_name, window_of
 
@@ -71,11 +71,11 @@ def test_the_true_window_is_always_inside_the_interval(window, limit, share, res
 
 def test_dimensions_are_named_by_what_and_window_and_default_to_the_providers():
     readings = (
-        Reading("requests", "requests", "continuous", 10000, 9999, 8.64),
-        Reading("tokens", "tokens", "continuous", 10000, 10000, 0.0),
-        Reading("project-tokens", "tokens", "continuous", 7),
-        Reading("requests-minute", "requests", "continuous", 5, window=60.0),
-        Reading("concurrent-requests", "concurrent_requests", "continuous", 3),
+        QuotaReading("requests", "requests", "continuous", 10000, 9999, 8.64),
+        QuotaReading("tokens", "tokens", "continuous", 10000, 10000, 0.0),
+        QuotaReading("project-tokens", "tokens", "continuous", 7),
+        QuotaReading("requests-minute", "requests", "continuous", 5, window=60.0),
+        QuotaReading("concurrent-requests", "concurrent_requests", "continuous", 3),
     )
     seen = dimensions(Outcome(Kind.OK, readings=readings), OPENAI)
     assert seen["limits"] == {
@@ -90,4 +90,4 @@ def test_dimensions_are_named_by_what_and_window_and_default_to_the_providers():
 
 
 def test_a_window_that_fits_nothing_natural_is_the_default():
-    assert window_of(Reading("requests", "requests", "continuous", 100, 50, 2.0), OPENAI) == 60
+    assert window_of(QuotaReading("requests", "requests", "continuous", 100, 50, 2.0), OPENAI) == 60

@@ -5,30 +5,30 @@ from __future__ import annotations
 import random
 
 from tidegate.runner.item import Place
-from tidegate.runner.watermark import Backlog
+from tidegate.runner.watermark import EvalBacklog
 
 
 def test_a_fresh_experiment_owes_nothing_and_an_earlier_run_everything() -> None:
-    assert not Backlog(left_over=False).owing
-    left = Backlog(left_over=True)
+    assert not EvalBacklog(left_over=False).owing
+    left = EvalBacklog(left_over=True)
     assert (left.owing, left.begin(), left.floor()) == (True, None, 0)
 
 
 def test_the_scan_begins_just_before_what_was_turned_away_first() -> None:
-    backlog = Backlog(left_over=False)
+    backlog = EvalBacklog(left_over=False)
     backlog.turned_away(Place(40, 1))
     assert (backlog.owing, backlog.begin(), backlog.floor()) == (True, Place(40, -1), 40)
 
 
 def test_it_ends_when_a_page_finds_no_more_and_nothing_came_meanwhile() -> None:
-    backlog = Backlog(left_over=True)
+    backlog = EvalBacklog(left_over=True)
     backlog.begin()
     backlog.scanned(Place(9, 0), at_end=True)
     assert not backlog.owing
 
 
 def test_what_comes_ahead_of_the_cursor_keeps_it_open() -> None:
-    backlog = Backlog(left_over=True)
+    backlog = EvalBacklog(left_over=True)
     backlog.begin()
     backlog.turned_away(Place(12, 0))
     backlog.scanned(None, at_end=True)
@@ -36,7 +36,7 @@ def test_what_comes_ahead_of_the_cursor_keeps_it_open() -> None:
 
 
 def test_what_comes_behind_the_cursor_makes_it_begin_again_before_that() -> None:
-    backlog = Backlog(left_over=True)
+    backlog = EvalBacklog(left_over=True)
     backlog.begin()
     backlog.scanned(Place(50, 0), at_end=False)
     backlog.turned_away(Place(20, 1))
@@ -47,7 +47,7 @@ def test_what_comes_behind_the_cursor_makes_it_begin_again_before_that() -> None
 
 
 def test_what_becomes_durable_while_a_page_is_read_and_may_be_missing_in_it_is_met_again() -> None:
-    backlog = Backlog(left_over=True)
+    backlog = EvalBacklog(left_over=True)
     backlog.begin()
     backlog.turned_away(Place(5, 0))
     backlog.scanned(Place(9, 0), at_end=True)
@@ -57,7 +57,7 @@ def test_what_becomes_durable_while_a_page_is_read_and_may_be_missing_in_it_is_m
 def test_whatever_the_order_every_place_that_was_turned_away_is_met_after_it_was() -> None:
     draw = random.Random(5)
     for _ in range(300):
-        backlog = Backlog(left_over=False)
+        backlog = EvalBacklog(left_over=False)
         durable: set[Place] = set()
         coming = [Place(ordinal, 0) for ordinal in range(30)]
         draw.shuffle(coming)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.runner.item import TASK, Item, Place
-from tidegate.runner.watermark import Books
+from tidegate.runner.watermark import CompletionTracker
 
 JUDGE = 1
 
@@ -12,7 +12,7 @@ def item(ordinal: int, stage: int = TASK) -> Item:
     return Item(stage, Place(ordinal, 1), {})
 
 
-def opened(books: Books, *ordinals: int, stage: int = TASK) -> list[Item]:
+def opened(books: CompletionTracker, *ordinals: int, stage: int = TASK) -> list[Item]:
     items = [item(ordinal, stage) for ordinal in ordinals]
     for each in items:
         books.open(each)
@@ -20,7 +20,7 @@ def opened(books: Books, *ordinals: int, stage: int = TASK) -> list[Item]:
 
 
 def test_the_water_stays_below_a_row_whose_evaluation_is_open_but_its_task_is_done() -> None:
-    books = Books(1, left_over=False, again=False)
+    books = CompletionTracker(1, left_over=False, again=False)
     first, second = opened(books, 0, 1)
     books.reached(2)
     (judging,) = opened(books, 0, stage=JUDGE)
@@ -32,7 +32,7 @@ def test_the_water_stays_below_a_row_whose_evaluation_is_open_but_its_task_is_do
 
 
 def test_an_evaluation_that_was_turned_away_holds_the_water_and_is_looked_for_when_its_run_is_durable() -> None:
-    books = Books(1, left_over=False, again=False)
+    books = CompletionTracker(1, left_over=False, again=False)
     (task,) = opened(books, 0)
     books.reached(1)
     books.turn_away(task.place, JUDGE)
@@ -50,7 +50,7 @@ def test_an_evaluation_that_was_turned_away_holds_the_water_and_is_looked_for_wh
 
 
 def test_a_scan_brings_nothing_that_memory_has_or_that_became_durable_while_it_was_made() -> None:
-    books = Books(1, left_over=True, again=False)
+    books = CompletionTracker(1, left_over=True, again=False)
     under_way, done = opened(books, 1, 2, stage=JUDGE)
     books.scan(JUDGE)
     books.close(done, failed=False)
@@ -59,7 +59,7 @@ def test_a_scan_brings_nothing_that_memory_has_or_that_became_durable_while_it_w
 
 
 def test_what_failed_in_this_run_is_not_tried_again_by_it() -> None:
-    books = Books(1, left_over=True, again=True)
+    books = CompletionTracker(1, left_over=True, again=True)
     (judging,) = opened(books, 5, stage=JUDGE)
     books.close(judging, failed=True)
     assert books.scan(JUDGE) == (None, True)
@@ -69,7 +69,7 @@ def test_what_failed_in_this_run_is_not_tried_again_by_it() -> None:
 
 
 def test_a_run_is_settled_when_nothing_is_left_here_or_in_the_database() -> None:
-    books = Books(0, left_over=False, again=False)
+    books = CompletionTracker(0, left_over=False, again=False)
     assert not books.settled
     books.tasks_exhausted = True
     assert books.settled

@@ -14,7 +14,7 @@ from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady
 from tidegate.runner import Evaluator, Experiment
-from tidegate.runner.work_queue import Waits
+from tidegate.runner.work_queue import RetryTimers
 from tidegate.storage import ResultStatus
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
@@ -57,13 +57,13 @@ class TestDeadlines:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         registry, refusals, looks = registry_in_virtual_time(), [0], [0]
-        look = Waits._look
+        look = RetryTimers._look
 
-        def counted(self: Waits) -> None:
+        def counted(self: RetryTimers) -> None:
             looks[0] += 1
             look(self)
 
-        monkeypatch.setattr(Waits, "_look", counted)
+        monkeypatch.setattr(RetryTimers, "_look", counted)
 
         async def call() -> int:
             if refusals[0] < 2:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tidegate.runner.watermark import Frontier
+from tidegate.runner.watermark import OpenRows
 
 
 def test_it_is_what_was_reached_when_nothing_is_open() -> None:
-    frontier = Frontier()
+    frontier = OpenRows()
     frontier.reached = 7
     assert frontier.low_water() == 7
 
 
 def test_it_stays_below_the_first_open_row_however_many_later_ones_are_done() -> None:
-    frontier = Frontier()
+    frontier = OpenRows()
     frontier.reached = 10
     for ordinal in range(10):
         frontier.opened(ordinal)
@@ -24,7 +24,7 @@ def test_it_stays_below_the_first_open_row_however_many_later_ones_are_done() ->
 
 
 def test_a_row_is_done_when_its_last_item_is() -> None:
-    frontier = Frontier()
+    frontier = OpenRows()
     frontier.reached = 5
     frontier.opened(2)
     frontier.opened(2)
@@ -37,7 +37,7 @@ def test_a_row_is_done_when_its_last_item_is() -> None:
 
 
 def test_a_row_that_opens_again_holds_the_water_again() -> None:
-    frontier = Frontier()
+    frontier = OpenRows()
     frontier.reached = 3
     frontier.opened(1)
     frontier.closed(1)

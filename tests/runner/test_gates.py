@@ -11,8 +11,8 @@ from tests.chaos.floor import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at
 from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.fair_queue import Roster
-from tidegate.runner.key_gates import Gates
+from tidegate.runner.fair_queue import FairQueue
+from tidegate.runner.key_gates import KeyGates
 
 KEY = tidegate.Key("p", "https://p.test")
 DAY = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per day (RPD): Limit 10"}}'
@@ -92,7 +92,7 @@ async def test_a_day_that_is_over_is_remembered_until_its_end_though_nobody_stan
 @in_virtual_time
 async def test_a_gate_stays_as_long_as_one_run_stands_behind_it() -> None:
     loop = asyncio.get_running_loop()
-    gates = Gates(registry_in_virtual_time(), Roster(), loop, lambda: None, lambda: 0.5)
+    gates = KeyGates(registry_in_virtual_time(), FairQueue(), loop, lambda: None, lambda: 0.5)
     gates.keep(KEY)
     gates.keep(KEY)
     gates.day_is_over(KEY, 10.0)

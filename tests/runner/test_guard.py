@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from tidegate.runner.job import Guard
+from tidegate.runner.job import FailureGuard
 
 
-def failures(guard: Guard, *kinds: str) -> list[bool]:
+def failures(guard: FailureGuard, *kinds: str) -> list[bool]:
     return [guard.failed(kind) for kind in kinds]
 
 
 def test_it_trips_at_the_fifth_failure_of_one_kind_in_a_row_and_only_once() -> None:
-    guard = Guard(5)
+    guard = FailureGuard(5)
     assert failures(guard, *["auth"] * 7) == [False] * 4 + [True] + [False] * 2
     assert guard.tripped
 
 
 def test_a_success_begins_the_count_anew() -> None:
-    guard = Guard(5)
+    guard = FailureGuard(5)
     failures(guard, *["auth"] * 4)
     guard.succeeded()
     assert failures(guard, *["auth"] * 4) == [False] * 4
@@ -24,6 +24,6 @@ def test_a_success_begins_the_count_anew() -> None:
 
 
 def test_failures_of_different_kinds_are_a_mixed_dataset_and_no_broken_workload() -> None:
-    guard = Guard(3)
+    guard = FailureGuard(3)
     assert failures(guard, "invalid", "KeyError", "invalid", "KeyError", "invalid", "invalid") == [False] * 6
     assert guard.failed("invalid")

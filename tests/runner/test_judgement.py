@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import NotStorable
-from tidegate.runner.results import NoJudgement, judged, unjudged
+from tidegate.runner.results import NoJudgement, evaluation_results, failed_evaluations
 from tidegate.storage import Annotation, ResultStatus
 
 
@@ -26,18 +26,18 @@ from tidegate.storage import Annotation, ResultStatus
     ],
 )
 def test_a_single_result_is_the_evaluators_own_output(result: Any, annotation: Annotation) -> None:
-    assert judged(result, "judge", ()) == (annotation,)
+    assert evaluation_results(result, "judge", ()) == (annotation,)
 
 
 def test_a_dict_is_named_outputs() -> None:
-    assert judged({"style": 1, "tone": "dry"}, "judge", ()) == (
+    assert evaluation_results({"style": 1, "tone": "dry"}, "judge", ()) == (
         Annotation("style", score=1.0),
         Annotation("tone", label="dry"),
     )
 
 
 def test_one_declared_output_may_be_returned_plainly() -> None:
-    assert judged(1, "judge", ("facts",)) == (Annotation("facts", score=1.0),)
+    assert evaluation_results(1, "judge", ("facts",)) == (Annotation("facts", score=1.0),)
 
 
 @pytest.mark.parametrize(
@@ -54,21 +54,21 @@ def test_one_declared_output_may_be_returned_plainly() -> None:
 )
 def test_what_is_no_judgement_is_never_a_score(result: Any, outputs: tuple[str, ...], said: str) -> None:
     with pytest.raises(NoJudgement, match=said):
-        judged(result, "judge", outputs)
+        evaluation_results(result, "judge", outputs)
 
 
 @pytest.mark.parametrize("score", ["NaN", "sNaN", "Infinity", "-1e400"])
 def test_decimal_that_is_not_finite_is_no_score(score: str) -> None:
     with pytest.raises(NoJudgement, match="a score is a finite number"):
-        judged(Decimal(score), "judge", ())
+        evaluation_results(Decimal(score), "judge", ())
 
 
 def test_what_json_has_no_word_for_says_so() -> None:
     with pytest.raises(NotStorable):
-        judged({"a": {1, 2}}, "judge", ())
+        evaluation_results({"a": {1, 2}}, "judge", ())
 
 
 def test_a_failure_is_one_of_every_declared_output_and_has_no_score() -> None:
-    made = unjudged("judge", ("a", "b"), ResultStatus.ERROR, "auth", "no")
+    made = failed_evaluations("judge", ("a", "b"), ResultStatus.ERROR, "auth", "no")
     assert [(each.output, each.score, each.error_kind) for each in made] == [("a", None, "auth"), ("b", None, "auth")]
-    assert [each.output for each in unjudged("judge", (), ResultStatus.PARKED, "capacity", None)] == ["judge"]
+    assert [each.output for each in failed_evaluations("judge", (), ResultStatus.PARKED, "capacity", None)] == ["judge"]

@@ -12,8 +12,8 @@ import pytest
 from tests.runner.scene import Watch, in_loop, runner_at
 from tidegate.runner import Experiment, dataset, work_queue, writer
 from tidegate.runner.item import Item, Place
-from tidegate.runner.work_queue import Workload
-from tidegate.runner.writer import Writer
+from tidegate.runner.work_queue import WorkQueue
+from tidegate.runner.writer import ResultWriter
 from tidegate.storage import ResultStatus, RunResult, paging
 
 TEXT = "x" * 400
@@ -38,13 +38,13 @@ def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_run_of_large_rows_and_answers_holds_few_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is answered and judged, as without a bound."""
     queued, batches = [0], [0]
-    add, write = Workload.add, None
+    add, write = WorkQueue.add, None
 
-    def noted(self: Workload, items: Any) -> None:
+    def noted(self: WorkQueue, items: Any) -> None:
         add(self, items)
         queued[0] = max(queued[0], *(queue.size for queue in self._queues))
 
-    monkeypatch.setattr(Workload, "add", noted)
+    monkeypatch.setattr(WorkQueue, "add", noted)
     task = Watch()
 
     async def answer(row: Any) -> str:
@@ -99,7 +99,7 @@ def test_weight_of_a_cycle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
-    queues = Workload(1, high=100, ageing=8, retry_slots=1)
+    queues = WorkQueue(1, high=100, ageing=8, retry_slots=1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     queues.add(items[:1])
     assert (queues.room(0), queues.runs_low(0)) == (99, False)
@@ -116,7 +116,7 @@ def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> 
 def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold their rows for as long as their back-off lasts."""
     monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
-    queues = Workload(1, high=100, ageing=8, retry_slots=1)
+    queues = WorkQueue(1, high=100, ageing=8, retry_slots=1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     for item in items:
         item.attempts = 1
@@ -176,14 +176,14 @@ async def test_item_whose_result_waits_for_the_database_holds_no_row(
 ) -> None:
     """A thousand results may wait: each would keep its row and its answer in memory."""
     held: list[object] = []
-    put = Writer.put
+    put = ResultWriter.put
 
-    def noted(self: Writer, receiver: Any, item: Any, result: Any) -> None:
+    def noted(self: ResultWriter, receiver: Any, item: Any, result: Any) -> None:
         if item is not None:
             held.extend((item.body, item.output))
         put(self, receiver, item, result)
 
-    monkeypatch.setattr(Writer, "put", noted)
+    monkeypatch.setattr(ResultWriter, "put", noted)
     async with runner_at(tmp_path) as runner:
         assert (await runner.run(Experiment("e", large(5), Watch(), [Watch()]))).complete
     assert held == [None] * 20
@@ -205,7 +205,7 @@ async def test_writer_with_large_results_has_no_room_until_they_are_written() ->
             return frozenset()
 
     result = RunResult(1, 1, 0, 1, ResultStatus.OK, output=TEXT)
-    made = Writer(Store(), batch=100, batch_seconds=60.0, bound=1000, roomy=lambda: None)  # type: ignore[arg-type]
+    made = ResultWriter(Store(), batch=100, batch_seconds=60.0, bound=1000, roomy=lambda: None)  # type: ignore[arg-type]
     for count in range(1, 8):
         made.put(Receiver(), None, result)
         assert made.room is (400 * count < 2000)

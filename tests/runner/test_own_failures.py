@@ -12,12 +12,12 @@ import pytest
 import tidegate
 from tests.runner.scene import Watch, in_loop, make, rows, runner_at, stored
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
-from tidegate.runner.background import Minded
-from tidegate.runner.claims import Lives
-from tidegate.runner.events import Hub
-from tidegate.runner.result_handler import Outcomes
-from tidegate.runner.run import Running
-from tidegate.runner.writer import Writer
+from tidegate.runner.background import BackgroundTask
+from tidegate.runner.claims import RunSupervisor
+from tidegate.runner.events import SubscriberHub
+from tidegate.runner.result_handler import ResultHandler
+from tidegate.runner.run import ExperimentRun
+from tidegate.runner.writer import ResultWriter
 from tidegate.storage import Status, Store
 
 
@@ -73,7 +73,7 @@ class TestWriter:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with runner_at(tmp_path) as runner:
-            monkeypatch.setattr(Writer, "_filled", failing(3, after=2)(Writer._filled))
+            monkeypatch.setattr(ResultWriter, "_filled", failing(3, after=2)(ResultWriter._filled))
             summary = await ends(runner, judged())
         assert summary.complete
 
@@ -82,7 +82,7 @@ class TestWriter:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with runner_at(tmp_path) as runner:
-            monkeypatch.setattr(Writer, "_filled", failing(2, CANCELLED(), after=1)(Writer._filled))
+            monkeypatch.setattr(ResultWriter, "_filled", failing(2, CANCELLED(), after=1)(ResultWriter._filled))
             summary = await ends(runner, judged())
         assert summary.complete
 
@@ -98,7 +98,7 @@ class TestWriter:
                 second = await runner.start(Experiment("other", rows(3), other))
                 await task.until(lambda: task.inside > 0)
                 await other.until(lambda: other.inside > 0)
-                patch.setattr(Writer, "_filled", failing(float("inf"))(Writer._filled))
+                patch.setattr(ResultWriter, "_filled", failing(float("inf"))(ResultWriter._filled))
                 task.go.set()
                 other.go.set()
                 ended = await asyncio.gather(runner.wait(first), runner.wait(second))
@@ -117,7 +117,7 @@ class TestWriter:
         def broken(method: Any) -> Any:
             broken_ones = [0]
 
-            def called(self: Running, *args: Any) -> Any:
+            def called(self: ExperimentRun, *args: Any) -> Any:
                 if self.experiment.name == "e" and self.live:
                     broken_ones[0] += 1
                     if broken_ones[0] > 5:
@@ -129,7 +129,7 @@ class TestWriter:
             return called
 
         async with runner_at(tmp_path) as runner:
-            monkeypatch.setattr(Running, where, broken(getattr(Running, where)))
+            monkeypatch.setattr(ExperimentRun, where, broken(getattr(ExperimentRun, where)))
             other = Experiment("other", rows(100), Watch())
             summary, fine = await asyncio.gather(ends(runner, judged()), ends(runner, other))
         assert why(summary) == INSIDE
@@ -141,7 +141,7 @@ class TestWriter:
     ) -> None:
         async with runner_at(tmp_path) as runner:
             watching = runner.subscribe("e")
-            monkeypatch.setattr(Hub, "tell", failing(1, after=4)(Hub.tell))
+            monkeypatch.setattr(SubscriberHub, "tell", failing(1, after=4)(SubscriberHub.tell))
             summary = await ends(runner, judged())
             assert len([event async for event in watching]) > 3
         assert why(summary) == INSIDE
@@ -159,14 +159,14 @@ async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_re
         judge = Evaluator(Watch(), name="judge")
         if method == "pending_evals":
             # There is something left over to look for.
-            monkeypatch.setattr(Lives, "begin", left_over(Lives.begin))
+            monkeypatch.setattr(RunSupervisor, "begin", left_over(RunSupervisor.begin))
         summary = await ends(runner, Experiment("e", rows(20), task, [judge]))
     assert summary.status is Status.ERROR
     assert ("inside" if isinstance(error, Exception) else "was cancelled") in (summary.last_error or "")
 
 
 def left_over(begin: Any) -> Any:
-    def called(self: Lives, experiment: Any, row: Any, claim: Any, *, again: bool) -> None:
+    def called(self: RunSupervisor, experiment: Any, row: Any, claim: Any, *, again: bool) -> None:
         begin(self, experiment, row, claim, again=again)
         for backlog in self.running[row.id].books.backlogs:
             backlog.owing = True
@@ -180,7 +180,7 @@ async def test_a_run_that_cannot_begin_ends_with_the_reason_and_can_be_started_a
 ) -> None:
     async with runner_at(tmp_path) as runner:
         with monkeypatch.context() as patch:
-            patch.setattr(Running, "begin", failing(1)(Running.begin))
+            patch.setattr(ExperimentRun, "begin", failing(1)(ExperimentRun.begin))
             summary = await ends(runner, judged())
             assert why(summary) == INSIDE
         with monkeypatch.context() as patch:
@@ -194,7 +194,7 @@ async def test_a_claim_whose_run_cannot_be_made_is_given_back_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with runner_at(tmp_path) as runner:
-        monkeypatch.setattr(Lives, "begin", failing(1)(Lives.begin))
+        monkeypatch.setattr(RunSupervisor, "begin", failing(1)(RunSupervisor.begin))
         with pytest.raises(ZeroDivisionError):
             await runner.start(judged())
         row = await runner.store.find("e")
@@ -230,7 +230,7 @@ async def test_an_items_end_that_cannot_be_taken_in_ends_the_run_and_gives_its_s
 ) -> None:
     async with runner_at(tmp_path, max_concurrency=2) as runner:
         with monkeypatch.context() as patch:
-            patch.setattr(Outcomes, "conclude", failing(1, after=4)(Outcomes.conclude))
+            patch.setattr(ResultHandler, "conclude", failing(1, after=4)(ResultHandler.conclude))
             summary = await ends(runner, judged())
             assert why(summary) == INSIDE
         both = Watch()
@@ -347,7 +347,7 @@ def test_a_loop_that_is_being_closed_begins_nothing_anew() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(3):
-            Minded(loop, asyncio.sleep(3600), "a task", told.append)
+            BackgroundTask(loop, asyncio.sleep(3600), "a task", told.append)
         await asyncio.sleep(0)
 
     asyncio.run(main())

@@ -7,14 +7,14 @@ import sys
 from collections import Counter
 from collections.abc import Hashable
 
-from tidegate.runner.fair_queue import Roster
+from tidegate.runner.fair_queue import FairQueue
 
 
 def level(experiment: int, gate: Hashable) -> int:
     return 0
 
 
-def serve(roster: Roster, count: int) -> list[int]:
+def serve(roster: FairQueue, count: int) -> list[int]:
     served = []
     for _ in range(count):
         turn = roster.next(level)
@@ -25,8 +25,8 @@ def serve(roster: Roster, count: int) -> list[int]:
     return served
 
 
-def roster_of(*experiments: int, gate: str = "key") -> Roster:
-    roster = Roster()
+def roster_of(*experiments: int, gate: str = "key") -> FairQueue:
+    roster = FairQueue()
     for experiment in experiments:
         roster.join(experiment)
         roster.offer(experiment, gate)
@@ -83,7 +83,7 @@ def test_nobody_is_next_where_nothing_is_ready() -> None:
 
 
 def test_of_an_experiments_open_gates_the_most_urgent_work_goes_first() -> None:
-    roster = Roster()
+    roster = FairQueue()
     roster.join(1)
     for gate in ("tasks", "judge"):
         roster.offer(1, gate)
@@ -116,7 +116,7 @@ def test_whatever_happens_the_next_is_the_open_experiment_that_was_served_longes
     """The same history on a plain list, which sorts everything every time."""
     draw = random.Random(11)
     for _ in range(60):
-        roster, last, offers, held = Roster(), {}, {}, set()
+        roster, last, offers, held = FairQueue(), {}, {}, set()
         closed: set[str] = set()
         gates = ["a", "b", "c"]
         served, joined = 0, -1000
@@ -156,7 +156,7 @@ def test_whatever_happens_the_next_is_the_open_experiment_that_was_served_longes
 
 def moves_of_a_dispatch(count: int) -> float:
     """Function calls that a dispatch takes with so many live experiments on three keys: exact on any machine."""
-    roster = Roster()
+    roster = FairQueue()
     for experiment in range(count):
         roster.join(experiment)
         roster.offer(experiment, f"key {experiment % 3}")

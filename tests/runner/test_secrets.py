@@ -17,7 +17,7 @@ from tests.runner.scene import QUICK, TOO_LONG
 from tests.transports.answering import Server
 from tidegate.admission import key_hook
 from tidegate.cli.experiment.export import exported
-from tidegate.launch.shared_counters import Sheets
+from tidegate.launch.shared_counters import CounterFile
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.telemetry.attributes import described
 
@@ -59,7 +59,7 @@ class Run:
         handler = logging.Handler()
         handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
         logging.getLogger("tidegate").addHandler(handler)
-        before, key_hook.told = key_hook.told, Sheets(str(folder)).keep
+        before, key_hook.told = key_hook.told, CounterFile(str(folder)).keep
         registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
         events: list[str] = []
         registry.subscribe(lambda event: events.append(f"{event!r} {event.key}"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
 from tidegate.runner import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
-from tidegate.runner.events import Hub
+from tidegate.runner.events import SubscriberHub
 from tidegate.storage import AnnotationResult, RunResult, Status
 
 
@@ -26,7 +26,7 @@ async def drained(subscription: Subscription) -> list[Event]:
 
 @in_loop
 async def test_one_that_does_not_keep_up_loses_chunks_and_knows_how_many() -> None:
-    hub = Hub(size=3)
+    hub = SubscriberHub(size=3)
     slow = hub.subscribe(1)
     for number in range(5):
         hub.tell(chunk(number), 1)
@@ -37,7 +37,7 @@ async def test_one_that_does_not_keep_up_loses_chunks_and_knows_how_many() -> No
 
 @in_loop
 async def test_what_is_no_chunk_takes_a_chunks_place() -> None:
-    hub = Hub(size=3)
+    hub = SubscriberHub(size=3)
     slow = hub.subscribe(1)
     for event in (state("a"), chunk(1), chunk(2), state("b"), state("c"), state("d")):
         hub.tell(event, 1)
@@ -48,7 +48,7 @@ async def test_what_is_no_chunk_takes_a_chunks_place() -> None:
 
 @in_loop
 async def test_a_subscriber_that_closes_gets_no_more_and_the_others_go_on() -> None:
-    hub = Hub(size=3)
+    hub = SubscriberHub(size=3)
     one, other = hub.subscribe("name"), hub.subscribe("name")
     one.close()
     one.close()
@@ -61,7 +61,7 @@ async def test_a_subscriber_that_closes_gets_no_more_and_the_others_go_on() -> N
 
 @in_loop
 async def test_who_waits_is_woken_by_the_end() -> None:
-    hub = Hub(size=3)
+    hub = SubscriberHub(size=3)
     waiting = asyncio.create_task(drained(hub.subscribe(1)))
     await asyncio.sleep(0)
     hub.end(1)

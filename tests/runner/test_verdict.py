@@ -12,7 +12,7 @@ from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.redaction import clean
 from tidegate.runner.redaction import LONGEST, redacted
-from tidegate.runner.results import ANSWERED, Ruling, Verdict, judge
+from tidegate.runner.results import ANSWERED, FailureClass, NextStep, judge
 
 OK = Outcome(Kind.OK)
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, 2.0)
@@ -29,7 +29,7 @@ def named(name: str, text: str = "") -> Exception:
     return made
 
 
-def of(error: BaseException | None, outcome: Outcome | None = None, refused: Outcome | None = None) -> Verdict:
+def of(error: BaseException | None, outcome: Outcome | None = None, refused: Outcome | None = None) -> FailureClass:
     return judge(error, outcome, refused, False)
 
 
@@ -39,14 +39,14 @@ def test_an_answer_is_an_answer() -> None:
 
 
 def test_a_refusal_that_was_handed_back_is_no_answer_whatever_the_function_made_of_it() -> None:
-    assert of(None, RATE, RATE).ruling is Ruling.CAPACITY
-    assert of(ValueError("no choices"), RATE, RATE) == Verdict(Ruling.CAPACITY, "rate", 2.0)
-    assert of(None, RATE).ruling is Ruling.CAPACITY
+    assert of(None, RATE, RATE).ruling is NextStep.CAPACITY
+    assert of(ValueError("no choices"), RATE, RATE) == FailureClass(NextStep.CAPACITY, "rate", 2.0)
+    assert of(None, RATE).ruling is NextStep.CAPACITY
 
 
 def test_an_outage_that_was_handed_back_as_the_probes_spends_no_attempt() -> None:
     outage = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
-    assert of(OSError(), outage, outage) == Verdict(Ruling.CAPACITY, "outage")
+    assert of(OSError(), outage, outage) == FailureClass(NextStep.CAPACITY, "outage")
 
 
 def test_an_answer_that_came_after_a_refusal_is_kept() -> None:
@@ -56,46 +56,46 @@ def test_an_answer_that_came_after_a_refusal_is_kept() -> None:
 @pytest.mark.parametrize(
     ("outcome", "ruling", "kind"),
     [
-        (Outcome(Kind.RATE_LIMIT, Cause.SLOPE), Ruling.CAPACITY, "slope"),
-        (Outcome(Kind.OVERLOADED, Cause.OVERLOAD), Ruling.CAPACITY, "overload"),
-        (Outcome(Kind.DAILY_LIMIT, Cause.DAY), Ruling.PARKED, "day"),
-        (Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY), Ruling.PERMANENT, "money"),
-        (Outcome(Kind.TRANSIENT, Cause.OUTAGE), Ruling.TRANSIENT, "outage"),
-        (Outcome(Kind.PERMANENT, Cause.AUTH), Ruling.PERMANENT, "auth"),
-        (Outcome(Kind.PERMANENT, Cause.NEVER_FITS), Ruling.PERMANENT, "never_fits"),
-        (Outcome(Kind.PERMANENT), Ruling.PERMANENT, "invalid"),
+        (Outcome(Kind.RATE_LIMIT, Cause.SLOPE), NextStep.CAPACITY, "slope"),
+        (Outcome(Kind.OVERLOADED, Cause.OVERLOAD), NextStep.CAPACITY, "overload"),
+        (Outcome(Kind.DAILY_LIMIT, Cause.DAY), NextStep.PARKED, "day"),
+        (Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY), NextStep.PERMANENT, "money"),
+        (Outcome(Kind.TRANSIENT, Cause.OUTAGE), NextStep.TRANSIENT, "outage"),
+        (Outcome(Kind.PERMANENT, Cause.AUTH), NextStep.PERMANENT, "auth"),
+        (Outcome(Kind.PERMANENT, Cause.NEVER_FITS), NextStep.PERMANENT, "never_fits"),
+        (Outcome(Kind.PERMANENT), NextStep.PERMANENT, "invalid"),
     ],
 )
-def test_the_last_governed_attempt_decides_before_the_exception(outcome: Outcome, ruling: Ruling, kind: str) -> None:
+def test_the_last_governed_attempt_decides_before_the_exception(outcome: Outcome, ruling: NextStep, kind: str) -> None:
     verdict = of(RuntimeError("wrapped by some framework"), outcome)
     assert (verdict.ruling, verdict.kind) == (ruling, kind)
 
 
 def test_the_failure_of_a_probe_spends_no_attempt_of_the_row_that_it_was_sent_with() -> None:
     outage = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
-    assert judge(OSError(), outage, None, probe=True).ruling is Ruling.CAPACITY
+    assert judge(OSError(), outage, None, probe=True).ruling is NextStep.CAPACITY
 
 
 def test_a_function_that_fails_after_its_calls_were_answered_fails_for_good() -> None:
-    assert of(KeyError("choices"), OK) == Verdict(Ruling.PERMANENT, "KeyError")
+    assert of(KeyError("choices"), OK) == FailureClass(NextStep.PERMANENT, "KeyError")
 
 
 @pytest.mark.parametrize(
     "outcome", [Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=503), Outcome(Kind.TRANSIENT, Cause.OUTAGE, row=UNREACHED)]
 )
 def test_verdict_on_503_or_unreached_server_spends_no_attempt(outcome: Outcome) -> None:
-    assert of(RuntimeError("APIConnectionError"), outcome) == Verdict(Ruling.CAPACITY, "outage")
+    assert of(RuntimeError("APIConnectionError"), outcome) == FailureClass(NextStep.CAPACITY, "outage")
 
 
 @pytest.mark.parametrize("error", [AttributeError("'str' object has no attribute 'choices'"), KeyError("choices")])
 def test_verdict_on_unreadable_answer_tries_again(error: Exception) -> None:
-    assert of(error, Outcome(Kind.OK, row=UNREADABLE)).ruling is Ruling.UNUSABLE
-    assert of(json.JSONDecodeError("x", "{", 1), OK).ruling is Ruling.UNUSABLE
-    assert of(error, OK).ruling is Ruling.PERMANENT
+    assert of(error, Outcome(Kind.OK, row=UNREADABLE)).ruling is NextStep.UNUSABLE
+    assert of(json.JSONDecodeError("x", "{", 1), OK).ruling is NextStep.UNUSABLE
+    assert of(error, OK).ruling is NextStep.PERMANENT
 
 
 def test_verdict_after_an_answer_reads_no_words() -> None:
-    assert of(ValueError("no score in 'Error code: 429'"), OK).ruling is Ruling.PERMANENT
+    assert of(ValueError("no score in 'Error code: 429'"), OK).ruling is NextStep.PERMANENT
 
 
 class Unlucky(UnusableAnswer):
@@ -104,40 +104,40 @@ class Unlucky(UnusableAnswer):
 
 @pytest.mark.parametrize("outcome", [None, OK])
 def test_an_answer_that_cannot_be_used_may_be_mended_by_another_one(outcome: Outcome | None) -> None:
-    assert of(Unlucky("no number"), outcome) == Verdict(Ruling.UNUSABLE, "Unlucky")
-    assert of(Unlucky("no number"), RATE, RATE).ruling is Ruling.CAPACITY
+    assert of(Unlucky("no number"), outcome) == FailureClass(NextStep.UNUSABLE, "Unlucky")
+    assert of(Unlucky("no number"), RATE, RATE).ruling is NextStep.CAPACITY
 
 
 @pytest.mark.parametrize(
     ("error", "ruling", "kind"),
     [
-        (WithStatus(429, {"retry-after": "7"}), Ruling.CAPACITY, "rate"),
-        (WithStatus(529), Ruling.CAPACITY, "overload"),
-        *((WithStatus(each), Ruling.TRANSIENT, f"status {each}") for each in (408, 409, 425, 500, 502, 504, 599)),
-        (WithStatus(503), Ruling.CAPACITY, "outage"),
-        (ConnectionRefusedError(), Ruling.CAPACITY, "outage"),
-        (named("PoolTimeout"), Ruling.CAPACITY, "outage"),
-        (named("RateLimitError", "slow down"), Ruling.CAPACITY, "rate"),
-        (Exception("Error code: 429 - Too Many Requests"), Ruling.CAPACITY, "rate"),
-        (Exception("tokens per day limit exceeded"), Ruling.PARKED, "day"),
-        (Exception("arXiv 2503.10298 not found"), Ruling.PERMANENT, "Exception"),
-        (Exception("Error code: 429 - insufficient_quota"), Ruling.PERMANENT, "money"),
-        (json.JSONDecodeError("x", "<html>", 0), Ruling.UNUSABLE, "JSONDecodeError"),
-        (named("APIResponseValidationError"), Ruling.UNUSABLE, "APIResponseValidationError"),
-        (TypeError("x"), Ruling.PERMANENT, "TypeError"),
-        (KeyError("Error code: 429"), Ruling.PERMANENT, "KeyError"),
-        (WithStatus(401), Ruling.PERMANENT, "auth"),
-        (WithStatus(402), Ruling.PERMANENT, "money"),
-        (WithStatus(400), Ruling.PERMANENT, "status 400"),
-        (ConnectionResetError(), Ruling.TRANSIENT, "outage"),
-        (TimeoutError(), Ruling.TRANSIENT, "timeout"),
-        (asyncio.IncompleteReadError(b"", 1), Ruling.PERMANENT, "IncompleteReadError"),
-        (ValueError("rate limit 429 mentioned in a text"), Ruling.PERMANENT, "ValueError"),
-        (DeadlineExceeded(key=Key("x", "y"), waited=1.0, max_wait=1.0, gate="pace"), Ruling.CAPACITY, "rate"),
+        (WithStatus(429, {"retry-after": "7"}), NextStep.CAPACITY, "rate"),
+        (WithStatus(529), NextStep.CAPACITY, "overload"),
+        *((WithStatus(each), NextStep.TRANSIENT, f"status {each}") for each in (408, 409, 425, 500, 502, 504, 599)),
+        (WithStatus(503), NextStep.CAPACITY, "outage"),
+        (ConnectionRefusedError(), NextStep.CAPACITY, "outage"),
+        (named("PoolTimeout"), NextStep.CAPACITY, "outage"),
+        (named("RateLimitError", "slow down"), NextStep.CAPACITY, "rate"),
+        (Exception("Error code: 429 - Too Many Requests"), NextStep.CAPACITY, "rate"),
+        (Exception("tokens per day limit exceeded"), NextStep.PARKED, "day"),
+        (Exception("arXiv 2503.10298 not found"), NextStep.PERMANENT, "Exception"),
+        (Exception("Error code: 429 - insufficient_quota"), NextStep.PERMANENT, "money"),
+        (json.JSONDecodeError("x", "<html>", 0), NextStep.UNUSABLE, "JSONDecodeError"),
+        (named("APIResponseValidationError"), NextStep.UNUSABLE, "APIResponseValidationError"),
+        (TypeError("x"), NextStep.PERMANENT, "TypeError"),
+        (KeyError("Error code: 429"), NextStep.PERMANENT, "KeyError"),
+        (WithStatus(401), NextStep.PERMANENT, "auth"),
+        (WithStatus(402), NextStep.PERMANENT, "money"),
+        (WithStatus(400), NextStep.PERMANENT, "status 400"),
+        (ConnectionResetError(), NextStep.TRANSIENT, "outage"),
+        (TimeoutError(), NextStep.TRANSIENT, "timeout"),
+        (asyncio.IncompleteReadError(b"", 1), NextStep.PERMANENT, "IncompleteReadError"),
+        (ValueError("rate limit 429 mentioned in a text"), NextStep.PERMANENT, "ValueError"),
+        (DeadlineExceeded(key=Key("x", "y"), waited=1.0, max_wait=1.0, gate="pace"), NextStep.CAPACITY, "rate"),
     ],
 )
 def test_without_a_governed_attempt_the_exception_says_it_by_its_structure(
-    error: Exception, ruling: Ruling, kind: str
+    error: Exception, ruling: NextStep, kind: str
 ) -> None:
     verdict = of(error)
     assert (verdict.ruling, verdict.kind) == (ruling, kind)

@@ -14,9 +14,9 @@ from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuse
 from tidegate.admission.registry import NotReady
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Experiment
-from tidegate.runner.fair_queue import Roster
+from tidegate.runner.fair_queue import FairQueue
 from tidegate.runner.job import Job
-from tidegate.runner.key_gates import Gates
+from tidegate.runner.key_gates import KeyGates
 from tidegate.storage import ResultStatus
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
@@ -136,7 +136,7 @@ async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_o
 
     asked: list[Any] = []
     loop = asyncio.get_running_loop()
-    gates = Gates(Ahead(tidegate.Settings(), clock=loop.time), Roster(), loop, lambda: None, lambda: 0.5)
+    gates = KeyGates(Ahead(tidegate.Settings(), clock=loop.time), FairQueue(), loop, lambda: None, lambda: 0.5)
     assert gates.ask(KEY, None) is False
     for _ in range(5):
         await asyncio.sleep(0)

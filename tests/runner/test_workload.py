@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.runner.item import TASK, Item, Place
-from tidegate.runner.work_queue import Workload
+from tidegate.runner.work_queue import WorkQueue
 
 JUDGE = 1
 
@@ -14,14 +14,14 @@ def item(stage: int, ordinal: int, attempts: int = 0) -> Item:
     return made
 
 
-def workload(*gates: str, ageing: int = 8, retry_slots: int = 2) -> Workload:
-    made = Workload(len(gates), high=10, ageing=ageing, retry_slots=retry_slots)
+def workload(*gates: str, ageing: int = 8, retry_slots: int = 2) -> WorkQueue:
+    made = WorkQueue(len(gates), high=10, ageing=ageing, retry_slots=retry_slots)
     for stage, gate in enumerate(gates):
         made.stand_behind(stage, gate)
     return made
 
 
-def order(work: Workload, gate: str, count: int) -> list[tuple[int, int]]:
+def order(work: WorkQueue, gate: str, count: int) -> list[tuple[int, int]]:
     taken = [work.take(gate) for _ in range(count)]
     return [(each.stage, each.place.ordinal) for each in taken if each is not None]
 

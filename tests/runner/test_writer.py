@@ -12,7 +12,7 @@ import pytest
 from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
 from tidegate.errors import StoreError
 from tidegate.runner import Evaluator, Experiment, background
-from tidegate.runner.writer import Result, Writer
+from tidegate.runner.writer import Result, ResultWriter
 from tidegate.storage import ResultStatus, RunResult, Status, Store
 
 
@@ -70,9 +70,9 @@ def result(ordinal: int, experiment: int = 1) -> RunResult:
     return RunResult(experiment, 1, ordinal, 1, ResultStatus.OK, "1")
 
 
-def writer_of(paper: Paper, bound: int = 1000, batch: int = 10, seconds: float = 0.0) -> tuple[Writer, list[str]]:
+def writer_of(paper: Paper, bound: int = 1000, batch: int = 10, seconds: float = 0.0) -> tuple[ResultWriter, list[str]]:
     roomy: list[str] = []
-    made = Writer(
+    made = ResultWriter(
         cast(Store, paper), batch=batch, batch_seconds=seconds, bound=bound, roomy=lambda: roomy.append("room")
     )
     return made, roomy

@@ -11,7 +11,7 @@ import pytest
 
 import tidegate
 from tests.sdk.asking import KINDS, Script, at_rest, failures, make, mocked, ok, only, refusal, request
-from tidegate.admission.handoff import Hand, handing
+from tidegate.admission.handoff import PermitHandoff, hand_off
 from tidegate.core import events
 from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.testing import Distribution, OutageSpan, Scenario, Simulator
@@ -34,7 +34,7 @@ def outcome_of(kind: str, client: Any, **fields: Any) -> Any:
 
 def learned_key(registry: tidegate.RateLimitRegistry, kind: str, client: Any) -> Key:
     """The key that a question asks for, as one question tells it."""
-    with handing(registry) as hand:
+    with hand_off(registry) as hand:
         assert failures([outcome_of(kind, client)]) == []
     (key,) = hand.keys
     return key
@@ -60,7 +60,7 @@ class TestHandedDown:
 
     def test_the_first_attempt_goes_out_under_it_though_nobody_else_may(self, kind: str, listening: bool) -> None:
         registry, client, script, key = self.start(kind, listening, ok(kind))
-        with handing(registry, permit_of(registry, key)) as hand:
+        with hand_off(registry, permit_of(registry, key)) as hand:
             assert not registry.try_admit(key)
             assert failures([outcome_of(kind, client)]) == []
         assert (len(script.requests), only(registry).attempts, at_rest(registry)) == (2, 2, True)
@@ -69,7 +69,7 @@ class TestHandedDown:
 
     def test_a_refusal_comes_straight_back_and_is_not_repeated(self, kind: str, listening: bool) -> None:
         registry, client, script, key = self.start(kind, listening, refusal(kind, retry_after="30"))
-        with handing(registry, permit_of(registry, key)) as hand:
+        with hand_off(registry, permit_of(registry, key)) as hand:
             error = outcome_of(kind, client)
         assert type(error).__name__ == "RateLimitError"
         assert len(script.requests) == 2
@@ -80,7 +80,7 @@ class TestHandedDown:
 
     def test_who_repeats_the_refused_attempt_is_not_made_to_wait(self, kind: str, listening: bool) -> None:
         registry, client, script, key = self.start(kind, listening, refusal(kind, retry_after="30"))
-        with handing(registry, permit_of(registry, key)):
+        with hand_off(registry, permit_of(registry, key)):
             outcome_of(kind, client)
             again = outcome_of(kind, client)
         assert type(again).__name__ == "RateLimitError"
@@ -90,21 +90,21 @@ class TestHandedDown:
         registry, client, script, key = self.start(
             kind, listening, ok(kind), refusal(kind, retry_after="0.01"), ok(kind)
         )
-        with handing(registry, permit_of(registry, key)) as hand:
+        with hand_off(registry, permit_of(registry, key)) as hand:
             assert failures([outcome_of(kind, client), outcome_of(kind, client)]) == []
         assert len(script.requests) == 4
         assert hand.refused is None
 
     def test_a_permit_of_another_key_stays(self, kind: str, listening: bool) -> None:
         registry, client, _, _ = self.start(kind, listening, ok(kind))
-        with handing(registry, permit_of(registry, PLAIN)):
+        with hand_off(registry, permit_of(registry, PLAIN)):
             assert failures([outcome_of(kind, client)]) == []
             assert registry.snapshot().keys[PLAIN].in_flight == 1
         assert at_rest(registry)
 
 
 def test_an_unused_permit_teaches_nothing_and_gives_its_slot_back(registry: tidegate.RateLimitRegistry) -> None:
-    with handing(registry, permit_of(registry, PLAIN)) as hand:
+    with hand_off(registry, permit_of(registry, PLAIN)) as hand:
         pass
     hand.close()
     assert (only(registry).attempts, only(registry).abandoned, at_rest(registry)) == (0, 0, True)
@@ -120,7 +120,7 @@ def test_a_permit_that_was_withdrawn_cannot_be_settled(registry: tidegate.RateLi
 
 
 def test_work_in_a_thread_of_the_same_context_spends_it(registry: tidegate.RateLimitRegistry) -> None:
-    with handing(registry, permit_of(registry, PLAIN)) as hand:
+    with hand_off(registry, permit_of(registry, PLAIN)) as hand:
         context = contextvars.copy_context()
         thread = threading.Thread(target=lambda: context.run(registry.execute, PLAIN, lambda: None))
         thread.start()
@@ -145,7 +145,7 @@ def test_a_permit_is_spent_once_by_two_calls_at_once() -> None:
         running.wait(300)
         registry.execute(PLAIN, call)
 
-    with handing(registry, permit_of(registry, PLAIN)):
+    with hand_off(registry, permit_of(registry, PLAIN)):
         contexts = [contextvars.copy_context() for _ in range(2)]
         threads = [threading.Thread(target=context.run, args=(work,)) for context in contexts]
         for thread in threads:
@@ -161,7 +161,7 @@ def test_the_failure_of_a_probe_comes_straight_back_and_is_nobodys_attempt() -> 
     settings = tidegate.Settings(breaker_threshold=1, breaker_cooldown=0.01, max_wait=5.0)
     with Simulator(scenario) as provider:
         registry = tidegate.RateLimitRegistry(settings)
-        with registry.wrap(make("openai", provider.url, max_retries=0)) as client, handing(registry) as hand:
+        with registry.wrap(make("openai", provider.url, max_retries=0)) as client, hand_off(registry) as hand:
             outcome_of("openai", client)
         (key,) = hand.keys
         asked = threading.Event()
@@ -169,7 +169,7 @@ def test_the_failure_of_a_probe_comes_straight_back_and_is_nobodys_attempt() -> 
             asked.wait(0.005)
         assert isinstance(permit, tidegate.Permit)
         assert permit.probe
-        with registry.wrap(make("openai", provider.url, max_retries=2)) as client, handing(registry, permit) as hand:
+        with registry.wrap(make("openai", provider.url, max_retries=2)) as client, hand_off(registry, permit) as hand:
             error = outcome_of("openai", client)
         truth = provider.truth()
     assert type(error).__name__ == "InternalServerError"
@@ -228,9 +228,9 @@ class TestAsking:
         assert order == ["stood", "asked"]
 
     def test_a_hand_remembers_no_more_than_the_first_keys(self, registry: tidegate.RateLimitRegistry) -> None:
-        with handing(registry) as hand:
+        with hand_off(registry) as hand:
             for number in range(40):
                 registry.execute(f"key {number}", lambda: None)
-        assert isinstance(hand, Hand)
+        assert isinstance(hand, PermitHandoff)
         assert len(hand.keys) == 16
         assert next(iter(hand.keys)).base_url == "key 0"

@@ -9,7 +9,7 @@ from tidegate.storage import (
     AnnotationResult,
     Category,
     Failure,
-    Level,
+    LogLevel,
     LogLine,
     NewRow,
     ResultStatus,
@@ -61,7 +61,7 @@ async def test_failures_are_counted_by_stage_and_kind_the_most_frequent_first(st
 
 async def test_the_last_lines_of_a_log_come_in_their_order(store: Store) -> None:
     number, epoch = await run_of(store, 1)
-    lines = [LogLine(number, epoch, Level.INFO, Category.EXPERIMENT, {"n": count}) for count in range(7)]
+    lines = [LogLine(number, epoch, LogLevel.INFO, Category.EXPERIMENT, {"n": count}) for count in range(7)]
     await store.write(lines)
     assert [each.detail for each in await store.last_logs(number, 3)] == [{"n": 4}, {"n": 5}, {"n": 6}]
     assert len(await store.last_logs(number, 100)) == 7

@@ -20,7 +20,7 @@ from tidegate.storage import (
     Annotation,
     Category,
     Claim,
-    Level,
+    LogLevel,
     LogLine,
     NewRow,
     PendingTask,
@@ -168,7 +168,7 @@ def hostile_results(claim: Claim, words: Sequence[str], values: Sequence[Any]) -
         judged(claim, 0, words[1], annotations=[*outputs, *scores]),
         judged(claim, 2, words[1], annotations=[*outputs, *scores]),
         judged(claim, 2, "other", annotations=[failure(words[0])]),
-        LogLine(claim.experiment_id, claim.epoch, Level.WARN, Category.TASK, {words[0]: values}),  # type: ignore[dict-item]
+        LogLine(claim.experiment_id, claim.epoch, LogLevel.WARN, Category.TASK, {words[0]: values}),  # type: ignore[dict-item]
     ]
 
 
@@ -276,7 +276,7 @@ async def test_a_log_keeps_its_last_lines_and_those_of_others(store: Store, monk
     other = await claimed(store, (await experiment(store, name="other")).id)
 
     def line(claim: Claim, n: int) -> LogLine:
-        return LogLine(claim.experiment_id, claim.epoch, Level.INFO, Category.TASK, {"n": n})
+        return LogLine(claim.experiment_id, claim.epoch, LogLevel.INFO, Category.TASK, {"n": n})
 
     await store.write([line(other, n) for n in range(3)])
     for first in range(0, 20, 5):

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event
 
 from tests.storage.places import Place
 from tests.storage.values import ERROR, PARKED, STALE, claimed, experiment, failure, judged, rows, run
-from tidegate.storage import Annotation, Category, Claim, Level, LogLine, Status, Store
+from tidegate.storage import Annotation, Category, Claim, LogLevel, LogLine, Status, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -143,7 +143,7 @@ async def test_what_is_left_to_do_is_found_by_its_index(store: Store, claim: Cla
 
 
 async def test_results_are_written_by_their_keys(store: Store, claim: Claim, plans: Plans) -> None:
-    line = LogLine(claim.experiment_id, claim.epoch, Level.INFO, Category.TASK, {})
+    line = LogLine(claim.experiment_id, claim.epoch, LogLevel.INFO, Category.TASK, {})
     await store.write([run(claim, MANY - 1), judged(claim, MANY - 1), line])
     assert plans.explained >= 5
     assert plans.scans == []

@@ -15,9 +15,9 @@ from tidegate.storage import (
     AnnotationResult,
     Category,
     Claim,
-    Counts,
-    Level,
+    LogLevel,
     LogLine,
+    ResultCounts,
     ResultStatus,
     Score,
     Store,
@@ -124,14 +124,14 @@ async def test_results_of_a_lost_experiment_do_not_keep_back_those_of_others(sto
 
 async def test_log_lines_are_kept_in_order_and_fenced_as_results_are(store: Store, claim: Claim) -> None:
     lines = [
-        LogLine(claim.experiment_id, claim.epoch, Level.WARN, Category.TASK, {"row": 3, "why": "\x00"}),
-        LogLine(claim.experiment_id, claim.epoch, Level.ERROR, Category.EXPERIMENT, {"why": "stopped"}),
+        LogLine(claim.experiment_id, claim.epoch, LogLevel.WARN, Category.TASK, {"row": 3, "why": "\x00"}),
+        LogLine(claim.experiment_id, claim.epoch, LogLevel.ERROR, Category.EXPERIMENT, {"why": "stopped"}),
     ]
     assert await store.write(lines) == frozenset()
     await claimed(store, claim.experiment_id)
     assert await store.write(lines) == {claim.experiment_id}
     first, second = await store.last_logs(claim.experiment_id, 10)
-    assert (first.level, first.category, first.detail) == (Level.WARN, Category.TASK, {"row": 3, "why": "\x00"})
+    assert (first.level, first.category, first.detail) == (LogLevel.WARN, Category.TASK, {"row": 3, "why": "\x00"})
     assert second.detail == {"why": "stopped"}
     assert await store.last_logs(claim.experiment_id, 1) == [second]
 
@@ -141,10 +141,10 @@ async def test_counts_are_of_items_by_status_and_evaluator(store: Store, claim: 
     two = [Annotation("a", score=1.0), Annotation("b", score=0.0)]
     await store.write([judged(claim, 0, annotations=two), judged(claim, 0, "judge", 2, [failure("a"), failure("b")])])
     await store.write([judged(claim, 0, "other", annotations=[failure("", PARKED)])])
-    assert await store.counts(claim.experiment_id) == Counts(
+    assert await store.counts(claim.experiment_id) == ResultCounts(
         rows=3, runs={OK: 2, ERROR: 1, PARKED: 1}, annotations={"judge": {OK: 1, ERROR: 1}, "other": {PARKED: 1}}
     )
-    assert await store.counts(77) == Counts(rows=0)
+    assert await store.counts(77) == ResultCounts(rows=0)
 
 
 async def test_scores_are_means_of_what_was_scored_and_an_error_is_no_zero(store: Store, claim: Claim) -> None:

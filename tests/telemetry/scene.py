@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.core.values import KEY
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.cost_estimator import Estimate
-from tidegate.core.exchange import Flow, Policy, Resume, Sent
+from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.exchange import AttemptResult, CallPolicy, Flow, Resume
 from tidegate.core.values import Cost, Key, Outcome
 from tidegate.settings import Settings
 from tidegate.telemetry import instrument
@@ -71,12 +71,12 @@ def value_of(point: Any) -> Any:
     return point.value if hasattr(point, "value") else (point.count, point.sum)
 
 
-class PlainTurn(Turn):
+class PlainTurn(GovernedCall):
     """One request."""
 
     __slots__ = ()
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         return Cost()
 
 
@@ -104,7 +104,7 @@ class Scene:
 
     def call(self, key: Key = KEY, max_wait: float = 60.0, attempts: int = 1) -> Flow:
         """A call, up to its first effect."""
-        turn = PlainTurn(self.registry, key, Policy(max_wait, attempts), 60.0, 0)
+        turn = PlainTurn(self.registry, key, CallPolicy(max_wait, attempts), 60.0, 0)
         assert turn.begin() is None, "somebody listens, so every call has the whole dialogue"
         flow = turn.flow(Bell, None, None)
         next(flow)
@@ -120,7 +120,7 @@ class Scene:
     def reply(self, flow: Flow, outcome: Outcome, seconds: float = 0.0) -> None:
         """Answers an attempt some time later."""
         self.clock.advance(seconds)
-        resume(flow, Resume(self.clock(), Sent(outcome)))
+        resume(flow, Resume(self.clock(), AttemptResult(outcome)))
 
 
 def resume(flow: Flow, what: Resume) -> None:

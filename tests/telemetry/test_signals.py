@@ -11,7 +11,7 @@ import pytest
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tidegate.core import events
-from tidegate.core.provenance import Origin
+from tidegate.core.provenance import Source
 from tidegate.core.values import Cause, Kind
 from tidegate.telemetry import attributes, signals
 from tidegate.telemetry.attributes import Attribute
@@ -30,7 +30,7 @@ SPECIMENS = {
     "unit": "requests",
     "given_up": True,
     "until": 5.0,
-    "origin": Origin.RETRY_AFTER,
+    "origin": Source.RETRY_AFTER,
 }
 NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 

@@ -21,7 +21,7 @@ from tidegate.testing import (
     Slope,
     Slots,
 )
-from tidegate.testing.dialects import ABSURD, DIALECT_TABLE, Telling, go_duration, told
+from tidegate.testing.dialects import ABSURD, DIALECT_TABLE, RefusalFacts, go_duration, told
 
 WALL = datetime(2026, 4, 23, 20, 50, 36, 900_000, tzinfo=UTC).timestamp()
 
@@ -40,7 +40,7 @@ def refused(*limiters, call=None, times=1, pricing=None):
 
 
 def answer(dialect, refusal, seconds=None, prose=True):
-    return DIALECT_TABLE[dialect].refuse(refusal, Telling("gpt-5-mini", seconds, prose))
+    return DIALECT_TABLE[dialect].refuse(refusal, RefusalFacts("gpt-5-mini", seconds, prose))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from tidegate.core.values import Cause, Kind
 from tidegate.providers import GEMINI, VERTEX, judge
 from tidegate.testing import Call, ContinuousBucket, Credit, DayQuota, Gate, Outage, Pricing, Simulator, Slots
-from tidegate.testing.dialects import DIALECT_TABLE, Telling
+from tidegate.testing.dialects import DIALECT_TABLE, RefusalFacts
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 GENERATE = {"contents": [{"role": "user", "parts": [{"text": "How high?"}]}]}
@@ -24,7 +24,7 @@ def judged(*limiters: Any, call: Call | None = None, times: int = 1, seconds: fl
     gate = Gate(limiters, Pricing())
     for _ in range(times):
         refusal: Any = gate.admit(call or Call(), 0.0)
-    answer = DIALECT_TABLE["gemini"].refuse(refusal, Telling("gemini-3", seconds, prose=True))
+    answer = DIALECT_TABLE["gemini"].refuse(refusal, RefusalFacts("gemini-3", seconds, prose=True))
     assert answer.headers == []
     return judge(GEMINI, answer.status, (), json.dumps(answer.body).encode(), NOW)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tidegate.errors import ConfigurationError
 from tidegate.testing import Call, Distribution, Fault, Limit, Scenario, Simulator, Truth, serve
-from tidegate.testing.server import Provider
+from tidegate.testing.server import SimulatedProvider
 from tidegate.testing.wire import Connection, MalformedError, take_request
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
@@ -155,7 +155,7 @@ def request_bytes(path="/v1/chat/completions", body=CHAT, method="POST", extra=b
 
 
 def connected(scenario, clock):
-    provider, wire, connections = Provider(scenario, clock=clock), Wire(), set()
+    provider, wire, connections = SimulatedProvider(scenario, clock=clock), Wire(), set()
     connection = Connection(provider.on_request, connections)
     connection.connection_made(wire)
     return provider, connection, wire
@@ -290,7 +290,7 @@ def test_a_paced_stream_arrives_piece_by_piece_and_is_charged_at_its_end():
 def test_latency_grows_beyond_the_knee_and_draws_repeat_with_the_seed():
     def latencies(knee):
         scenario = Scenario(knee=knee, seed=3, latency=Distribution.lognormal(1, 0.5))
-        accounts = Provider(scenario, clock=Clock()).accounts
+        accounts = SimulatedProvider(scenario, clock=Clock()).accounts
         return [accounts.admit("k", "", Call(), stream=False).outcome.latency for _ in range(4)]
 
     plain = latencies(None)
@@ -346,7 +346,7 @@ def test_serving_ends_with_the_truth_when_it_is_told_to_stop():
 def test_faults_fall_on_the_same_calls_for_the_same_seed():
     def faulty(seed):
         faults = (Fault(kind="status", probability=0.3), Fault(kind="stream-error", nth=(2,)))
-        accounts = Provider(Scenario(faults=faults, seed=seed), clock=Clock()).accounts
+        accounts = SimulatedProvider(Scenario(faults=faults, seed=seed), clock=Clock()).accounts
         kinds = []
         for number in range(40):
             fault = accounts.admit("k", "", Call(), stream=number >= 38).outcome.fault

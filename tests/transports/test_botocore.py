@@ -34,7 +34,7 @@ from tests.bedrock import (
     text_headers,
 )
 from tests.transports.answering import only
-from tidegate.admission.context import Cell
+from tidegate.admission.context import AttemptScope
 from tidegate.core.values import Kind, Outcome
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 from tidegate.transports import botocore as transport
@@ -348,7 +348,7 @@ def test_install_governs_clients_made_before_and_uninstall_restores_them(
         client.converse(**ASK)
         with tidegate.disabled():
             client.converse(**ASK)
-        with Cell():
+        with AttemptScope():
             client.converse(**ASK)
         tidegate.uninstall()
         client.converse(**ASK)

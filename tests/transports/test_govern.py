@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.providers import adopt, read_inquiry
-from tidegate.transports.call import Route, Sending, key_of
+from tidegate.transports.call import OutgoingRequest, RequestRoute, key_of
 
 BEDROCK = "bedrock-runtime.us-east-1.amazonaws.com"
 GEMINI = "generativelanguage.googleapis.com"
@@ -14,7 +14,9 @@ GENERATE = "/v1beta/models/m:generateContent"
 
 def key(registry, host, path, headers=(), query=b""):
     provider = adopt(host, path, None)
-    sending = Sending(Route(provider, "https", host, None, path), list(headers), b"{}", True, query=query)
+    sending = OutgoingRequest(
+        RequestRoute(provider, "https", host, None, path), list(headers), b"{}", True, query=query
+    )
     return key_of(registry, sending, read_inquiry(provider, path, b"{}"))
 
 

@@ -15,35 +15,35 @@ from typing import Any
 
 from tidegate import providers
 from tidegate.admission.arguments import checked_cost, checked_key, checked_max_wait, checked_priority
-from tidegate.admission.context import Cell
-from tidegate.admission.handoff import Hand, handed
+from tidegate.admission.context import AttemptScope
+from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import ABANDONED
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.classification import classify_error
 from tidegate.core import events
-from tidegate.core.cost_estimator import Estimate
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.display import printable
-from tidegate.core.exchange import Begun, Ended, Ending, Flow, Policy, Sent, exchange
+from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, KeyRefused
 
 
-class Turn(Waiter):
+class GovernedCall(Waiter):
     """One call at a key, from its coming to its end; `tidegate.admission.drive` runs it.
 
     Most calls pass at once and are answered: `begin` and `concluded` are all they need. Any other goes on, or begins,
-    as an exchange, in which the turn itself stands in the line (`tidegate.core.exchange.Seat`). `window` is the
+    as an exchange, in which the turn itself stands in the line (`tidegate.core.exchange.QueuedCall`). `window` is the
     provider's usual window in seconds; calls of equal `priority` are first come, first served.
     """
 
     __slots__ = ("began", "given", "hand", "key", "policy", "registry", "window")
 
     given: Permit | None
-    hand: Hand | None
+    hand: PermitHandoff | None
 
-    def __init__(self, registry: RateLimitRegistry, key: Key, policy: Policy, window: float, priority: int) -> None:
+    def __init__(self, registry: RateLimitRegistry, key: Key, policy: CallPolicy, window: float, priority: int) -> None:
         # What only standing needs is set by `flow`: most calls never stand.
         self.registry = registry
         self.key = key
@@ -57,12 +57,12 @@ class Turn(Waiter):
 
     def begin(self) -> Permit | None:
         """The permit, where the call may go at once."""
-        hand = self.hand = handed()
+        hand = self.hand = current_handoff()
         permit = self._handed(hand) if hand is not None else self.registry.enter(self.key, self.price, self.window)
         self.began = permit.sent_at if permit is not None else self.registry.clock()
         return permit
 
-    def concluded(self, permit: Permit, sent: Sent) -> bool:
+    def concluded(self, permit: Permit, sent: AttemptResult) -> bool:
         """Settles an attempt that was simply answered; False leaves it to the exchange."""
         if sent.outcome.kind is not OK:
             return False
@@ -74,7 +74,7 @@ class Turn(Waiter):
             self.registry.settle(permit, sent.outcome)
         return True
 
-    def flow(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: Sent | None) -> Flow:
+    def flow(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: AttemptResult | None) -> Flow:
         """The dialogue, from the beginning or from an attempt that came to `sent`."""
         registry = self.registry
         Waiter.__init__(self, make_waker, self.priority)
@@ -83,7 +83,7 @@ class Turn(Waiter):
         self.place = permit.place
         self.deadline = self.began + self.policy.max_wait
         registry.seat(self, self.key, self.window)
-        return exchange(self, self.policy, registry.clock(), registry.draw, Begun(permit, sent, self.began))
+        return exchange(self, self.policy, registry.clock(), registry.draw, StartedExchange(permit, sent, self.began))
 
     @property
     def immediate(self) -> bool:
@@ -177,7 +177,7 @@ class Turn(Waiter):
         if self.registry.listening:
             self.registry.tell(event(self.key, self.registry.clock(), *facts))
 
-    def _handed(self, hand: Hand) -> Permit | None:
+    def _handed(self, hand: PermitHandoff) -> Permit | None:
         """As `begin`, where a permit may have been handed down; where somebody listens, `stand` gives it."""
         registry, policy = self.registry, self.policy
         self.given = None
@@ -203,7 +203,7 @@ logger = logging.getLogger("tidegate")
 _complained: set[tuple[str, str, int]] = set()
 
 
-class Call(Turn):
+class FunctionCall(GovernedCall):
     """One call of a user's function, blocking or not, under a key; its cost is what the caller expects."""
 
     __slots__ = ("expected", "function", "get_headers", "get_retry_after", "is_rate_limited", "provider")
@@ -234,29 +234,29 @@ class Call(Turn):
         policy = _policy(max_wait, given.transient_attempts, given.backoff_base, given.backoff_cap)
         super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         """Return what the caller expects."""
         return self.expected
 
-    def send(self, permit: Permit) -> Sent:
+    def send(self, permit: Permit) -> AttemptResult:
         """Calls the function."""
         try:
-            with Cell():
+            with AttemptScope():
                 result = self.function()
         except Exception as error:
-            return Sent(self.judge(None, error), error=error)
-        return Sent(self.judge(result, None), response=result)
+            return AttemptResult(self.judge(None, error), error=error)
+        return AttemptResult(self.judge(result, None), response=result)
 
-    async def asend(self, permit: Permit) -> Sent:
+    async def asend(self, permit: Permit) -> AttemptResult:
         """Calls the function and awaits its result."""
         try:
-            with Cell():
+            with AttemptScope():
                 result = await self.function()
         except Exception as error:
-            return Sent(self.judge(None, error), error=error)
-        return Sent(self.judge(result, None), response=result)
+            return AttemptResult(self.judge(None, error), error=error)
+        return AttemptResult(self.judge(result, None), response=result)
 
-    def finish(self, ended: Ended) -> Any:
+    def finish(self, ended: ExchangeResult) -> Any:
         """The function's result, its exception, or `DeadlineExceeded` where it was never called."""
         sent = ended.sent
         if ended.ending is Ending.REPLAYED and sent is not None and sent.outcome.kind not in CAPACITY:
@@ -350,5 +350,5 @@ def _complain(name: str, getter: object, reason: str, error: Exception | None = 
 
 
 @lru_cache(maxsize=64)
-def _policy(max_wait: float, attempts: int, backoff_base: float, backoff_cap: float) -> Policy:
-    return Policy(max_wait, attempts, True, backoff_base, backoff_cap)
+def _policy(max_wait: float, attempts: int, backoff_base: float, backoff_cap: float) -> CallPolicy:
+    return CallPolicy(max_wait, attempts, True, backoff_base, backoff_cap)

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_cell: ContextVar[Cell | None] = ContextVar("tidegate_cell", default=None)
+_cell: ContextVar[AttemptScope | None] = ContextVar("tidegate_cell", default=None)
 
 
-class Cell:
+class AttemptScope:
     """Marks an attempt under way in this context; a context manager around the sending."""
 
     __slots__ = ("_token", "open")
@@ -22,7 +22,7 @@ class Cell:
     def __init__(self) -> None:
         self.open = True
 
-    def __enter__(self) -> Cell:
+    def __enter__(self) -> AttemptScope:
         # Inside an open one it changes nothing: a task that is spawned here may outlive this cell, but not that one.
         outer = _cell.get()
         self._token = None if outer is not None and outer.open else _cell.set(self)
@@ -34,7 +34,7 @@ class Cell:
             _cell.reset(self._token)
 
 
-def passes() -> bool:
+def is_passthrough() -> bool:
     """Return whether requests in this context pass through: inside an attempt under way, or inside `disabled()`."""
     cell = _cell.get()
     return cell is not None and cell.open
@@ -44,7 +44,7 @@ def passes() -> bool:
 def disabled() -> Iterator[None]:
     """Everything sent in this context, and in tasks started in it, passes through untouched."""
     # A cell that nobody closes: a task that outlives the block stays outside.
-    token = _cell.set(Cell())
+    token = _cell.set(AttemptScope())
     try:
         yield
     finally:

@@ -13,14 +13,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from tidegate.core.exchange import Ended, Flow, Resume, Send, Sent
+from tidegate.core.exchange import AttemptResult, ExchangeResult, Flow, Resume, Send
 from tidegate.core.limiter_state import Permit
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 
 
-class Turn(Protocol):
-    """One call at a key; see `tidegate.admission.call.Turn`."""
+class DrivenCall(Protocol):
+    """One call at a key; see `tidegate.admission.call.DrivenCall`."""
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -30,7 +30,7 @@ class Turn(Protocol):
         """The permit, where the call may go at once."""
         ...
 
-    def concluded(self, permit: Permit, sent: Sent) -> bool:
+    def concluded(self, permit: Permit, sent: AttemptResult) -> bool:
         """Settles an attempt that was simply answered: its response is what the caller gets."""
         ...
 
@@ -38,37 +38,40 @@ class Turn(Protocol):
         """Gives the slot back of an attempt that was cut short."""
         ...
 
-    def flow(self, make_waker: Callable[[], Any], permit: Permit | None, sent: Sent | None) -> Flow:
+    def flow(self, make_waker: Callable[[], Any], permit: Permit | None, sent: AttemptResult | None) -> Flow:
         """The dialogue, from the beginning or from an attempt that came to `sent`."""
         ...
 
-    def finish(self, ended: Ended) -> Any:
+    def finish(self, ended: ExchangeResult) -> Any:
         """Return what the caller of a longer dialogue gets, returned or raised."""
         ...
 
 
-class BlockingTurn(Turn, Protocol):
-    """A call that is sent by blocking this thread; what `send` raises, other than as `Sent.error`, goes through."""
+class BlockingCall(DrivenCall, Protocol):
+    """A call that is sent by blocking this thread.
+
+    An exception of `send`, other than in `AttemptResult.error`, passes through.
+    """
 
     @property
     def deadline(self) -> float:
         """Until when it waits, in monotonic seconds."""
         ...
 
-    def send(self, permit: Permit) -> Sent:
+    def send(self, permit: Permit) -> AttemptResult:
         """Performs one attempt."""
         ...
 
 
-class AsyncTurn(Turn, Protocol):
-    """A call that is sent by awaiting; what `asend` raises, other than as `Sent.error`, goes through."""
+class AsyncCall(DrivenCall, Protocol):
+    """A call that is sent by awaiting; what `asend` raises, other than as `AttemptResult.error`, goes through."""
 
-    def asend(self, permit: Permit) -> Awaitable[Sent]:
+    def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
         """Performs one attempt."""
         ...
 
 
-def drive(turn: BlockingTurn) -> Any:
+def drive(turn: BlockingCall) -> Any:
     """Runs a call to its ending on this thread; returns what it finishes with."""
     sent = None
     permit = turn.begin()
@@ -95,13 +98,13 @@ def drive(turn: BlockingTurn) -> Any:
             resume.now = turn.now()
             effect = flow.send(resume)
     except StopIteration as stop:
-        ended: Ended = stop.value
+        ended: ExchangeResult = stop.value
     finally:
         flow.close()
     return turn.finish(ended)
 
 
-async def adrive(turn: AsyncTurn) -> Any:
+async def adrive(turn: AsyncCall) -> Any:
     """Runs a call to its ending in this task; cancellation closes the exchange and goes through."""
     sent = None
     permit = turn.begin()
@@ -131,7 +134,7 @@ async def adrive(turn: AsyncTurn) -> Any:
             resume.now = turn.now()
             effect = flow.send(resume)
     except StopIteration as stop:
-        ended: Ended = stop.value
+        ended: ExchangeResult = stop.value
     finally:
         flow.close()
         if waker is not None:

@@ -19,7 +19,7 @@ UNKNOWN = object()
 """The event loop of wakers that name none: they share one executor."""
 
 
-class StandingCalls(Protocol):
+class CallGroup(Protocol):
     """The calls of one executor in one line."""
 
     def enlist(self) -> None:
@@ -46,7 +46,7 @@ class Executor:
         self.blocks = blocks
         self.stalled = False
         self.seen_at = float("-inf")
-        self.groups: set[StandingCalls] = set()
+        self.groups: set[CallGroup] = set()
 
     def seen(self, now: float) -> None:
         """Takes in a sign of life: its calls stand in their lines as before."""
@@ -69,7 +69,7 @@ class Executor:
         return max(due, self.seen_at) + PATIENCE <= now and (not here or self.thread != here)
 
 
-class Executors:
+class ExecutorTable:
     """The executors of one registry; an event loop is forgotten when no call of it is left."""
 
     __slots__ = ("_loops",)

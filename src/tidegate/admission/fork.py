@@ -7,7 +7,7 @@ import weakref
 from typing import Protocol
 
 
-class Forked(Protocol):
+class ForkAware(Protocol):
     """Whoever has a lock, and things that belong to one process."""
 
     def before_fork(self) -> None:
@@ -23,15 +23,15 @@ class Forked(Protocol):
         ...
 
 
-_followed: weakref.WeakSet[Forked] = weakref.WeakSet()
+_followed: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def followed() -> list[Forked]:
+def followed() -> list[ForkAware]:
     """Whoever is told of forks now."""
     return list(_followed)
 
 
-def follow(one: Forked) -> None:
+def follow(one: ForkAware) -> None:
     """Tells `one` of every fork, for as long as it lives."""
     _followed.add(one)
 

@@ -1,7 +1,7 @@
 """A permit that was asked for before the work began, handed down to the first attempt that needs it.
 
 A scheduler that must not let its slots wait asks `registry.try_admit` before it starts a piece of work, and runs it
-inside `handing`. The first governed attempt at the permit's key, however deep below (an SDK's, `registry.execute`),
+inside `hand_off`. The first governed attempt at the permit's key, however deep below (an SDK's, `registry.execute`),
 goes out under that permit at once. Where the provider refuses it for want of capacity, the refusal is handed
 straight back instead of being waited for, and the SDK is told not to repeat it: the scheduler puts the work back, and
 its slot is free. Every other attempt of the work stands in its queue as always.
@@ -13,17 +13,17 @@ import threading
 from contextvars import ContextVar, Token
 from typing import Any
 
-from tidegate.admission.key_table import Queues
+from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome
 
-_hand: ContextVar[Hand | None] = ContextVar("tidegate_hand", default=None)
+_hand: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
 MOST_KEYS = 16
 """Keys that are remembered of one piece of work: its first ones tell what to ask for next time."""
 
 
-class Hand:
+class PermitHandoff:
     """The values handed down to a piece of work, and its calls; a context manager around the work.
 
     `keys` are those that it asked for, `{key: expected cost}`, first use first. `refused` is the answer of `refused_at`
@@ -48,11 +48,11 @@ class Hand:
         "refused_at",
     )
 
-    def __init__(self, queues: Queues, permit: Permit | None) -> None:
+    def __init__(self, queues: KeyTable, permit: Permit | None) -> None:
         self._queues = queues
         self._permit = permit
         self._lock = threading.Lock()
-        self._token: Token[Hand | None] | None = None
+        self._token: Token[PermitHandoff | None] | None = None
         self.keys: dict[Key, Cost] = {}
         self.refused: Outcome | None = None
         self.refused_at: Key | None = None
@@ -62,7 +62,7 @@ class Hand:
         self._standing: set[Any] = set()
         self._since = self._waited = 0.0
 
-    def __enter__(self) -> Hand:
+    def __enter__(self) -> PermitHandoff:
         self._token = _hand.set(self)
         return self
 
@@ -78,7 +78,7 @@ class Hand:
         if permit is not None:
             self._queues.withdraw(permit)
 
-    def take(self, queues: Queues, key: Key) -> Permit | None:
+    def take(self, queues: KeyTable, key: Key) -> Permit | None:
         """The permit, for an attempt at `key` at these queues, once."""
         permit = self._permit
         if permit is None or queues is not self._queues or permit.key != key:
@@ -154,11 +154,11 @@ class Hand:
             self.refused, self.refused_at = outcome, permit.key
 
 
-def handing(queues: Queues, permit: Permit | None = None) -> Hand:
+def hand_off(queues: KeyTable, permit: Permit | None = None) -> PermitHandoff:
     """Hands `permit` down to what runs inside the `with`; without one it only says which keys were asked for."""
-    return Hand(queues, permit)
+    return PermitHandoff(queues, permit)
 
 
-def handed() -> Hand | None:
+def current_handoff() -> PermitHandoff | None:
     """Return what is handed down in this context."""
     return _hand.get()

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from tidegate.admission.executors import PATIENCE, Executor, Executors
+from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
 from tidegate.admission.loop_monitor import LoopMonitor
-from tidegate.admission.wait_queue import NEVER, UNPRICED, Asker, Group, Line, Price, Waiter
-from tidegate.core.admission_controller import Admission
-from tidegate.core.cost_estimator import Estimate
+from tidegate.admission.wait_queue import NEVER, UNPRICED, ExecutorGroup, Price, ReadyCallback, Waiter, WaitQueue
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
@@ -34,7 +34,7 @@ WATCHERS = 8
 line that moves each of them looks about once in `PATIENCE` seconds times its number."""
 
 
-class Slots:
+class KeyQueue:
     """One key's admission and its line."""
 
     __slots__ = (
@@ -51,17 +51,17 @@ class Slots:
         "line",
     )
 
-    def __init__(self, admission: Admission, executors: Executors | None = None) -> None:
+    def __init__(self, admission: AdmissionController, executors: ExecutorTable | None = None) -> None:
         self.admission = admission
-        self.executors = executors if executors is not None else Executors()
-        self.line = Line()
+        self.executors = executors if executors is not None else ExecutorTable()
+        self.line = WaitQueue()
         self.gate = ""
-        self.asking: dict[Callable[[], object], Asker] = {}
+        self.asking: dict[Callable[[], object], ReadyCallback] = {}
         # Calls that were given a permit and have not taken it yet, with the instants at which it was given.
         self._given: dict[Waiter, float] = {}
         # They may be of more than one executor.
         self._mixed = False
-        self._watchers: list[Group] = []
+        self._watchers: list[ExecutorGroup] = []
         # No call that stands has an earlier deadline.
         self._soonest = NEVER
         # The attempt whose rejection those in the line were given last.
@@ -207,7 +207,7 @@ class Slots:
         """
         woken: list[Waiter] = []
         line, admission, until, doubt_at = self.line, self.admission, NEVER, NEVER
-        left: list[Group] = []
+        left: list[ExecutorGroup] = []
         if self._given:
             self.take_back(now, out, here, others)
         rejection = admission.rejection
@@ -267,7 +267,14 @@ class Slots:
         return woken
 
     def _hold_head(
-        self, group: Group, head: Waiter, ready: float, doubt_at: float, now: float, out: Out, woken: list[Waiter]
+        self,
+        group: ExecutorGroup,
+        head: Waiter,
+        ready: float,
+        doubt_at: float,
+        now: float,
+        out: Out,
+        woken: list[Waiter],
     ) -> bool:
         """Set the timer of the head's group; False: deadlines of the group have come, and its calls were taken out."""
         if now < self._soonest and ready == NEVER and doubt_at == NEVER and group.holder is head and head.until:
@@ -326,7 +333,7 @@ class Slots:
         self._replay(waiter)
         return True
 
-    def _answer_line(self, rejection: KeyRejection, now: float, left: list[Group], woken: list[Waiter]) -> None:
+    def _answer_line(self, rejection: KeyRejection, now: float, left: list[ExecutorGroup], woken: list[Waiter]) -> None:
         """Give the newest rejecting answer to those in the line who do not wait for the reset."""
         self._answered = rejection.order
         if rejection.answer is None:
@@ -370,7 +377,7 @@ class Slots:
         if refusal is not None and now - refusal[1] <= MINUTE and gate != "breaker" and waiter.replayable():
             waiter.replay = refusal[0]
 
-    def _dismiss(self, now: float, ready: float, left: list[Group], woken: list[Waiter]) -> bool:
+    def _dismiss(self, now: float, ready: float, left: list[ExecutorGroup], woken: list[Waiter]) -> bool:
         """Take out the calls whose gate opens for certain only after their deadline; return whether any was.
 
         The head may go at `ready`, so calls with a later deadline stay.
@@ -391,14 +398,14 @@ class Slots:
         self._soonest = soonest
         return dismissed
 
-    def _remove(self, waiter: Waiter, left: list[Group]) -> None:
+    def _remove(self, waiter: Waiter, left: list[ExecutorGroup]) -> None:
         """Take a call out of the line; the clock of its group in `left` has to be kept."""
         group = self.line.groups[waiter.executor]
         self.line.leave(waiter)
         waiter.until = None
         left.append(group)
 
-    def _join(self, waiter: Waiter, now: float, out: Out) -> Group:
+    def _join(self, waiter: Waiter, now: float, out: Out) -> ExecutorGroup:
         """Puts a call into the line, and passes over the event loops that it blocks."""
         if waiter.executor is None:
             waiter.executor = self.executors.get(waiter.alarm())
@@ -467,7 +474,7 @@ class Slots:
             waiter.priced_by = estimate.version
             waiter.cost = _priced(waiter.price, estimate, waiter.cost)
 
-    def _expire(self, group: Group, now: float, woken: list[Waiter], out: Out) -> None:
+    def _expire(self, group: ExecutorGroup, now: float, woken: list[Waiter], out: Out) -> None:
         """Takes out the calls of a group whose deadline has come."""
         while (first := group.earliest()) is not None and first.deadline <= now:
             if self._would_be_taken(first, now):
@@ -483,7 +490,7 @@ class Slots:
             return False
         return self.admission.admits(waiter.cost, now)[0] <= now
 
-    def _hold_clock(self, group: Group, ready: float, woken: list[Waiter]) -> None:
+    def _hold_clock(self, group: ExecutorGroup, ready: float, woken: list[Waiter]) -> None:
         """Makes the first of a group the one that waits with a timeout, and wakes it if that is less than it waits."""
         holder, earliest = group.first, group.earliest()
         if holder is None or earliest is None:
@@ -498,7 +505,7 @@ class Slots:
         if sooner and until < NEVER:
             woken.append(holder)
 
-    def _keep_clock(self, group: Group, woken: list[Waiter]) -> None:
+    def _keep_clock(self, group: ExecutorGroup, woken: list[Waiter]) -> None:
         """Sees to it that a group's first deadline is met, wherever the group stands in the line."""
         earliest, holder = group.earliest(), group.holder
         if earliest is None or group.stalled:
@@ -508,7 +515,9 @@ class Slots:
         elif holder.until is not None and earliest.deadline < holder.until - 1e-6:
             self._hold_clock(group, holder.until, woken)
 
-    def _watch(self, own: Group | None, ready: float, now: float, here: int, out: Out, woken: list[Waiter]) -> None:
+    def _watch(
+        self, own: ExecutorGroup | None, ready: float, now: float, here: int, out: Out, woken: list[Waiter]
+    ) -> None:
         """Makes a few executors look in case that the head's (`own`), or one that was given a permit, does not run.
 
         Each looks `PATIENCE` later than the one before it, so each that stands still too costs that much. The head's
@@ -538,14 +547,14 @@ class Slots:
                 group.watch_at = at
                 self._hold_clock(group, ready if group is own else NEVER, woken)
 
-    def _candidates(self, own: Group | None) -> Iterator[Group]:
+    def _candidates(self, own: ExecutorGroup | None) -> Iterator[ExecutorGroup]:
         """The groups that came last, which wait longest: whoever watches is seldom replaced."""
         for group in islice(reversed(self.line.groups.values()), 2 * WATCHERS):
             if group is not own and group.entry is not None:
                 yield group
 
 
-def _missed(group: Group, now: float, here: int) -> bool:
+def _missed(group: ExecutorGroup, now: float, here: int) -> bool:
     """Return whether a group did not look at an instant at which it had to."""
     holder, executor = group.holder, group.executor
     return (
@@ -556,7 +565,7 @@ def _missed(group: Group, now: float, here: int) -> bool:
     )
 
 
-def _priced(price: Price, estimate: Estimate, otherwise: Cost) -> Cost:
+def _priced(price: Price, estimate: CostEstimator, otherwise: Cost) -> Cost:
     # Runs under the lock and in anybody's step: a price that fails leaves the cost there was.
     try:
         cost = price(estimate)

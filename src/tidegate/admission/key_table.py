@@ -19,16 +19,16 @@ from typing import Protocol
 from weakref import WeakSet
 
 from tidegate.admission import fork, key_hook
-from tidegate.admission.executors import Executors
-from tidegate.admission.key_queue import Slots
+from tidegate.admission.executors import ExecutorTable
+from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listeners
 from tidegate.admission.loop_monitor import LoopProbe
 from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
-from tidegate.core.admission_controller import Admission
+from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.values import CAPACITY, OK, Inquiry, Key, Kind, Outcome, Usage
+from tidegate.core.values import CAPACITY, OK, Key, Kind, Outcome, RequestFacts, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
@@ -38,7 +38,7 @@ logger = logging.getLogger("tidegate")
 _warned = False
 
 
-class Queues:
+class KeyTable:
     """The slots of every key of a process, and the steps that a call takes at them; `clock` is in monotonic seconds.
 
     Keys that an earlier run knew begin with its `seeds`, whose ages count from now.
@@ -51,8 +51,8 @@ class Queues:
         self.clock = clock
         self.draw = draw
         self._lock = threading.Lock()
-        self._slots: OrderedDict[Key, Slots] = OrderedDict()
-        self._executors = Executors()
+        self._slots: OrderedDict[Key, KeyQueue] = OrderedDict()
+        self._executors = ExecutorTable()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
         self._rejections: deque[tuple[Key, KeyRejection | None, KeyRejection | None]] = deque()
@@ -107,7 +107,7 @@ class Queues:
         """The permit of a waiting call, where it has one by now."""
         out = self._out()
         with self._lock:
-            slots: Slots | None = waiter.slots
+            slots: KeyQueue | None = waiter.slots
             woken: list[Waiter] = []
             permit = None
             if slots is not None:
@@ -177,7 +177,7 @@ class Queues:
         if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
 
-    def learn_usage(self, permit: Permit, inquiry: Inquiry, usage: Usage) -> None:
+    def learn_usage(self, permit: Permit, inquiry: RequestFacts, usage: Usage) -> None:
         """Teaches the key's estimate what a request of that shape used."""
         with self._lock:
             permit.admission.estimate.learn(inquiry, usage)
@@ -259,19 +259,19 @@ class Queues:
     def _out(self) -> list[events.Event] | None:
         return [] if self._listeners.all else None
 
-    def _slots_of(self, key: Key, window: float, now: float) -> Slots:
+    def _slots_of(self, key: Key, window: float, now: float) -> KeyQueue:
         slots = self._slots.get(key)
         if slots is None:
             self._evict(now)
-            slots = self._slots[key] = Slots(self._seeded(key, window, now), self._executors)
+            slots = self._slots[key] = KeyQueue(self._seeded(key, window, now), self._executors)
             if key_hook.told is not None:
                 key_hook.told(slots)
         else:
             self._slots.move_to_end(key)
         return slots
 
-    def _seeded(self, key: Key, window: float, now: float) -> Admission:
-        admission = Admission(key, self.settings, window, now)
+    def _seeded(self, key: Key, window: float, now: float) -> AdmissionController:
+        admission = AdmissionController(key, self.settings, window, now)
         found = self._seeds.take(key) if self._seeds else None
         if found is None:
             return admission
@@ -281,7 +281,7 @@ class Queues:
         except Exception:
             # A file can say what nobody thought of; that must not cost a call.
             logger.exception("what an earlier run learned of %s is ignored", key)
-            return Admission(key, self.settings, window, now)
+            return AdmissionController(key, self.settings, window, now)
         return admission
 
     def _evict(self, now: float) -> None:
@@ -298,7 +298,7 @@ class Queues:
                 over = len(self._slots) >= self.settings.max_keys
 
     def _remove(self, waiter: Waiter, out: list[events.Event] | None) -> list[Waiter]:
-        slots: Slots | None = waiter.slots
+        slots: KeyQueue | None = waiter.slots
         if slots is None:
             return []
         with self._lock:
@@ -334,7 +334,7 @@ class Queues:
             woken = rejoin.slots.rejoin(rejoin, now, out)
         return [*woken, *self._pump(admission, now, out)]
 
-    def _pump(self, admission: Admission, now: float, out: list[events.Event] | None) -> list[Waiter]:
+    def _pump(self, admission: AdmissionController, now: float, out: list[events.Event] | None) -> list[Waiter]:
         slots = self._slots.get(admission.key)
         if slots is None or slots.admission is not admission or not (slots.line.count or slots.asking):
             return []
@@ -426,7 +426,7 @@ def _wake(waiter: Waiter) -> bool:
     return waker.wake()
 
 
-class Keeper(Protocol):
+class RejectionSource(Protocol):
     """A registry, as far as it is asked for what it has left to say."""
 
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
@@ -434,7 +434,7 @@ class Keeper(Protocol):
         ...
 
 
-_keepers: WeakSet[Keeper] = WeakSet()
+_keepers: WeakSet[RejectionSource] = WeakSet()
 
 
 def log_rest() -> None:
@@ -448,7 +448,7 @@ def log_rest() -> None:
 atexit.register(log_rest)
 
 
-def log_begin(keeper: Keeper, key: Key, rejection: KeyRejection) -> None:
+def log_begin(keeper: RejectionSource, key: Key, rejection: KeyRejection) -> None:
     """Say that a key is rejected; the line with the numbers follows when that ends, or with the process."""
     _keepers.add(keeper)
     logger.info("%s rejected: %s; its calls get that answer, and one a second asks again", key, _reason(rejection))

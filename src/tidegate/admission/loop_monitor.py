@@ -10,12 +10,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from tidegate.admission.executors import PATIENCE, Executor, Executors
-from tidegate.admission.wait_queue import NEVER, Asker, Waiter
-from tidegate.core.admission_controller import Admission
+from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
+from tidegate.admission.wait_queue import NEVER, ReadyCallback, Waiter
+from tidegate.core.admission_controller import AdmissionController
 
 
-class LoopProbe(Asker):
+class LoopProbe(ReadyCallback):
     """A question to an event loop that holds slots, whether it runs: it answers by running a callback.
 
     `sent_at` is in monotonic seconds. `stalled` is set when no answer came in time: its attempts do not count from then
@@ -24,7 +24,7 @@ class LoopProbe(Asker):
 
     __slots__ = ("_admission", "answered", "loop", "sent_at", "stalled", "thread")
 
-    def __init__(self, admission: Admission, loop: Any, thread: int, now: float) -> None:
+    def __init__(self, admission: AdmissionController, loop: Any, thread: int, now: float) -> None:
         super().__init__(self.ring)
         self._admission = admission
         self.loop = loop
@@ -54,7 +54,7 @@ class LoopMonitor:
 
     __slots__ = ("_admission", "_alive_at", "_executors", "_probe")
 
-    def __init__(self, admission: Admission, executors: Executors) -> None:
+    def __init__(self, admission: AdmissionController, executors: ExecutorTable) -> None:
         self._admission = admission
         self._executors = executors
         self._probe: LoopProbe | None = None

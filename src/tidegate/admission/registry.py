@@ -18,16 +18,16 @@ from typing import Any, TypeVar
 from tidegate import redaction
 from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
-from tidegate.admission.key_queue import Slots
-from tidegate.admission.key_table import Queues
+from tidegate.admission.key_queue import KeyQueue
+from tidegate.admission.key_table import KeyTable
 from tidegate.admission.listeners import Listener
-from tidegate.admission.wait_queue import NEVER, Asker, Waiter
+from tidegate.admission.wait_queue import NEVER, ReadyCallback, Waiter
 from tidegate.core import events
 from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import INFINITY, Permit
 from tidegate.core.saved_state import export
 from tidegate.core.snapshot import RegistrySnapshot
-from tidegate.core.unavailability import AVAILABLE, Unavailable
+from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import Cost, Key
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
@@ -61,7 +61,7 @@ class NotReady:
         return f"NotReady(ready_at={self.ready_at:.3f}, gate={self.gate!r})"
 
 
-class RateLimitRegistry(Queues):
+class RateLimitRegistry(KeyTable):
     """The admission states of a process, one per key, shared by every thread, event loop and trio run.
 
     `settings` defaults to what the environment says. `clock` gives monotonic seconds, `calendar` the aware time of day.
@@ -189,13 +189,13 @@ class RateLimitRegistry(Queues):
             else:
                 woken, answer = self._admit_or_refuse(slots, cost, now, out)
                 if wake is not None and not answer:
-                    slots.asking.setdefault(wake, Asker(wake))
+                    slots.asking.setdefault(wake, ReadyCallback(wake))
         if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
         return answer
 
     def _admit_or_refuse(
-        self, slots: Slots, cost: Cost, now: float, out: list[events.Event] | None
+        self, slots: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
     ) -> tuple[list[Waiter], Permit | NotReady]:
         """Answer `try_admit` where others wait, or a gate is closed; return whom to wake, and the answer."""
         admission = slots.admission
@@ -221,7 +221,7 @@ class RateLimitRegistry(Queues):
         refusal.ready_at = min(refusal.ready_at, slots.taken_back_at(now))
         return woken, refusal
 
-    def unavailable(self, key: Key) -> Unavailable:
+    def unavailable(self, key: Key) -> KeyOutage:
         """Return for how long `key` has answered nobody, and why; nothing of a key that is not known."""
         with self._lock:
             slots = self._slots.get(key)
@@ -246,9 +246,9 @@ class RateLimitRegistry(Queues):
         `DeadlineExceeded` where `max_wait` seconds pass before the first attempt; a call refused until then raises (or
         returns) the provider's own last refusal. `key` may be a plain name.
         """
-        from tidegate.admission.call import Call
+        from tidegate.admission.call import FunctionCall
 
-        turn = Call(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
+        turn = FunctionCall(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
         result: T = drive(turn)
         return result
 
@@ -265,10 +265,12 @@ class RateLimitRegistry(Queues):
         priority: int = 0,
     ) -> Coroutine[Any, Any, T]:
         """A coroutine that returns what `await call()` returns, as `execute` does for a synchronous callable."""
-        from tidegate.admission.call import Call
+        from tidegate.admission.call import FunctionCall
 
         # No coroutine of its own: a hundred thousand may wait.
-        return adrive(Call(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority))
+        return adrive(
+            FunctionCall(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
+        )
 
 
 _lock = threading.Lock()

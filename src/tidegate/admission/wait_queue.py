@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush, merge
 from typing import Any, Protocol
 
 from tidegate.admission.executors import Executor
-from tidegate.core.cost_estimator import Estimate
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Outcome
 
@@ -38,7 +38,7 @@ class Waker(Protocol):
         ...
 
 
-Price = Callable[[Estimate], Cost]
+Price = Callable[[CostEstimator], Cost]
 """What a call is expected to be charged, by what its key has learned so far."""
 
 UNPRICED = Cost()
@@ -102,7 +102,7 @@ class Waiter:
         """Return whether the call may be given the answer of another one."""
         return True
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, by what its key has learned so far; one request, unless told."""
         return UNPRICED
 
@@ -119,7 +119,7 @@ class Waiter:
         return self.waker
 
 
-class Asker(Waiter):
+class ReadyCallback(Waiter):
     """A function that is called once, when it may be worth to ask the line again; it does not stand in it."""
 
     __slots__ = ("_told",)
@@ -139,7 +139,7 @@ class Asker(Waiter):
         return self.wake()
 
 
-class Lane:
+class PriorityLane:
     """Waiters of one priority; those that were refused stand before those never admitted.
 
     The latter are linked to each other from `fresh` on, so that any of them steps out at once and none costs more than
@@ -196,7 +196,7 @@ class Lane:
             behind.before = before
 
 
-class Group:
+class ExecutorGroup:
     """The calls of one executor that wait for one key, first come first served within a priority.
 
     `first` is the next of them to go. `holder` waits with a timeout for all of them, until its `until`; `watch_at` is
@@ -217,7 +217,7 @@ class Group:
         "watch_at",
     )
 
-    def __init__(self, line: Line, executor: Executor | None) -> None:
+    def __init__(self, line: WaitQueue, executor: Executor | None) -> None:
         self.line = line
         self.executor = executor
         self.first: Waiter | None = None
@@ -225,7 +225,7 @@ class Group:
         self.entry: list[Any] | None = None
         self.watch_at = NEVER
         self.count = 0
-        self._lanes: dict[int, Lane] = {}
+        self._lanes: dict[int, PriorityLane] = {}
         self._deadlines: list[list[Any]] = []
         self._timed = 0
 
@@ -246,7 +246,7 @@ class Group:
         """Stands at the tail, or at its old place; the line has given its place."""
         lane = self._lanes.get(waiter.priority)
         if lane is None:
-            lane = self._lanes[waiter.priority] = Lane()
+            lane = self._lanes[waiter.priority] = PriorityLane()
         ordered = False
         if waiter.place:
             lane.come_back(waiter)
@@ -318,7 +318,7 @@ class Group:
         heapify(self._deadlines)
 
 
-class Line:
+class WaitQueue:
     """The calls that wait for one key; `count` says how many.
 
     `groups` are those of each executor. `passed` are groups that were passed over and have not been told yet; `running`
@@ -328,20 +328,20 @@ class Line:
     __slots__ = ("_filed", "_order", "_places", "count", "groups", "passed", "running")
 
     def __init__(self) -> None:
-        self.groups: dict[Executor | None, Group] = {}
-        self.passed: list[Group] = []
+        self.groups: dict[Executor | None, ExecutorGroup] = {}
+        self.passed: list[ExecutorGroup] = []
         self.running = 0
         self._order: list[list[Any]] = []
         self._filed = 0
         self._places = 0
         self.count = 0
 
-    def join(self, waiter: Waiter) -> Group:
+    def join(self, waiter: Waiter) -> ExecutorGroup:
         """Stands at the tail; a call that has stood before returns to its old place, at the head."""
         executor = waiter.executor
         group = self.groups.get(executor)
         if group is None:
-            group = self.groups[executor] = Group(self, executor)
+            group = self.groups[executor] = ExecutorGroup(self, executor)
             if executor is not None:
                 executor.groups.add(group)
         group.join(waiter)
@@ -375,17 +375,17 @@ class Line:
         group = self.head_group()
         return group.first if group is not None else None
 
-    def head_group(self) -> Group | None:
+    def head_group(self) -> ExecutorGroup | None:
         """The group of the head."""
         order = self._order
         while order:
-            group: Group | None = order[0][3]
+            group: ExecutorGroup | None = order[0][3]
             if group is not None:
                 return group
             heappop(order)
         return None
 
-    def enlist(self, group: Group) -> None:
+    def enlist(self, group: ExecutorGroup) -> None:
         """Puts a group into the order by its first call, unless its executor is stalled."""
         first, entry = group.first, group.entry
         if group.stalled or first is None:
@@ -402,7 +402,7 @@ class Line:
             self._order = [entry for entry in self._order if entry[3] is not None]
             heapify(self._order)
 
-    def pass_over(self, group: Group) -> None:
+    def pass_over(self, group: ExecutorGroup) -> None:
         """Takes a group out of the order, and remembers that it is to be told."""
         if group.entry is not None:
             self._delist(group)
@@ -423,13 +423,13 @@ class Line:
         self.running = 0
         self.count = 0
 
-    def _delist(self, group: Group) -> None:
+    def _delist(self, group: ExecutorGroup) -> None:
         if group.entry is not None:
             group.entry[3] = None
             group.entry = None
             self.running -= 1
 
-    def _forget(self, group: Group) -> None:
+    def _forget(self, group: ExecutorGroup) -> None:
         executor = group.executor
         del self.groups[executor]
         if executor is not None:

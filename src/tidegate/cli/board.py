@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.core.snapshot import QuotaSnapshot
-from tidegate.demo.run import Phase, Run
+from tidegate.demo.run import DemoRun, Phase
 from tidegate.testing import Limit
 
 NAMES = {"openai": "OpenAI", "anthropic": "Anthropic"}
@@ -22,7 +22,7 @@ HEADLINES: dict[Phase, str] = {
 NOTHING = "–"
 
 
-def board(runs: Sequence[Run]) -> RenderableType:
+def board(runs: Sequence[DemoRun]) -> RenderableType:
     """The live picture of one phase: how far it is, and what tidegate knows beside what is true."""
     parts: list[RenderableType] = [Text(HEADLINES[runs[0].phase], style="bold"), _progress(runs)]
     if runs[0].phase == "wrapped":
@@ -30,7 +30,7 @@ def board(runs: Sequence[Run]) -> RenderableType:
     return Group(*parts)
 
 
-def _progress(runs: Sequence[Run]) -> Table:
+def _progress(runs: Sequence[DemoRun]) -> Table:
     table = _table("", "", "rows", "lost", "in flight", "waiting", "429s", "ETA")
     for run in runs:
         waiting = str(run.key.waiting) if run.key is not None else NOTHING
@@ -47,7 +47,7 @@ def _progress(runs: Sequence[Run]) -> Table:
     return table
 
 
-def _limits(runs: Sequence[Run]) -> Table:
+def _limits(runs: Sequence[DemoRun]) -> Table:
     table = _table("", "quota", "learnt limit", "true limit", "left, as far as known")
     for run in runs:
         learnt = {quota.unit: quota for quota in run.key.quotas} if run.key is not None else {}
@@ -64,7 +64,7 @@ def amount(quota: QuotaSnapshot | Limit | None) -> str:
     return f"{quota.limit:,.0f} / {quota.window:.3g} s" if quota is not None else "unknown"
 
 
-def line(run: Run) -> str:
+def line(run: DemoRun) -> str:
     """One run as a line of plain text."""
     waiting = f", {run.key.waiting} waiting" if run.key is not None else ""
     return (
@@ -73,11 +73,11 @@ def line(run: Run) -> str:
     )
 
 
-def results(runs: Sequence[Run]) -> Table:
+def results(runs: Sequence[DemoRun]) -> Table:
     """A row for each provider and phase, and the score of right answers of each phase."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("", no_wrap=True)
-    columns: dict[str, Callable[[Run], str]] = {
+    columns: dict[str, Callable[[DemoRun], str]] = {
         "answered": lambda run: str(run.answered),
         "lost": lambda run: _bad(run.lost.total()),
         "429s": lambda run: _bad(run.counts.refusals),
@@ -94,7 +94,7 @@ def results(runs: Sequence[Run]) -> Table:
     return table
 
 
-def verdict(runs: Sequence[Run]) -> str:
+def verdict(runs: Sequence[DemoRun]) -> str:
     """The point in one line a phase: the score, and what became of the rows that lack an answer."""
     lines = []
     for phase in HEADLINES:
@@ -107,7 +107,7 @@ def verdict(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def score(runs: Sequence[Run]) -> str:
+def score(runs: Sequence[DemoRun]) -> str:
     """The share of rows with the right answer; a row without an answer is a wrong one."""
     return f"{sum(run.right for run in runs) / sum(run.rows for run in runs):.1%}"
 

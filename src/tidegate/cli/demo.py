@@ -14,7 +14,7 @@ from rich.live import Live
 from tidegate.cli.errors import stop
 
 if TYPE_CHECKING:
-    from tidegate.demo.run import Look, Phase, Run
+    from tidegate.demo.run import DemoRun, Look, Phase
 
 NEEDED = ("openai", "anthropic")
 LOOKS_PER_LINE = 20
@@ -51,7 +51,7 @@ def _display(console: Console) -> Iterator[Look]:
     phase: Phase | None = None
     looks = 0
 
-    def print_lines(runs: Sequence[Run]) -> None:
+    def print_lines(runs: Sequence[DemoRun]) -> None:
         nonlocal phase, looks
         if runs[0].phase != phase:
             phase, looks = runs[0].phase, 0
@@ -67,7 +67,7 @@ def _display(console: Console) -> Iterator[Look]:
 
     with Live(console=console, auto_refresh=False) as live:
 
-        def show(runs: Sequence[Run]) -> None:
+        def show(runs: Sequence[DemoRun]) -> None:
             nonlocal phase
             if phase not in (None, runs[0].phase):
                 # The board of a phase that has ended stays above the next one.

@@ -16,18 +16,18 @@ from rich.text import Text
 
 from tidegate.core.display import json_line
 from tidegate.doctor import environment, hosts
-from tidegate.doctor.environment import Finding, Installed, Verdict
+from tidegate.doctor.environment import Finding, Installed, Severity
 from tidegate.doctor.script import Unreadable
 from tidegate.doctor.script import script as read_script
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
 
 STYLES = {
-    Verdict.GOVERNED: "green",
-    Verdict.STRETCHED: "green",
-    Verdict.UNGOVERNED: "red",
-    Verdict.TRAP: "yellow",
-    Verdict.KEPT: "yellow",
+    Severity.GOVERNED: "green",
+    Severity.STRETCHED: "green",
+    Severity.UNGOVERNED: "red",
+    Severity.TRAP: "yellow",
+    Severity.KEPT: "yellow",
 }
 UNGOVERNED = 1
 """The exit code where something was found that cannot be governed."""
@@ -52,7 +52,7 @@ def doctor(
     else:
         for each in found:
             print(each.line())  # noqa: T201
-    if any(each.verdict is Verdict.UNGOVERNED for each in found):
+    if any(each.verdict is Severity.UNGOVERNED for each in found):
         raise typer.Exit(UNGOVERNED)
 
 

@@ -20,9 +20,9 @@ from tidegate import providers
 from tidegate.core.credentials import masked
 from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
-from tidegate.core.values import CAPACITY, Inquiry, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
-from tidegate.transports.call import Route, base_url
+from tidegate.transports.call import RequestRoute, base_url
 
 MOST_BYTES = 1 << 24
 """Of one line: more than any answer needs."""
@@ -150,8 +150,8 @@ def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
     known = providers.recognise(host, url.path) or providers.adopt(host, url.path, None)
     provider = providers.named(hint) or known or providers.COMPATIBLE
     place = provider.endpoint(url.path)
-    inquiry = Inquiry(place[1] if place is not None and place[1] else model)
-    route = Route(provider, url.scheme or "https", host, port, url.path)
+    inquiry = RequestFacts(place[1] if place is not None and place[1] else model)
+    route = RequestRoute(provider, url.scheme or "https", host, port, url.path)
     scope = providers.scope(provider, inquiry, host, url.path)
     return provider, Key(provider.name, masked(base_url(route)), "", scope, providers.family_of(provider, url.path))
 

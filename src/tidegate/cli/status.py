@@ -12,7 +12,7 @@ import typer
 from tidegate.cli.errors import stop
 from tidegate.cli.status_text import amount, clock, sized
 from tidegate.core.display import json_line, printable
-from tidegate.core.snapshot import foresee
+from tidegate.core.snapshot import estimate_eta
 from tidegate.launch.totals import KeyTotal
 
 
@@ -42,7 +42,7 @@ def status(
 def facts(key: KeyTotal, now: float) -> dict[str, Any]:
     """One key as plain values; durations are in seconds, null where nothing known says them."""
     seen = key.outlook(now)
-    ahead = foresee(seen)
+    ahead = estimate_eta(seen)
     return {
         "key": key.key,
         "in_flight": key.in_flight,
@@ -57,7 +57,7 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
 def lines(key: KeyTotal, now: float) -> Iterator[str]:
     """One key in words."""
     seen = key.outlook(now)
-    ahead = foresee(seen)
+    ahead = estimate_eta(seen)
     yield f"  {key.key}"
     parts = [f"{key.in_flight} in flight of {key.slots}", f"{key.waiting} waiting"]
     if key.waiting:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tidegate.core.snapshot import foresee
+from tidegate.core.snapshot import estimate_eta
 from tidegate.launch.totals import KeyTotal, Totals
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ REASONS = 3
 """Reasons of ungoverned processes that the last line tells."""
 
 
-class Status:
+class StatusText:
     """The line while it runs, told from one look to the next."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Status:
         if key is None or not (key.calls or key.waiting):
             return ""
         parts = [self._rate(key, now), f"{key.in_flight} in flight", f"{key.waiting} waiting"]
-        ahead = foresee(key.outlook(now))
+        ahead = estimate_eta(key.outlook(now))
         if key.waiting and ahead.seconds is not None:
             parts.append(f"ETA {clock(ahead.seconds)}" + (f" ({ahead.gate})" if ahead.gate else ""))
         others = sum(1 for each in totals.keys.values() if each is not key and each.in_flight + each.waiting)

@@ -23,7 +23,7 @@ from pathlib import Path
 import typer
 from rich.cells import set_cell_size
 
-from tidegate.cli.status_text import Status, farewell
+from tidegate.cli.status_text import StatusText, farewell
 from tidegate.launch import ungoverned
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import StateFile, environment
@@ -35,7 +35,7 @@ LOCAL_FLAGS = 3
 """Where `termios.tcgetattr` has the flags that say whether lines are edited and echoed."""
 
 
-class LastRow:
+class StatusLine:
     """The last row of the terminal behind a file descriptor; it is taken when there is something to show."""
 
     def __init__(self, fd: int, environ: Mapping[str, str]) -> None:
@@ -145,7 +145,7 @@ def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
 
 
 def _drawn(child: Child, folder: Folder, run_dir: str) -> int:
-    row, status = LastRow(STDERR, os.environ), Status()
+    row, status = StatusLine(STDERR, os.environ), StatusText()
     try:
         ended = child.wait(
             lambda: row.show(status.line(folder.totals(), time.monotonic())),

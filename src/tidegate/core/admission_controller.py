@@ -12,9 +12,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tidegate.core import events
-from tidegate.core.circuit_breaker import CLOSED, State
+from tidegate.core.circuit_breaker import CLOSED, BreakerState
 from tidegate.core.feedback import accepted, answered, failed, prove, read, refused, rejected, succeeded
-from tidegate.core.limiter_state import Gates, Out, Permit
+from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
 
 MOST_OUTPUT = 10**9
@@ -22,7 +22,7 @@ MOST_OUTPUT = 10**9
 The longest answers of today have 128,000 (as `estimate.MOST`)."""
 
 
-class Admission(Gates):
+class AdmissionController(LimiterState):
     """The admission state of one key."""
 
     __slots__ = ()
@@ -89,7 +89,7 @@ class Admission(Gates):
 
     def release_probe(self, thread: int, now: float) -> None:
         """The breaker's probe is under way on a thread that is blocked: another attempt may be the probe."""
-        if self.breaker.state is not State.HALF_OPEN:
+        if self.breaker.state is not BreakerState.HALF_OPEN:
             return
         for permit in self.flying.values():
             if permit.probe and permit.thread == thread:
@@ -159,7 +159,7 @@ class Admission(Gates):
             mirror.used = 0.0
         self.flying = {}
         self.stalled_loops.clear()
-        if self.breaker.state is State.HALF_OPEN:
+        if self.breaker.state is BreakerState.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
 
     def _end(self, permit: Permit) -> None:

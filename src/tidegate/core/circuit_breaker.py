@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class State(StrEnum):
+class BreakerState(StrEnum):
     """The state of a breaker: the calls that it lets through."""
 
     CLOSED = "closed"
@@ -21,11 +21,11 @@ class State(StrEnum):
     HALF_OPEN = "half_open"
 
 
-CLOSED = State.CLOSED
+CLOSED = BreakerState.CLOSED
 """By a name of its own, as `vocabulary.OK` is."""
 
 
-class Event(StrEnum):
+class BreakerEvent(StrEnum):
     """The events that change a breaker."""
 
     TRIPPED = "tripped"
@@ -35,12 +35,12 @@ class Event(StrEnum):
     PROBE_ABANDONED = "probe_abandoned"
 
 
-TRANSITIONS: dict[tuple[State, Event], State] = {
-    (State.CLOSED, Event.TRIPPED): State.OPEN,
-    (State.OPEN, Event.PROBE_SENT): State.HALF_OPEN,
-    (State.HALF_OPEN, Event.PROBE_ANSWERED): State.CLOSED,
-    (State.HALF_OPEN, Event.PROBE_FAILED): State.OPEN,
-    (State.HALF_OPEN, Event.PROBE_ABANDONED): State.OPEN,
+TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
+    (BreakerState.CLOSED, BreakerEvent.TRIPPED): BreakerState.OPEN,
+    (BreakerState.OPEN, BreakerEvent.PROBE_SENT): BreakerState.HALF_OPEN,
+    (BreakerState.HALF_OPEN, BreakerEvent.PROBE_ANSWERED): BreakerState.CLOSED,
+    (BreakerState.HALF_OPEN, BreakerEvent.PROBE_FAILED): BreakerState.OPEN,
+    (BreakerState.HALF_OPEN, BreakerEvent.PROBE_ABANDONED): BreakerState.OPEN,
 }
 
 GROWTH = 1.06
@@ -56,7 +56,7 @@ FADES = 0.8
 """What is left of the longest failure at each shorter one."""
 
 
-class Breaker:
+class CircuitBreaker:
     """The breaker of one key."""
 
     __slots__ = (
@@ -77,7 +77,7 @@ class Breaker:
         self.threshold = threshold
         self.first = first
         self.cap = cap
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.ready_at = float("-inf")
         self.failures = 0
         self._cooldown = first
@@ -89,7 +89,7 @@ class Breaker:
     @property
     def closed(self) -> bool:
         """Return whether everything may pass."""
-        return self.state is State.CLOSED
+        return self.state is BreakerState.CLOSED
 
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:
         """A server that lives answered; returns whether that closed the breaker.
@@ -113,37 +113,37 @@ class Breaker:
             self._failing_since = now
         self.failures += 1
         if probe:
-            opened = self._to(Event.PROBE_FAILED)
+            opened = self._to(BreakerEvent.PROBE_FAILED)
             self._cooldown = min(self.cap, self._cooldown * GROWTH)
         else:
-            opened = self.failures >= self.threshold and self._to(Event.TRIPPED)
+            opened = self.failures >= self.threshold and self._to(BreakerEvent.TRIPPED)
         if opened:
             self.ready_at = now + self._cooldown * (0.75 + 0.5 * draw)
         return opened
 
     def abandoned(self, probe: bool, now: float) -> None:
         """The probe ended without an answer (cancelled): the next caller may probe at once."""
-        if probe and self._to(Event.PROBE_ABANDONED):
+        if probe and self._to(BreakerEvent.PROBE_ABANDONED):
             self.ready_at = now
 
     def sent(self, now: float) -> bool:
         """An attempt goes out; returns whether it is the probe."""
-        if self.state is State.HALF_OPEN and now >= self._silent_at:
+        if self.state is BreakerState.HALF_OPEN and now >= self._silent_at:
             self._close(now)
             return False
-        if self.state is State.CLOSED or not self._to(Event.PROBE_SENT):
+        if self.state is BreakerState.CLOSED or not self._to(BreakerEvent.PROBE_SENT):
             return False
         self._silent_at = now + max(SILENCE_LEAST, SILENCE * self._took)
         return True
 
     def opens_at(self, now: float) -> float:
         """When the next attempt may go out: now, the end of the cool-down, or when a probe has been silent enough."""
-        if self.state is State.CLOSED:
+        if self.state is BreakerState.CLOSED:
             return now
-        return max(now, self.ready_at if self.state is State.OPEN else self._silent_at)
+        return max(now, self.ready_at if self.state is BreakerState.OPEN else self._silent_at)
 
     def _close(self, now: float) -> bool:
-        if not self._to(Event.PROBE_ANSWERED):
+        if not self._to(BreakerEvent.PROBE_ANSWERED):
             return False
         self._cooldown = self.first
         self.ready_at = float("-inf")
@@ -151,7 +151,7 @@ class Breaker:
         self.failures = 0
         return True
 
-    def _to(self, event: Event) -> bool:
+    def _to(self, event: BreakerEvent) -> bool:
         following = TRANSITIONS.get((self.state, event))
         if following is None:
             return False

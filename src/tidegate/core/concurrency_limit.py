@@ -58,7 +58,7 @@ AGAIN_AFTER = 2.0
 INFINITY = float("inf")
 
 
-class Level:
+class LatencyLevel:
     """The answers of one level: how many, their latencies (seconds) with squares, and what was in flight."""
 
     __slots__ = ("count", "flying", "seconds", "squares")
@@ -91,7 +91,7 @@ class Level:
         return sqrt(variance / self.count) / mean if mean > 0.0 else 0.0
 
 
-class Goodput:
+class LatencyKnee:
     """The answers per second of one key at each level of concurrency.
 
     `useful` is the limit that is worth having, infinity where none is known. Instants are monotonic seconds.
@@ -101,7 +101,7 @@ class Goodput:
 
     def __init__(self) -> None:
         self.useful = INFINITY
-        self._levels: dict[int, Level] = {}
+        self._levels: dict[int, LatencyLevel] = {}
         self._cut_at = -INFINITY
         self._proving = 0.0
         self._again_at = INFINITY
@@ -114,7 +114,7 @@ class Goodput:
         place = flying.bit_length()
         level = self._levels.get(place)
         if level is None:
-            level = self._levels[place] = Level()
+            level = self._levels[place] = LatencyLevel()
         level.add(flying, now - sent_at)
         if level.count % ENOUGH:
             return False
@@ -126,7 +126,7 @@ class Goodput:
             return True
         return self._judge(place, level, now)
 
-    def _judge(self, place: int, high: Level, now: float) -> bool:
+    def _judge(self, place: int, high: LatencyLevel, now: float) -> bool:
         """Cuts where a level brings too little above any lower one."""
         quickest = high.mean
         futile = False
@@ -148,7 +148,7 @@ class Goodput:
         self._hold = min(HOLD_MOST, 2.0 * self._hold)
         return True
 
-    def _prove(self, level: Level) -> bool:
+    def _prove(self, level: LatencyLevel) -> bool:
         """Takes a cut back that brought no relief: latencies had changed by themselves."""
         relieved = level.mean <= self._proving
         self._proving = 0.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidegate.core.values import Inquiry, Usage
+from tidegate.core.values import RequestFacts, Usage
 
 CHARS_PER_TOKEN = 4.0
 """Prior: about four characters of English a token (OpenAI help centre, "What are tokens and how to count them")."""
@@ -42,7 +42,7 @@ ratio."""
 UNBOUNDED = -1
 
 
-class Estimate:
+class CostEstimator:
     """The estimates of one key: the input's line, tokens per answer over all in `mean_output` and by bound."""
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Estimate:
         mean = known[0] if known is not None else self.mean_output
         return mean if bound is None or mean < bound else float(bound)
 
-    def learn(self, inquiry: Inquiry, charged: Usage) -> None:
+    def learn(self, inquiry: RequestFacts, charged: Usage) -> None:
         """Takes in what one answered request was charged; `version` counts these lessons."""
         self.version += 1
         if 0 < charged.input_tokens <= MOST_BELIEVED and 0 < inquiry.input_chars <= MOST_BELIEVED:

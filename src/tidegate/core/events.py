@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidegate.core.provenance import Origin
+from tidegate.core.provenance import Source
 from tidegate.core.values import Cause, Key, Kind
 
 
@@ -152,7 +152,7 @@ class KeyPaused(Event):
     """Nothing is sent until `until`: the provider said so, or it refused without a word (`origin`)."""
 
     until: float
-    origin: Origin = Origin.REFUSALS
+    origin: Source = Source.REFUSALS
 
 
 @dataclass(frozen=True, slots=True)

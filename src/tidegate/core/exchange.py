@@ -1,7 +1,7 @@
 """One call, from the queue to its ending, as a generator that performs no I/O.
 
-Theory of operation. The generator yields what must happen next and is resumed with what did happen: `Wait` (until an
-instant, or until woken) or `Send` (one attempt under a permit). It never reads a clock: every `Resume` carries `now`
+Theory of operation. The generator yields the next step and is resumed with its result: `WaitUntil` (until an instant,
+or until woken) or `Send` (one attempt under a permit). It never reads a clock: every `Resume` carries `now`
 in monotonic seconds. `tidegate.admission.drive` has its only two interpreters: one blocks a thread, one awaits.
 
 We own capacity: a call that the provider refused for want of it goes back to the *head* of its queue, spends no
@@ -37,7 +37,7 @@ class Ending(StrEnum):
     REPLAYED = "replayed"
 
 
-class Wait(NamedTuple):
+class WaitUntil(NamedTuple):
     """Suspend until `until` (monotonic seconds; None: for ever) or until `waker` is woken."""
 
     until: float | None
@@ -50,7 +50,7 @@ class Send(NamedTuple):
     permit: Permit
 
 
-class Sent:
+class AttemptResult:
     """The result of one attempt: its outcome, and the response or exception that carried it.
 
     `streaming` says that the body is still under way: the permit then goes with the stream, which settles it.
@@ -72,12 +72,12 @@ class Resume:
 
     __slots__ = ("now", "sent")
 
-    def __init__(self, now: float, sent: Sent | None = None) -> None:
+    def __init__(self, now: float, sent: AttemptResult | None = None) -> None:
         self.now = now
         self.sent = sent
 
 
-class Ended(NamedTuple):
+class ExchangeResult(NamedTuple):
     """The result of an exchange: how it ended, the last thing the provider said (if it said any), and the waiting.
 
     `gate` is what was closed at the end, and opens in `opens_in` seconds where that was known to be too late. The end
@@ -85,13 +85,13 @@ class Ended(NamedTuple):
     """
 
     ending: Ending
-    sent: Sent | None
+    sent: AttemptResult | None
     waited: float
     gate: str = ""
     opens_in: float | None = None
 
 
-class Policy(NamedTuple):
+class CallPolicy(NamedTuple):
     """The limits of a call: it waits `max_wait` seconds in all, and repeats transient failures up to `attempts`.
 
     `replayable` is False for a body that can be sent only once; back-off runs from `backoff_base` to `backoff_cap`
@@ -106,15 +106,15 @@ class Policy(NamedTuple):
     patient: bool = True
 
 
-class Begun(NamedTuple):
+class StartedExchange(NamedTuple):
     """A first attempt that passed at once and was not simply answered: the dialogue goes on from here."""
 
     permit: Permit
-    sent: Sent
+    sent: AttemptResult
     began: float
 
 
-class Seat(Protocol):
+class QueuedCall(Protocol):
     """One call's place in its key's queue; no method blocks."""
 
     @property
@@ -196,11 +196,11 @@ class Seat(Protocol):
         ...
 
 
-Effect: TypeAlias = Wait | Send
-Flow: TypeAlias = Generator[Effect, Resume, Ended]
+Effect: TypeAlias = WaitUntil | Send
+Flow: TypeAlias = Generator[Effect, Resume, ExchangeResult]
 
 
-class Again(StrEnum):
+class RetryTime(StrEnum):
     """The time of another attempt: never, at once, or later."""
 
     NO = "no"
@@ -208,13 +208,15 @@ class Again(StrEnum):
     LATER = "later"
 
 
-def exchange(seat: Seat, policy: Policy, now: float, draw: Callable[[], float], begun: Begun | None = None) -> Flow:
+def exchange(
+    seat: QueuedCall, policy: CallPolicy, now: float, draw: Callable[[], float], begun: StartedExchange | None = None
+) -> Flow:
     """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
     # A hundred thousand may wait: one generator is all that stands for each, with few names of its own.
-    return _Call(seat, policy, now if begun is None else begun.began).run(now, draw, begun)
+    return _Exchange(seat, policy, now if begun is None else begun.began).run(now, draw, begun)
 
 
-class _Call:
+class _Exchange:
     """The state of one exchange. `permit` is what it holds, `sent` what the last attempt came to.
 
     `gate` is what was closed when it last had to wait, `stood_at` when it joined the queue; `probing` says that the
@@ -237,7 +239,7 @@ class _Call:
         "waited",
     )
 
-    def __init__(self, seat: Seat, policy: Policy, began: float) -> None:
+    def __init__(self, seat: QueuedCall, policy: CallPolicy, began: float) -> None:
         self.seat = seat
         self.policy = policy
         self.began = began
@@ -247,9 +249,9 @@ class _Call:
         self.gate, self.stood_at = "", began
         self.standing = self.probing = False
         self.permit: Permit | None = None
-        self.sent: Sent | None = None
+        self.sent: AttemptResult | None = None
 
-    def run(self, now: float, draw: Callable[[], float], begun: Begun | None) -> Flow:
+    def run(self, now: float, draw: Callable[[], float], begun: StartedExchange | None) -> Flow:
         """The dialogue, from the queue or from a first attempt to the ending."""
         try:
             while True:
@@ -265,9 +267,9 @@ class _Call:
                 else:
                     self.permit, self.sent, begun = begun.permit, begun.sent, None
                 again = self.settle(now)
-                if again is Again.NO:
+                if again is RetryTime.NO:
                     return self.ended(now)
-                if again is Again.LATER:
+                if again is RetryTime.LATER:
                     now = yield from self.back_off(now, draw)
                     if now >= self.deadline:
                         return self.too_late(now)
@@ -287,10 +289,10 @@ class _Call:
         seat = self.seat
         return seat.recalled or seat.replay is not None or seat.opens_at is not None
 
-    def wait(self) -> Wait:
+    def wait(self) -> WaitUntil:
         """Until the seat is to be looked at again."""
         self.gate = self.seat.gate or "queue"
-        return Wait(self.seat.until, self.seat.alarm())
+        return WaitUntil(self.seat.until, self.seat.alarm())
 
     def stood(self, now: float) -> None:
         """Counts the time in the queue."""
@@ -309,7 +311,7 @@ class _Call:
         self.sent = here.sent
         return here.now
 
-    def settle(self, now: float) -> Again:
+    def settle(self, now: float) -> RetryTime:
         """Gives the permit back with what the attempt came to; decides whether and when there is another one."""
         permit, sent, seat = self.permit, self.sent, self.seat
         assert permit is not None, "an attempt holds its permit"
@@ -322,11 +324,11 @@ class _Call:
                 seat.learn(permit, outcome, now)
             else:
                 seat.settle(permit, outcome, now, False)
-            return Again.NO
+            return RetryTime.NO
         again = again_after(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
-        self.standing = again is Again.AT_ONCE
+        self.standing = again is RetryTime.AT_ONCE
         seat.settle(permit, outcome, now, self.standing)
-        if again is not Again.NO:
+        if again is not RetryTime.NO:
             seat.tell(events.RequestRetrying, self.attempts, outcome.kind, outcome.cause, outcome.status)
         return again
 
@@ -337,18 +339,18 @@ class _Call:
         until = now + full_jitter(self.failures, policy.backoff_base, policy.backoff_cap, draw())
         until = min(until, self.deadline)
         while now < until:
-            now = (yield Wait(until, self.seat.alarm())).now
+            now = (yield WaitUntil(until, self.seat.alarm())).now
         self.seat.tell(events.RequestWaited, now - began, "backoff")
         return now
 
-    def ended(self, now: float) -> Ended:
+    def ended(self, now: float) -> ExchangeResult:
         """The result where the last attempt is not repeated."""
         sent = self.sent
         assert sent is not None, "an attempt was made"
         outcome = sent.outcome
         if outcome.kind is Kind.OK:
             self.seat.tell(events.RequestCompleted, self.attempts, now - self.began, outcome.status)
-            return Ended(Ending.ANSWERED, sent, self.waited)
+            return ExchangeResult(Ending.ANSWERED, sent, self.waited)
         refused = outcome.kind in CAPACITY and self.policy.replayable
         given_up = refused and self.policy.patient
         if given_up:
@@ -357,25 +359,25 @@ class _Call:
             self.seat.failed()
         self._failed(outcome, given_up, now)
         final = refused or outcome.kind in TERMINAL or (self.probing and not self.policy.patient)
-        return Ended(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
+        return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
 
-    def too_late(self, now: float) -> Ended:
+    def too_late(self, now: float) -> ExchangeResult:
         """The result where the deadline came during the back-off."""
         assert self.sent is not None, "an attempt was made"
         self.seat.gave_up(False)
         self._failed(self.sent.outcome, True, now)
-        return Ended(Ending.GIVEN_UP, self.sent, self.waited)
+        return ExchangeResult(Ending.GIVEN_UP, self.sent, self.waited)
 
-    def expired(self, now: float) -> Ended:
+    def expired(self, now: float) -> ExchangeResult:
         """The result where the deadline came in the queue."""
         sent, gate = self.sent, self.seat.gate
         self.seat.gave_up(sent is None)
         self.seat.tell(events.QueueDeadline, now - self.began, gate)
         opens = self.seat.opens_at
         ending = Ending.EXPIRED if sent is None else Ending.GIVEN_UP
-        return Ended(ending, sent, self.waited, gate, opens - now if opens is not None else None)
+        return ExchangeResult(ending, sent, self.waited, gate, opens - now if opens is not None else None)
 
-    def replayed(self, now: float) -> Ended:
+    def replayed(self, now: float) -> ExchangeResult:
         """The result where the call is given the answer of another one; its own, if that said the same."""
         outcome, sent = self.seat.replay, self.sent
         assert outcome is not None, "there is an answer to give"
@@ -385,27 +387,27 @@ class _Call:
         self._failed(outcome, False, now)
         opens = self.seat.opens_at
         opens_in = opens - now if opens is not None else None
-        return Ended(Ending.REPLAYED, Sent(outcome), self.waited, self.seat.gate, opens_in)
+        return ExchangeResult(Ending.REPLAYED, AttemptResult(outcome), self.waited, self.seat.gate, opens_in)
 
     def _failed(self, outcome: Outcome, given_up: bool, now: float) -> None:
         why = (outcome.kind, outcome.cause, given_up, outcome.status)
         self.seat.tell(events.RequestFailed, self.attempts, now - self.began, *why)
 
 
-def again_after(policy: Policy, permit: Permit, outcome: Outcome, left: float, failures: int) -> Again:
+def again_after(policy: CallPolicy, permit: Permit, outcome: Outcome, left: float, failures: int) -> RetryTime:
     """Return whether and when another attempt follows a failed one.
 
     `left` is the seconds to the deadline, `failures` the number of transient failures so far, this one included.
     """
     if left <= 0.0 or not policy.replayable:
-        return Again.NO
-    at_once = Again.AT_ONCE if policy.patient else Again.NO
+        return RetryTime.NO
+    at_once = RetryTime.AT_ONCE if policy.patient else RetryTime.NO
     if outcome.kind in CAPACITY:
         return at_once
     if outcome.kind is Kind.DAILY_LIMIT:
-        return at_once if outcome.retry_after and outcome.retry_after <= left else Again.NO
+        return at_once if outcome.retry_after and outcome.retry_after <= left else RetryTime.NO
     if outcome.kind is not Kind.TRANSIENT:
-        return Again.NO
+        return RetryTime.NO
     if permit.probe and outcome.cause is Cause.OUTAGE:
         return at_once
-    return Again.LATER if failures < policy.attempts else Again.NO
+    return RetryTime.LATER if failures < policy.attempts else RetryTime.NO

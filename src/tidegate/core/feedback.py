@@ -23,16 +23,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
-from tidegate.core.fixed_window import LetIn
-from tidegate.core.limiter_state import Gates, Out, Permit
+from tidegate.core.fixed_window import AdmittedBurst
+from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import Origin
-from tidegate.core.quota_base import Mirror
+from tidegate.core.provenance import Source
+from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.values import OK, REFUSED, Cause, Cost, Kind, Outcome, Reading
+from tidegate.core.values import OK, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
 
 
-def read(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+def read(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     """Takes in what the headers said of the quotas."""
     made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
     for mirror in made:
@@ -49,7 +49,7 @@ def read(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -
     gates.limit.scarce(share)
 
 
-def prove(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+def prove(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     """Check the quotas that only an earlier run knew: a good answer that was read names all that there are."""
     named = {reading.name for reading in outcome.readings if reading.remaining is not None}
     for mirror in gates.quotas.prove(named, outcome.kind is OK and permit.informs):
@@ -57,7 +57,7 @@ def prove(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) 
         _tell_of(gates, mirror, now, out)
 
 
-def succeeded(gates: Gates, permit: Permit, saturation: int, now: float, out: Out) -> None:
+def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
     """A call came through while `saturation` were under way."""
     permit.answered = True
     if gates.unavailability.running:
@@ -74,19 +74,19 @@ def succeeded(gates: Gates, permit: Permit, saturation: int, now: float, out: Ou
         if gates.pause.refusals or gates.pause.alone:
             gates.pause.answered()
         if gates.limit.succeeded(saturation):
-            gates.lessons.limit.taken(Origin.ANSWERS, now)
+            gates.lessons.limit.taken(Source.ANSWERS, now)
             if out is not None:
                 out.append(events.ConcurrencyIncreased(gates.key, now, gates.limit.slots))
 
 
-def answered(gates: Gates, permit: Permit, now: float, out: Out) -> None:
+def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
     """The provider answers, whatever it says: that is no outage."""
     gates.unavailability.closed()
     if gates.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
         out.append(events.BreakerClosed(gates.key, now))
 
 
-def rejected(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     """Take in an answer that no repetition mends: it may hold for the whole key."""
     if not rejects_key(outcome):
         return
@@ -98,7 +98,7 @@ def rejected(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Ou
         out.append(events.KeyRejected(gates.key, now, *facts))
 
 
-def accepted(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     """End a rejection by the outcome of a later attempt, where that is something else."""
     rejection = gates.rejection
     if rejection is None or rejects_key(outcome):
@@ -113,10 +113,10 @@ def accepted(gates: Gates, permit: Permit, outcome: Outcome, now: float, out: Ou
             out.append(events.KeyAccepted(gates.key, now, rejection.replayed))
 
 
-def failed(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """The provider, or the way to it, broke down. `draw` is uniform in [0, 1)."""
     if outcome.cause is Cause.OUTAGE or permit.probe:
-        gates.lessons.breaker.taken(Origin.FAILURES, now)
+        gates.lessons.breaker.taken(Source.FAILURES, now)
         if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
         _away(gates, outcome, now)
@@ -124,7 +124,7 @@ def failed(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: flo
     gates.counts.failed += 1
 
 
-def _away(gates: Gates, outcome: Outcome, now: float) -> None:
+def _away(gates: LimiterState, outcome: Outcome, now: float) -> None:
     """Count the time behind a breaker that is not closed; a quota that is spent meanwhile has its own reset."""
     clocks = gates.unavailability
     clocks.last = outcome
@@ -136,7 +136,7 @@ def _away(gates: Gates, outcome: Outcome, now: float) -> None:
         clocks.stated(now, gates.quotas.ready_at(Cost(), now)[0])
 
 
-def _adopt(gates: Gates, mirror: Mirror, permit: Permit, now: float) -> None:
+def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, now: float) -> None:
     # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
     # connections of a first round are made at once, so any of it may have been overtaken.
     for flying in gates.flying.values():
@@ -148,20 +148,20 @@ def _adopt(gates: Gates, mirror: Mirror, permit: Permit, now: float) -> None:
     _open(gates, mirror, now)
 
 
-def _tell_of(gates: Gates, mirror: Mirror, now: float, out: Out) -> None:
+def _tell_of(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:
     if out is not None:
         out.append(events.RateLimitLearned(gates.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
 
 
-def _open(gates: Gates, mirror: Mirror, now: float) -> None:
+def _open(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
     if mirror.unit == "requests":
         gates.limit.announced(mirror.level(now))
 
 
-def _bound(gates: Gates, now: float, out: Out) -> None:
+def _bound(gates: LimiterState, now: float, out: Out) -> None:
     before = gates.limit.slots
     gates.limit.bound(gates.goodput.useful)
-    gates.lessons.limit.taken(Origin.ANSWERS, now)
+    gates.lessons.limit.taken(Source.ANSWERS, now)
     if out is not None and gates.limit.slots != before:
         changed = events.ConcurrencyDecreased if gates.limit.slots < before else events.ConcurrencyIncreased
         out.append(changed(gates.key, now, gates.limit.slots))
@@ -177,7 +177,7 @@ ABSURD_HINT = 86_400.0
 """A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
 
 
-def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Closes the gate that a refusal speaks of. `draw` is uniform in [0, 1)."""
     gates.counts.refused += 1
     if outcome.answer is not None:
@@ -199,7 +199,7 @@ def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: fl
         until = gates.pause.close(now, hint, not (gate or paced), draw, new_wave)
         if until > max(before_pause, now):
             gates.resumes = True
-            origin = Origin.RETRY_AFTER if hint else Origin.REFUSALS
+            origin = Source.RETRY_AFTER if hint else Source.REFUSALS
             gates.lessons.pause.taken(origin, now)
             if out is not None:
                 out.append(events.KeyPaused(gates.key, now, until, origin))
@@ -214,7 +214,7 @@ def refused(gates: Gates, permit: Permit, outcome: Outcome, now: float, draw: fl
         out.append(events.RateLimitHit(gates.key, now, *facts))
 
 
-def lacking(mirrors: Mapping[str, Mirror], cost: Cost, readings: Iterable[Reading], now: float) -> str:
+def lacking(mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: Iterable[QuotaReading], now: float) -> str:
     """The quota that a refusal's own readings show too low for `cost`; without any, a mirror nearly as low."""
     told = False
     for reading in readings:
@@ -233,14 +233,16 @@ def lacking(mirrors: Mapping[str, Mirror], cost: Cost, readings: Iterable[Readin
     return tightest
 
 
-def _credible(gates: Gates, hint: float | None) -> float | None:
+def _credible(gates: LimiterState, hint: float | None) -> float | None:
     if hint is not None and not 0.0 <= hint < ABSURD_HINT:
         gates.counts.ignored += 1
         return None
     return hint
 
 
-def _explanation(gates: Gates, permit: Permit, outcome: Outcome, hint: float | None, now: float, new_wave: bool) -> str:
+def _explanation(
+    gates: LimiterState, permit: Permit, outcome: Outcome, hint: float | None, now: float, new_wave: bool
+) -> str:
     """The quota that explains a refusal, or '' where none does."""
     quotas = gates.quotas
     if outcome.kind is not Kind.RATE_LIMIT or outcome.cause is Cause.CONCURRENCY or not quotas.mirrors:
@@ -258,7 +260,7 @@ def _explanation(gates: Gates, permit: Permit, outcome: Outcome, hint: float | N
     return name
 
 
-def _portion(gates: Gates, permit: Permit, hint: float | None, now: float, new_wave: bool) -> str:
+def _portion(gates: LimiterState, permit: Permit, hint: float | None, now: float, new_wave: bool) -> str:
     quotas = gates.quotas
     if quotas.divided or not new_wave:
         # The later refusals of a wave come in any order, and what was let in before them is anything.
@@ -266,14 +268,14 @@ def _portion(gates: Gates, permit: Permit, hint: float | None, now: float, new_w
     under_way = [permit.sent_at - each.sent_at for each in gates.flying.values() if each.order < permit.order]
     run = gates.run(permit)
     calls = run.calls - (len(gates.flying) - len(under_way))
-    name = quotas.portion(LetIn(under_way, calls, run.seconds), hint, now)
+    name = quotas.portion(AdmittedBurst(under_way, calls, run.seconds), hint, now)
     if name:
         # Whatever pace was taken for the limit was this.
         _forget_pace(gates, permit)
     return name
 
 
-def _forget_pace(gates: Gates, permit: Permit) -> None:
+def _forget_pace(gates: LimiterState, permit: Permit) -> None:
     """Begins with another pacer, which sent nothing of what is under way."""
     gates.pacer = Pacer()
     permit.mark = gates.pacer.mark
@@ -281,7 +283,7 @@ def _forget_pace(gates: Gates, permit: Permit) -> None:
         each.mark = gates.pacer.mark
 
 
-def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
+def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
     """Decide between a ceiling and a rate as the cause of a refusal; either then holds calls back."""
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
@@ -289,12 +291,12 @@ def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new
     if _capped(gates, permit, outcome, now, new_wave):
         pacer.active = False
         pacer.gauge.note(gates.run(permit))
-        gates.lessons.limit.taken(Origin.REFUSALS, now)
+        gates.lessons.limit.taken(Source.REFUSALS, now)
         if new_wave and out is not None and gates.limit.slots < before:
             told = (outcome.cause, outcome.status)
             out.append(events.ConcurrencyDecreased(gates.key, now, gates.limit.slots, *told))
         return
-    gates.lessons.pace.taken(Origin.REFUSALS, now)
+    gates.lessons.pace.taken(Source.REFUSALS, now)
     latency = gates.counts.latency
     if pacer.active:
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace, latency)
@@ -303,7 +305,7 @@ def _unexplained(gates: Gates, permit: Permit, outcome: Outcome, now: float, new
         pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace, latency)
 
 
-def _capped(gates: Gates, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
+def _capped(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
     """Return whether the concurrency limit takes the refusal. Who names a time, or a slope, has no want of slots."""
     cause, limit, grace = outcome.cause, gates.limit, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):

@@ -3,7 +3,7 @@
 Theory of operation. In a fixed window nothing refills until the boundary, then the whole limit is there. Response k
 says what remained when request k was admitted, and perhaps how long until the boundary, rounded; a refusal's
 retry-after says that too, and a remaining that jumped up between two sends says that one was passed. Each such sign is
-an interval in which the boundary lies; `Boundaries` makes of them when the next one comes.
+an interval in which the boundary lies; `ResetSchedule` makes of them when the next one comes.
 
 Where that is not known, an empty window is tried carefully: one request, and twice as many whenever a step of a few
 refusal round trips has gone by without a refusal. So does a copy after its first boundary that is only `supposed` to
@@ -31,8 +31,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from tidegate.core.quota_base import OVERTAKEN, Debit, Mirror
-from tidegate.core.values import Reading, Refill
+from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.values import QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, MONTH, NATURAL_WINDOWS, snap, usable_window
 
 SAME = 0.25
@@ -42,7 +42,7 @@ AGREE = 0.05
 """Two measures of a period agree within this share."""
 
 
-class Boundaries:
+class ResetSchedule:
     """The boundaries of one quota: the next one lies between `low` and `high` (None: no sign yet).
 
     `period` is in seconds; `known` says that it is certain, and `certain` whether waiting for the next boundary is
@@ -125,7 +125,7 @@ CAREFUL = (1.0 / 256.0, 1.0 / 8.0)
 """Shares of the limit, one request at least, that the first and the last careful steps send."""
 
 
-class Steps:
+class CautiousRamp:
     """Sending carefully from `began` on: a few of `limit` units, then up to twice as many in each step of `seconds`.
 
     It is `trying` what is known to be empty, or spending what is supposed to be back.
@@ -173,12 +173,12 @@ STRIKES_WINDOWS = 5.0
 """Refusals that a portion may explain before it counts as none: so many, and one more for each so many windows."""
 
 
-class Portion:
+class SubWindow:
     """The mirror of the shorter quota, and what was announced when it was found: the limit of the quota `parent`."""
 
     __slots__ = ("_limit", "_strikes", "mirror", "parent")
 
-    def __init__(self, mirror: Window, parent: str, limit: float) -> None:
+    def __init__(self, mirror: FixedWindowMirror, parent: str, limit: float) -> None:
         self.mirror = mirror
         self.parent = parent
         self._limit = limit
@@ -198,7 +198,7 @@ class Portion:
         self._strikes += 1
 
 
-class LetIn(NamedTuple):
+class AdmittedBurst(NamedTuple):
     """The calls let in before a refused request: seconds before it, of those under way; how many in all since the first
     of them, in so many seconds.
     """
@@ -208,7 +208,7 @@ class LetIn(NamedTuple):
     seconds: float
 
 
-def portion_of(name: str, limit: float, window: float, let_in: LetIn, wait: float) -> Reading | None:
+def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wait: float) -> QuotaReading | None:
     """The shorter quota that a refusal speaks of, told as a reading of it, or None where it speaks of none.
 
     `name`, `limit` and `window` (seconds) are the announced quota's, `wait` is how many seconds the refusal asks for.
@@ -221,7 +221,7 @@ def portion_of(name: str, limit: float, window: float, let_in: LetIn, wait: floa
         if 2.0 * shorter <= window and wait <= shorter and least <= lately <= int(MORE * portion):
             # The window may be known roughly only: what was let in fits in.
             whole = max(1.0, portion, float(lately))
-            return Reading(f"{name}-{shorter:g}s", "requests", "fixed", whole, 0.0, None, shorter)
+            return QuotaReading(f"{name}-{shorter:g}s", "requests", "fixed", whole, 0.0, None, shorter)
     return None
 
 
@@ -251,7 +251,7 @@ LITTLE = 0.25
 """Shares of the limit: so much more than expected is left where a boundary was passed, and so little where none was."""
 
 
-class Window(Mirror):
+class FixedWindowMirror(QuotaMirror):
     """The mirror of one fixed-window quota of one key."""
 
     __slots__ = (
@@ -275,22 +275,22 @@ class Window(Mirror):
     turned: Refill | None
 
     def __init__(
-        self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW, supposed: bool = False
+        self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW, supposed: bool = False
     ) -> None:
         super().__init__(reading, now)
         self.turned = None
-        self._boundaries = Boundaries(usable_window(reading.window, default_window), reading.window is not None)
+        self._boundaries = ResetSchedule(usable_window(reading.window, default_window), reading.window is not None)
         self._supposed = supposed
         self._tells = False
         self._remaining = self._ceiling = self.limit
         self._anchor_at = now
         self._began_at = float("-inf")
-        self._late: deque[Debit] = deque()
+        self._late: deque[LoggedCharge] = deque()
         self._lately = 0.0
         self._exhausted = False
         self._probe_at = 0.0
         self._probe_delay = PROBE_FIRST
-        self._careful: Steps | None = None
+        self._careful: CautiousRamp | None = None
         self._step = STEP_FIRST
 
     @property
@@ -347,20 +347,20 @@ class Window(Mirror):
         boundary = self._boundaries.high + BOUNDARY_GUARD
         return boundary if waits else min(boundary, max(now, self._probe_at))
 
-    def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
+    def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
         self._roll(now)
         trying = self._careful is not None and self._careful.trying
         if not trying and (self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9):
-            self._exhausted, self._careful = False, Steps(self.limit, self._step, now, trying=True)
+            self._exhausted, self._careful = False, CautiousRamp(self.limit, self._step, now, trying=True)
         if self._careful is not None:
             self._careful.charge(amount, now)
-        debit = Debit(amount, order, now)
+        debit = LoggedCharge(amount, order, now)
         self._charge(debit)
         self.reserved += reserve
         return debit
 
-    def refund(self, debit: Debit, reserve: float) -> None:
+    def refund(self, debit: LoggedCharge, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused."""
         if debit.charged_at >= self._began_at:
             self._ceiling += debit.amount
@@ -388,7 +388,9 @@ class Window(Mirror):
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
             self._boundaries.lies(sent_at + retry_after - rounding, now + retry_after, told=True)
 
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
+    def observe(
+        self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
+    ) -> None:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`."""
         if reading.limit is not None:
             self.limit = max(reading.limit, 1.0)
@@ -428,7 +430,7 @@ class Window(Mirror):
         # of which only these charges were taken since the window began.
         return min(self._remaining - self.ledger.total, self._ceiling) - self.reserved
 
-    def _charge(self, debit: Debit) -> None:
+    def _charge(self, debit: LoggedCharge) -> None:
         self.ledger.add(debit)
         self._ceiling -= debit.amount
         self._late.append(debit)
@@ -458,6 +460,6 @@ class Window(Mirror):
         self._remaining = self.limit
         self._ceiling = self.limit - self.ledger.total
         self._exhausted, self._began_at = False, high
-        self._careful = Steps(self.limit, self._step, high, trying=False) if self._supposed else None
+        self._careful = CautiousRamp(self.limit, self._step, high, trying=False) if self._supposed else None
         self._probe_delay = PROBE_FIRST
         self._probe_at = high

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from tidegate.core import events
 from tidegate.core.backoff import Pause
-from tidegate.core.circuit_breaker import CLOSED, Breaker
-from tidegate.core.concurrency_limit import ConcurrencyLimit, Goodput
-from tidegate.core.cost_estimator import Estimate
+from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
+from tidegate.core.concurrency_limit import ConcurrencyLimit, LatencyKnee
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import Lessons, Origin
-from tidegate.core.quota import Charge, Quotas
-from tidegate.core.rate_meter import Run
+from tidegate.core.provenance import LimiterProvenance, Source
+from tidegate.core.quota import Charge, QuotaSet
+from tidegate.core.rate_meter import Burst
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.unavailability import Unavailability, Unavailable
+from tidegate.core.unavailability import KeyOutage, OutageClock
 from tidegate.core.values import Cost, Key, Outcome
 
 if TYPE_CHECKING:
-    from tidegate.core.admission_controller import Admission
+    from tidegate.core.admission_controller import AdmissionController
 
 
 class Permit:
@@ -68,7 +68,7 @@ class Permit:
     )
 
     def __init__(
-        self, admission: Admission, cost: Cost, order: int, sent_at: float, probe: bool, beyond: bool = False
+        self, admission: AdmissionController, cost: Cost, order: int, sent_at: float, probe: bool, beyond: bool = False
     ) -> None:
         self.admission = admission
         self.beyond = beyond
@@ -96,7 +96,7 @@ class Permit:
         return self.admission.key
 
 
-class Counts:
+class KeyCounts:
     """The counters of one key since it was made; latencies of the last hundred answered attempts, in seconds.
 
     `resent` attempts were of calls that had been sent before, `absorbed` of those after a refusal, which the caller so
@@ -157,7 +157,7 @@ Out = list[events.Event] | None
 """Where events are appended, or None where nobody listens."""
 
 
-class Tuning(Protocol):
+class LimiterSettings(Protocol):
     """The settings that the gates read; `tidegate.Settings` has them all, with units and precedents."""
 
     @property
@@ -178,7 +178,7 @@ class Tuning(Protocol):
     def max_breaker_cooldown(self) -> float: ...
 
 
-class Gates:
+class LimiterState:
     """The gates of one key, what is under way behind them, and what was counted and learnt there.
 
     `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was told of, and
@@ -216,18 +216,18 @@ class Gates:
         "used_at",
     )
 
-    def __init__(self, key: Key, tuning: Tuning, default_window: float, now: float) -> None:
+    def __init__(self, key: Key, tuning: LimiterSettings, default_window: float, now: float) -> None:
         self.key = key
         self.limit = ConcurrencyLimit(tuning.start_concurrency, tuning.max_concurrency, tuning.concurrency_cut)
-        self.goodput = Goodput()
+        self.goodput = LatencyKnee()
         self.pacer = Pacer()
         self.pause = Pause(tuning.pause_base, tuning.max_pause)
-        self.breaker = Breaker(tuning.breaker_threshold, tuning.breaker_cooldown, tuning.max_breaker_cooldown)
-        self.quotas = Quotas(default_window)
-        self.estimate = Estimate()
-        self.counts = Counts()
-        self.lessons = Lessons()
-        self.unavailability = Unavailability()
+        self.breaker = CircuitBreaker(tuning.breaker_threshold, tuning.breaker_cooldown, tuning.max_breaker_cooldown)
+        self.quotas = QuotaSet(default_window)
+        self.estimate = CostEstimator()
+        self.counts = KeyCounts()
+        self.lessons = LimiterProvenance()
+        self.unavailability = OutageClock()
         self.flying: dict[int, Permit] = {}
         self.order = 0
         self.epoch = 0
@@ -340,14 +340,14 @@ class Gates:
         where a call under way returns what it was charged too much.
         """
         if gate == "pause":
-            return self.lessons.pause.origin is Origin.RETRY_AFTER
+            return self.lessons.pause.origin is Source.RETRY_AFTER
         if self.flying or not gate.startswith("quota "):
             return False
         name = gate.removeprefix("quota ")
         lesson = self.quotas.lessons.get(name)
-        return lesson is not None and lesson.origin is Origin.HEADERS and name not in self.quotas.unproven
+        return lesson is not None and lesson.origin is Source.HEADERS and name not in self.quotas.unproven
 
-    def unavailable(self, now: float) -> Unavailable:
+    def unavailable(self, now: float) -> KeyOutage:
         """Return for how long the key has answered nobody, and why."""
         clocks = self.unavailability
         if self.breaker.state is CLOSED:
@@ -356,7 +356,7 @@ class Gates:
             clocks.stated(now, self.quotas.ready_at(Cost(), now)[0])
         return clocks.at(now)
 
-    def run(self, permit: Permit) -> Run:
+    def run(self, permit: Permit) -> Burst:
         """Return what was let in before `permit` was sent, since the key was last idle."""
         counts = self.counts
         count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
@@ -365,4 +365,4 @@ class Gates:
             for mirror in self.quotas.mirrors.values()
             if mirror.unit == "requests" and mirror.window <= ANNOUNCED_WINDOW
         ]
-        return Run(max(1, count), permit.sent_at - self._began, max(rates, default=INFINITY))
+        return Burst(max(1, count), permit.sent_at - self._began, max(rates, default=INFINITY))

@@ -35,17 +35,17 @@ from tidegate.core.pacer_phases import (
     STEP_CALLS,
     STEP_MOST,
     STEP_SECONDS,
-    Aftermath,
-    Climb,
-    Floor,
-    Rise,
-    Seek,
+    DrainDelay,
+    PaceFloor,
+    ProbeUpPhase,
+    RampPhase,
+    StartupPhase,
     first_wait,
     hold_for,
     next_wait,
     shallow,
 )
-from tidegate.core.rate_meter import INFINITY, Gauge, Run, Spacing
+from tidegate.core.rate_meter import INFINITY, Burst, PacingBucket, RateMeter
 from tidegate.core.values import Cause
 
 DROP = 0.25
@@ -76,7 +76,7 @@ SURPLUS = (0.97, 1.015)
 is `shallow`, the pace that it began with is held, on trial."""
 
 
-class Phase(IntEnum):
+class PacerPhase(IntEnum):
     """The states of the pacer."""
 
     SEEKING = 0
@@ -114,13 +114,18 @@ class Pacer:
 
     def __init__(self) -> None:
         self.active = self._seeded = self._kept = False
-        self.phase = Phase.SEEKING
+        self.phase = PacerPhase.SEEKING
         self._instead = (self.phase, 0.0, 0.0, 0)
-        self.gauge = Gauge()
-        self.spacing = Spacing()
+        self.gauge = RateMeter()
+        self.spacing = PacingBucket()
         self._most = INFINITY
-        self._search, self._rise, self._climb, self._aftermath = Seek(), Rise(), Climb(), Aftermath()
-        self._floor = Floor()
+        self._search, self._rise, self._climb, self._aftermath = (
+            StartupPhase(),
+            ProbeUpPhase(),
+            RampPhase(),
+            DrainDelay(),
+        )
+        self._floor = PaceFloor()
         self._base = self._held = self._promoted_from = 0.0
         self._next, self._next_count = 0.0, 0
         self._broken = 0
@@ -158,7 +163,7 @@ class Pacer:
         self.spacing.withdrawn(sent_at, now)
 
     def begin(
-        self, run: Run, sent_at: float, now: float, cause: Cause, grace: float, latency: float = INFINITY
+        self, run: Burst, sent_at: float, now: float, cause: Cause, grace: float, latency: float = INFINITY
     ) -> None:
         """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were let in.
 
@@ -175,7 +180,7 @@ class Pacer:
         self.spacing.went_on()
         wait = first_wait(run, cause, grace)
         if cause is Cause.SLOPE:
-            self.phase = Phase.CLIMBING
+            self.phase = PacerPhase.CLIMBING
             self.spacing.rate = max(SLOWEST, self._climb.first(run))
             self._after(self._climb.seconds, 0, now)
         else:
@@ -248,7 +253,7 @@ class Pacer:
 
     def _learn(self, let_in: int, count: int, seconds: float, cause: Cause, now: float) -> None:
         """Take in that `count` calls were let in within `seconds` since the zero, of `let_in` altogether."""
-        holding, rate = self.phase is Phase.HOLDING, self.rate
+        holding, rate = self.phase is PacerPhase.HOLDING, self.rate
         if holding and count >= KEPT_CALLS:
             self._broken += 1
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
@@ -271,7 +276,7 @@ class Pacer:
             self._measure(count + before, seconds + took, now)
         else:
             self._measure(count, seconds, now)
-        if self.phase is Phase.HOLDING:
+        if self.phase is PacerPhase.HOLDING:
             self._aftermath.refused(self.spacing.wait, now)
 
     def _wait(self, cause: Cause, now: float) -> None:
@@ -279,11 +284,11 @@ class Pacer:
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
         seconds = next_wait(self.spacing, cause)
-        if self.rate < self._floor.pace and self.phase is not Phase.CLIMBING:
+        if self.rate < self._floor.pace and self.phase is not PacerPhase.CLIMBING:
             self._floor.doubt()
             self._seek(self.rate, now)
         self.spacing.wait_alone(seconds)
-        self._after(self._patience if self.phase is Phase.HOLDING else 0.0, SEEK_CALLS, now)
+        self._after(self._patience if self.phase is PacerPhase.HOLDING else 0.0, SEEK_CALLS, now)
 
     def _recover(self, now: float) -> None:
         """It was an outage: everything is as it was."""
@@ -297,16 +302,16 @@ class Pacer:
     def _try_floor(self, now: float) -> None:
         """Go on at the floor where it is due; what is done now is done again if that fails."""
         gauge, floor = self.gauge, self._floor
-        if self.phase is Phase.CLIMBING or not floor.due(self.rate, gauge.let_in):
+        if self.phase is PacerPhase.CLIMBING or not floor.due(self.rate, gauge.let_in):
             return
         self._instead = (self.phase, self.rate, self._next, self._next_count)
-        self.phase = Phase.SEEKING
+        self.phase = PacerPhase.SEEKING
         self.spacing.rate = floor.begin(self.rate, gauge.let_in, now)
         self._search.begin(now)
         self._after(self.spacing.grace, 1, now)
 
     def _seek(self, rate: float, now: float) -> None:
-        self.phase = Phase.SEEKING
+        self.phase = PacerPhase.SEEKING
         self.spacing.rate = max(SLOWEST, rate)
         self._base = 0.0
         self._search.begin(now)
@@ -315,7 +320,7 @@ class Pacer:
 
     def _measure(self, count: int, seconds: float, now: float) -> None:
         gauge, held = self.gauge, self._held
-        rose, sought = self.phase is Phase.RISING, self.phase is Phase.SEEKING
+        rose, sought = self.phase is PacerPhase.RISING, self.phase is PacerPhase.SEEKING
         before, price = gauge.rate, gauge.price
         gauge.measured(count, seconds)
         rate = gauge.rate
@@ -336,7 +341,7 @@ class Pacer:
 
     def _hold(self, rate: float, now: float) -> None:
         rate = max(SLOWEST, rate)
-        self.phase = Phase.HOLDING
+        self.phase = PacerPhase.HOLDING
         self.spacing.rate = self._base = self._held = rate
         self.gauge.best = max(self.gauge.best, rate)
         self._promoted_from = 0.0
@@ -346,10 +351,10 @@ class Pacer:
 
     def _step(self, now: float) -> None:
         """Take in that the calls sent at this pace were let in."""
-        if self.phase is Phase.CLIMBING:
+        if self.phase is PacerPhase.CLIMBING:
             self.spacing.rate = self._climb.step(self.rate)
             self._after(self._climb.seconds, 0, now)
-        elif self.phase is Phase.SEEKING:
+        elif self.phase is PacerPhase.SEEKING:
             self._after(STEP_SECONDS, SEEK_CALLS, now)
             if self._floor.trying:
                 # Nothing was refused at the floor, so the rate that refusals suggested was none: nothing is known.
@@ -361,14 +366,14 @@ class Pacer:
                 self._patience = ANNOUNCED_PATIENCE
                 self._hold(ANNOUNCED_SHARE * self._most, now)
         else:
-            if self.phase is Phase.HOLDING and self._broken < DOUBTS:
+            if self.phase is PacerPhase.HOLDING and self._broken < DOUBTS:
                 self._broken = 0
-            self._base, self.phase = self.rate, Phase.RISING
+            self._base, self.phase = self.rate, PacerPhase.RISING
             self.spacing.rate, seconds = self._rise.step(self.rate)
             self._after(seconds, STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:
-        self.phase = Phase.CLIMBING
+        self.phase = PacerPhase.CLIMBING
         self._floor.trying = False
         if count:
             self._climb.refused()
@@ -378,9 +383,9 @@ class Pacer:
 
     def _rest(self, now: float) -> None:
         """The pace was left unused: what it may be is not known."""
-        if self.phase is Phase.RISING:
+        if self.phase is PacerPhase.RISING:
             self._hold(self._base, now)
-        elif self.phase is Phase.HOLDING:
+        elif self.phase is PacerPhase.HOLDING:
             self._after(self._patience, 0, now)
         else:
             self._after(self._climb.seconds, SEEK_CALLS, now)

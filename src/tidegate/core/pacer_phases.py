@@ -31,7 +31,7 @@ The pace under a limit on how fast a client may become faster (slope): it grows 
 
 from __future__ import annotations
 
-from tidegate.core.rate_meter import INFINITY, Gauge, Run, Spacing
+from tidegate.core.rate_meter import INFINITY, Burst, PacingBucket, RateMeter
 from tidegate.core.values import Cause
 
 MARGIN = 0.97
@@ -61,12 +61,12 @@ ANNOUNCED_PATIENCE = 30.0
 """Seconds for which a rate is held that is near one that headers announce: it is the same quota."""
 
 
-def shallow(gauge: Gauge) -> bool:
+def shallow(gauge: RateMeter) -> bool:
     """Return whether the bucket keeps next to nothing."""
     return gauge.burst < max(SMALL, SMALL_SECONDS * gauge.rate)
 
 
-def hold_for(gauge: Gauge, before: float, count: int, price: int, most: float) -> float:
+def hold_for(gauge: RateMeter, before: float, count: int, price: int, most: float) -> float:
     """Seconds to hold the rate that was just measured from `count` calls, at the price of so many refusals.
 
     It was `before` (0: not known); `most` is the fastest announced rate. Rates are in calls a second.
@@ -109,7 +109,7 @@ CLIMB_WAIT_GROWTH = 1.5
 """Under a slope limit: the first wait, how many are as long, and how they grow then."""
 
 
-def first_wait(run: Run, cause: Cause, grace: float) -> float:
+def first_wait(run: Burst, cause: Cause, grace: float) -> float:
     """Seconds that everybody waits after the first refusal, which came after `run`; at least `grace`."""
     if cause is Cause.SLOPE:
         return CLIMB_WAIT
@@ -117,7 +117,7 @@ def first_wait(run: Run, cause: Cause, grace: float) -> float:
     return min(most, max(grace, FIRST_WAIT_SHARE * run.seconds))
 
 
-def next_wait(spacing: Spacing, cause: Cause) -> float:
+def next_wait(spacing: PacingBucket, cause: Cause) -> float:
     """Seconds until the next attempt goes alone, after one that was refused."""
     waits = spacing.waits + 1
     seconds = max(WAIT_GROWTH * spacing.wait, WAIT_CALLS / spacing.rate)
@@ -140,7 +140,7 @@ runs ahead of what was let in so far by no more than this (as a rise: `RISE_MOST
 the faster it is when it is refused, the more calls are under way, and are refused or charged later."""
 
 
-class Seek:
+class StartupPhase:
     """The search of one key; paces are in calls a second."""
 
     __slots__ = ("_lead_until",)
@@ -148,7 +148,7 @@ class Seek:
     def __init__(self) -> None:
         self._lead_until = 0.0
 
-    def first(self, run: Run, wait: float) -> float:
+    def first(self, run: Burst, wait: float) -> float:
         """The first pace after what came after `run` was refused, and nobody went for `wait` seconds."""
         return run.calls / (run.seconds + FIRST_WAITS * wait)
 
@@ -177,7 +177,7 @@ RISE_MOST = 2.0
 under the best rate it begins with that. Beyond twice the best a step has to hold for `PATIENCE_SECONDS`."""
 
 
-class Rise:
+class ProbeUpPhase:
     """The next rise of one key; paces are in calls a second."""
 
     __slots__ = ("_factor", "_highest")
@@ -211,7 +211,7 @@ CLIMB_SLOWER = 1.2
 first step, and how they change with a step that holds and one that is refused."""
 
 
-class Climb:
+class RampPhase:
     """The climb of one key; a step is made each `seconds`."""
 
     __slots__ = ("seconds",)
@@ -219,7 +219,7 @@ class Climb:
     def __init__(self) -> None:
         self.seconds = CLIMB_SECONDS
 
-    def first(self, run: Run) -> float:
+    def first(self, run: Burst) -> float:
         """The first pace, in calls a second, after the refusal of what came after `run`."""
         return CLIMB_FROM * run.calls / max(1.0, run.seconds)
 
@@ -241,7 +241,7 @@ AFTERMATH_SHARE = 0.045
 as that lasted the last time, a second at most; at first for this share of what the bucket holds: half an answer."""
 
 
-class Aftermath:
+class DrainDelay:
     """The state of that wait for one key; instants and durations are in seconds."""
 
     __slots__ = ("_drained_at", "_lasts")
@@ -283,7 +283,7 @@ PROOFS = 4
 slowness seemed not to help, and frees a key sooner whose trials random refusals interrupt."""
 
 
-class Floor:
+class PaceFloor:
     """The slowest pace of one key that needs no proof; paces are in calls a second, instants in monotonic seconds.
 
     `pace` is the floor. While `trying`, the floor is used instead of a slower pace.

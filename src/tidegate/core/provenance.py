@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from tidegate.core.values import Reading, Refill
+from tidegate.core.values import QuotaReading, Refill
 
 MINUTE = 60.0
 """Seconds after which what an answer showed of anything but a quota is old news (most windows are of a minute)."""
 
 
-class Origin(StrEnum):
+class Source(StrEnum):
     """The origin of a value."""
 
     DEFAULT = "default"
@@ -25,7 +25,7 @@ class Origin(StrEnum):
     USAGE = "usage"
 
 
-STATED = frozenset({Origin.HEADERS, Origin.RETRY_AFTER})
+STATED = frozenset({Source.HEADERS, Source.RETRY_AFTER})
 """Where the provider said it itself; anything else was inferred from what it did."""
 
 
@@ -39,7 +39,7 @@ class Confidence(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Learnt:
+class LearnedValue:
     """One thing that a key knows: what it is `of` (`quota requests`, `concurrency`, `pause`, …) and where from.
 
     `count` is how many observations in a row came from there, `age` how many seconds ago the last one came (infinity
@@ -47,7 +47,7 @@ class Learnt:
     """
 
     of: str
-    origin: Origin
+    origin: Source
     count: int
     age: float
     holds_for: float
@@ -67,17 +67,17 @@ class Learnt:
         return f"{self.of}: {self.confidence} ({self.origin}, {self.count}x, {self.age:.0f} s ago)"
 
 
-class Lesson:
+class Provenance:
     """The last observations behind one value, while it is being learnt; `at` is in monotonic seconds."""
 
     __slots__ = ("at", "count", "origin")
 
     def __init__(self) -> None:
-        self.origin = Origin.DEFAULT
+        self.origin = Source.DEFAULT
         self.count = 0
         self.at = -inf
 
-    def taken(self, origin: Origin, now: float) -> None:
+    def taken(self, origin: Source, now: float) -> None:
         """Notes one more observation."""
         self.count = self.count + 1 if origin is self.origin else 1
         self.origin = origin
@@ -85,14 +85,14 @@ class Lesson:
 
     def seeded(self) -> None:
         """Notes that the value is that of an earlier run, which nothing has confirmed yet."""
-        self.origin, self.count = Origin.EARLIER_RUN, 0
+        self.origin, self.count = Source.EARLIER_RUN, 0
 
-    def learnt(self, of: str, now: float, holds_for: float = MINUTE) -> Learnt:
+    def learnt(self, of: str, now: float, holds_for: float = MINUTE) -> LearnedValue:
         """Return what is known now."""
-        return Learnt(of, self.origin, self.count, now - self.at, holds_for)
+        return LearnedValue(of, self.origin, self.count, now - self.at, holds_for)
 
 
-class QuotaLesson(Lesson):
+class QuotaProvenance(Provenance):
     """Behind a mirror: its limit is always told; `window` is what the time over which it counts was learnt from.
 
     `said` is how the headers say that it comes back, whatever it turned out to be.
@@ -102,31 +102,31 @@ class QuotaLesson(Lesson):
 
     def __init__(self) -> None:
         super().__init__()
-        self.window = Origin.DEFAULT
+        self.window = Source.DEFAULT
         self.said: Refill = "continuous"
 
-    def heard(self, reading: Reading, now: float) -> None:
+    def heard(self, reading: QuotaReading, now: float) -> None:
         """Notes a reading."""
-        self.taken(Origin.HEADERS, now)
+        self.taken(Source.HEADERS, now)
         self.said = reading.refill
         if reading.window is not None:
-            self.window = Origin.HEADERS
-        elif reading.reset_after is not None and self.window is not Origin.HEADERS:
-            self.window = Origin.ANSWERS
+            self.window = Source.HEADERS
+        elif reading.reset_after is not None and self.window is not Source.HEADERS:
+            self.window = Source.ANSWERS
 
-    def learnt_window(self, of: str, now: float, holds_for: float) -> Learnt:
+    def learnt_window(self, of: str, now: float, holds_for: float) -> LearnedValue:
         """Return what is known of the window now."""
-        count = 0 if self.window is Origin.DEFAULT else self.count
-        return Learnt(of, self.window if self.count else self.origin, count, now - self.at, holds_for)
+        count = 0 if self.window is Source.DEFAULT else self.count
+        return LearnedValue(of, self.window if self.count else self.origin, count, now - self.at, holds_for)
 
 
-class Lessons:
+class LimiterProvenance:
     """Behind the gates of one key that keep no copy of a quota."""
 
     __slots__ = ("breaker", "limit", "pace", "pause")
 
     def __init__(self) -> None:
-        self.limit = Lesson()
-        self.pace = Lesson()
-        self.pause = Lesson()
-        self.breaker = Lesson()
+        self.limit = Provenance()
+        self.pace = Provenance()
+        self.pause = Provenance()
+        self.breaker = Provenance()

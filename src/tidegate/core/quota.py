@@ -12,16 +12,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
-from tidegate.core.fixed_window import LetIn, Portion, Window, portion_of
-from tidegate.core.provenance import Origin, QuotaLesson
-from tidegate.core.quota_base import Debit, Mirror
-from tidegate.core.rolling_window import Rolling
-from tidegate.core.token_bucket import Bucket
-from tidegate.core.values import HOLDING, PLACES, PRODUCED, Cost, Reading, Refill
+from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of
+from tidegate.core.provenance import QuotaProvenance, Source
+from tidegate.core.quota_base import LoggedCharge, QuotaMirror
+from tidegate.core.rolling_window import RollingWindowMirror
+from tidegate.core.token_bucket import TokenBucketMirror
+from tidegate.core.values import HOLDING, PLACES, PRODUCED, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW
 
 
-def measurable(reading: Reading) -> bool:
+def measurable(reading: QuotaReading) -> bool:
     """Return whether a reading says enough to begin a mirror with."""
     # A limit without its level (prose) is nothing to stand on; a level without its limit says nothing of the refill,
     # and "0 remaining" of no limit is how some gateways write "unlimited".
@@ -30,29 +30,29 @@ def measurable(reading: Reading) -> bool:
     return reading.limit is not None or (reading.refill == "fixed" and reading.remaining > 0)
 
 
-def mirror_of(reading: Reading, now: float, default_window: float) -> Mirror:
+def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
     """A mirror of a quota that is read for the first time; `default_window` (seconds) where nothing says another."""
     if reading.refill == "fixed":
-        return Window(reading, now, default_window)
+        return FixedWindowMirror(reading, now, default_window)
     if reading.window is None and reading.reset_after is None:
         # Nothing tells how it comes back. A window promises least, and shows soon whether it is one.
-        return Window(reading, now, default_window, supposed=True)
-    return Bucket(reading, now, default_window)
+        return FixedWindowMirror(reading, now, default_window, supposed=True)
+    return TokenBucketMirror(reading, now, default_window)
 
 
 def turned_into(
-    refill: Refill, mirror: Mirror, reading: Reading, sent_at: float, now: float, default_window: float
-) -> Mirror:
+    refill: Refill, mirror: QuotaMirror, reading: QuotaReading, sent_at: float, now: float, default_window: float
+) -> QuotaMirror:
     """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
-    turned: Mirror
+    turned: QuotaMirror
     if refill == "fixed":
-        turned = Window(reading, now, default_window)
-    elif refill == "rolling" and isinstance(mirror, Bucket):
-        turned = Rolling(reading, now, mirror.period.returns_after, mirror.period.taken_before(sent_at))
+        turned = FixedWindowMirror(reading, now, default_window)
+    elif refill == "rolling" and isinstance(mirror, TokenBucketMirror):
+        turned = RollingWindowMirror(reading, now, mirror.period.returns_after, mirror.period.taken_before(sent_at))
     else:
-        turned = Bucket(reading, now, default_window)
+        turned = TokenBucketMirror(reading, now, default_window)
     turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
-    if isinstance(turned, Rolling):
+    if isinstance(turned, RollingWindowMirror):
         turned.spread()
     turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
     return turned
@@ -61,18 +61,18 @@ def turned_into(
 LONGEST_TAB = 128
 """Charges that wait to be booked at the most, however long no reading comes: a reading books most of them in one."""
 
-Charge = tuple[Mirror, Debit, float]
+Charge = tuple[QuotaMirror, LoggedCharge, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
 
 
-class Charged(Protocol):
+class ChargeOwner(Protocol):
     """The owner of a charge; `answered` says that the provider has taken it in."""
 
     @property
     def answered(self) -> bool: ...
 
 
-class Anybody:
+class UnknownOwner:
     """Whoever it is: unless it was `answered`, the charge stays in doubt until an answer confirms it."""
 
     __slots__ = ("answered",)
@@ -81,13 +81,13 @@ class Anybody:
         self.answered = answered
 
 
-UNANSWERED, ANSWERED = Anybody(False), Anybody(True)
+UNANSWERED, ANSWERED = UnknownOwner(False), UnknownOwner(True)
 
-Tabbed = tuple[list[Charge], Cost, int, float, Charged]
+Tabbed = tuple[list[Charge], Cost, int, float, ChargeOwner]
 """Charges to be booked: where they go, their cost, the order and the instant of their sending, and whose they are."""
 
 
-def drawn_together(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
+def coalesce_charges(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
     """Return what is to be booked of a tab, where a reading of the call numbered `confirmed` is about to be taken in.
 
     The reading drops the charges that it confirms as soon as they are made: for that, one stands for them all.
@@ -114,7 +114,7 @@ READ_SECONDS = 1.0
 first. To read one takes as long as everything else that is done for five calls."""
 
 
-class Patience:
+class SamplingBudget:
     """Lasts for `calls` more calls, and until `until` (monotonic seconds)."""
 
     __slots__ = ("calls", "until")
@@ -122,7 +122,7 @@ class Patience:
     def __init__(self) -> None:
         self.calls, self.until = 0, 0.0
 
-    def renew(self, charged: Iterable[tuple[Mirror, int, bool]], cost: Cost, now: float) -> None:
+    def renew(self, charged: Iterable[tuple[QuotaMirror, int, bool]], cost: Cost, now: float) -> None:
         """Begins anew with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
         calls: float = READ_CALLS
         for mirror, place, reserves in charged:
@@ -136,7 +136,7 @@ AMPLE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
 
 
-class Quotas:
+class QuotaSet:
     """The mirrors of one key by name; they come into being with the first reading that names them.
 
     Those that are `unproven` an earlier run knew, and this one has not seen yet.
@@ -165,17 +165,17 @@ class Quotas:
         self.default_window = default_window
         self.ample = False
         self.asks = True
-        self._patience = Patience()
-        self._mirrors: dict[str, Mirror] = {}
-        self._charged: list[tuple[Mirror, int, bool]] = []
-        self.lessons: dict[str, QuotaLesson] = {}
+        self._patience = SamplingBudget()
+        self._mirrors: dict[str, QuotaMirror] = {}
+        self._charged: list[tuple[QuotaMirror, int, bool]] = []
+        self.lessons: dict[str, QuotaProvenance] = {}
         self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
-        self._portion: Portion | None = None
+        self._portion: SubWindow | None = None
         self._whole: dict[str, float] = {}
 
     @property
-    def mirrors(self) -> dict[str, Mirror]:
+    def mirrors(self) -> dict[str, QuotaMirror]:
         """The mirrors by name, with everything booked."""
         if self._tab:
             self._book()
@@ -207,7 +207,7 @@ class Quotas:
                 latest, binding = max((latest, binding), (ready, mirror.name))
         return latest, binding
 
-    def seed(self, reading: Reading, said: Refill, now: float) -> None:
+    def seed(self, reading: QuotaReading, said: Refill, now: float) -> None:
         """Begins with a quota as an earlier run knew it; it is `unproven` until an answer names it.
 
         `said` is how headers said that it comes back.
@@ -220,7 +220,7 @@ class Quotas:
         self.lessons[reading.name].said = said
         self.unproven.add(reading.name)
 
-    def prove(self, names: Collection[str], forget: bool) -> list[Mirror]:
+    def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
         """The unproven mirrors that an answer has named; with `forget` the others go."""
         proven = [self._mirrors[name] for name in self.unproven if name in names]
         self.unproven.difference_update(names)
@@ -233,7 +233,7 @@ class Quotas:
         mirror = self._mirrors.pop(name)
         self._charged = [each for each in self._charged if each[0] is not mirror]
 
-    def _outdated(self, reading: Reading) -> bool:
+    def _outdated(self, reading: QuotaReading) -> bool:
         """Return whether a reading shows that what an earlier run knew of its quota holds no more."""
         if reading.name not in self.unproven:
             return False
@@ -241,7 +241,7 @@ class Quotas:
         limit, window = reading.limit or mirror.limit, reading.window or mirror.window
         return (reading.refill, limit, window) != (self.lessons[reading.name].said, mirror.limit, mirror.window)
 
-    def debit(self, cost: Cost, order: int, now: float, call: Charged = UNANSWERED) -> list[Charge]:
+    def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
         """Charges an attempt to every quota it counts against; the charges may come into the list later."""
         charges: list[Charge] = []
         if not self._charged:
@@ -264,7 +264,7 @@ class Quotas:
             patience.renew(self._charged, cost, now)
         return charges
 
-    def debit_late(self, mirror: Mirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
+    def debit_late(self, mirror: QuotaMirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
         """Charges a new mirror with an attempt that was sent before it; nothing is learned from the estimate."""
         amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
         debit = mirror.debit(amount, reserve, order, sent_at)
@@ -303,12 +303,12 @@ class Quotas:
             portion.refused()
             self._check_portion(portion, now)
         elif mirror.turned is not None:
-            empty = Reading(name, mirror.unit, mirror.turned, mirror.limit, 0.0, None, mirror.declared)
+            empty = QuotaReading(name, mirror.unit, mirror.turned, mirror.limit, 0.0, None, mirror.declared)
             self._turn(mirror, mirror.turned, empty, sent_at, now).observe(empty, order, sent_at, now, None)
 
     def observe(
-        self, readings: Iterable[Reading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
-    ) -> tuple[list[Mirror], tuple[float, str] | None]:
+        self, readings: Iterable[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
+    ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
         """Takes in the readings of one response; returns the mirrors they made, and the scarcest that nothing paces.
 
         Of that one, the share that is left and its name.
@@ -316,7 +316,7 @@ class Quotas:
         self._book(order)
         for _, debit, _ in charges:
             debit.answered = True
-        made: list[Mirror] = []
+        made: list[QuotaMirror] = []
         scarcest: tuple[float, str] | None = None
         for reading in readings:
             if self.unproven and self._outdated(reading):
@@ -353,7 +353,7 @@ class Quotas:
         """The portion that explains a refusal at `now`; '' where none is known that does."""
         return self._portion.mirror.name if self._portion is not None and self._portion.explains(now) else ""
 
-    def portion(self, let_in: LetIn, hint: float | None, now: float) -> str:
+    def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str:
         """The shorter quota that a refusal speaks of though every announced one shows room; '' where there is none."""
         if not hint:
             return ""
@@ -361,26 +361,26 @@ class Quotas:
             if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
                 told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
                 if told is not None and told.name not in self._mirrors:
-                    window = Window(told, now, self.default_window, supposed=True)
-                    self._portion = Portion(window, mirror.name, mirror.limit)
+                    window = FixedWindowMirror(told, now, self.default_window, supposed=True)
+                    self._portion = SubWindow(window, mirror.name, mirror.limit)
                     self._add(window)
-                    self.lessons[told.name].taken(Origin.REFUSALS, now)
+                    self.lessons[told.name].taken(Source.REFUSALS, now)
                     return told.name
         return ""
 
-    def _make(self, reading: Reading, now: float) -> Mirror:
+    def _make(self, reading: QuotaReading, now: float) -> QuotaMirror:
         mirror = mirror_of(reading, now, self.default_window)
         self._add(mirror)
         return mirror
 
-    def _add(self, mirror: Mirror) -> None:
+    def _add(self, mirror: QuotaMirror) -> None:
         self._mirrors[mirror.name] = mirror
-        self.lessons[mirror.name] = QuotaLesson()
+        self.lessons[mirror.name] = QuotaProvenance()
         place = PLACES.get(mirror.unit)
         if place is not None:
             self._charged.append((mirror, place, mirror.unit in PRODUCED))
 
-    def _check_portion(self, portion: Portion, now: float) -> None:
+    def _check_portion(self, portion: SubWindow, now: float) -> None:
         # Where it was none, the whole quota of that limit is not taken for divided again.
         parent = self._mirrors.get(portion.parent)
         if parent is not None and not portion.fails(parent.limit, now):
@@ -390,7 +390,9 @@ class Quotas:
             self._whole[portion.parent] = parent.limit
         self._drop(portion.mirror.name)
 
-    def _turn(self, mirror: Mirror, refill: Refill, reading: Reading, sent_at: float, now: float) -> Mirror:
+    def _turn(
+        self, mirror: QuotaMirror, refill: Refill, reading: QuotaReading, sent_at: float, now: float
+    ) -> QuotaMirror:
         turned = turned_into(refill, mirror, reading, sent_at, now, self.default_window)
         self._mirrors[mirror.name] = turned
         self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
@@ -399,7 +401,7 @@ class Quotas:
     def _book(self, confirmed: int = 0) -> None:
         """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
         tab, self._tab = self._tab, []
-        for charges, cost, order, now, call in drawn_together(tab, confirmed):
+        for charges, cost, order, now, call in coalesce_charges(tab, confirmed):
             self._charge(charges, cost, order, now, call.answered)
 
     def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
@@ -420,7 +422,7 @@ class Quotas:
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
             self.ample = self.ample and mirror.room > 0.0
 
-    def _spend(self, mirror: Mirror, amount: float) -> None:
+    def _spend(self, mirror: QuotaMirror, amount: float) -> None:
         mirror.room -= amount
         if mirror.room < 0.0:
             self.ample = False

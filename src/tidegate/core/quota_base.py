@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection
 
-from tidegate.core.values import MOST_AMOUNT, Reading, Refill
+from tidegate.core.values import MOST_AMOUNT, QuotaReading, Refill
 
 INFINITY = float("inf")
 
@@ -27,7 +27,7 @@ UNDERWAY = 5.0
 may have been on their way, in seconds (openai: DEFAULT_TIMEOUT connect=5.0)."""
 
 
-class Debit:
+class LoggedCharge:
     """One charge against one quota.
 
     `estimate` is the amount before it was scaled, `mark` the sum of all charges up to this one; `answered` says that
@@ -46,17 +46,17 @@ class Debit:
         self.live = True
 
 
-class Ledger:
+class ChargeLog:
     """Charges newer than the anchor, oldest first, with their sum; every operation is amortised O(1)."""
 
     __slots__ = ("dropped", "entries", "total")
 
     def __init__(self) -> None:
-        self.entries: deque[Debit] = deque()
+        self.entries: deque[LoggedCharge] = deque()
         self.total = 0.0
         self.dropped = 0.0
 
-    def add(self, debit: Debit) -> None:
+    def add(self, debit: LoggedCharge) -> None:
         """Books a charge, the newest of all."""
         if not -MOST_AMOUNT <= debit.amount <= MOST_AMOUNT:
             debit.amount = 0.0
@@ -64,11 +64,11 @@ class Ledger:
         self.total += debit.amount
         debit.mark = self.dropped + self.total
 
-    def since(self, debit: Debit) -> float:
+    def since(self, debit: LoggedCharge) -> float:
         """The sum of the charges made after `debit`."""
         return self.dropped + self.total - debit.mark
 
-    def amend(self, debit: Debit, amount: float) -> float:
+    def amend(self, debit: LoggedCharge, amount: float) -> float:
         """Sets a charge to `amount`; returns by how much the sum changed (0 once the anchor has passed it)."""
         if not debit.live or not -MOST_AMOUNT <= amount <= MOST_AMOUNT:
             return 0.0
@@ -86,7 +86,7 @@ class Ledger:
         `reorder` seconds before, and the latest of it if not more than `seen` units had been charged by then.
         """
         entries = self.entries
-        due: list[Debit] = []
+        due: list[LoggedCharge] = []
         while entries and entries[0].order <= order:
             due.append(entries.popleft())
         pending = [debit for debit in due if not debit.answered]
@@ -108,15 +108,15 @@ class Ledger:
         if not self.entries:
             self.total = 0.0
 
-    def _forget(self, debit: Debit) -> None:
+    def _forget(self, debit: LoggedCharge) -> None:
         debit.live = False
         self.total -= debit.amount
         self.dropped += debit.amount
 
 
 def _overtaken(
-    due: list[Debit], pending: list[Debit], sent_at: float, reorder: float, seen: float
-) -> Collection[Debit]:
+    due: list[LoggedCharge], pending: list[LoggedCharge], sent_at: float, reorder: float, seen: float
+) -> Collection[LoggedCharge]:
     """Those of `pending`, the unanswered of `due`, that the provider may not have charged yet: see `drop_through`."""
     stays = {debit for debit in pending if debit.charged_at >= sent_at - reorder}
     unseen = sum(debit.amount for debit in due if debit not in stays) - seen
@@ -133,7 +133,7 @@ OVERTAKEN = 0.1
 """Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
 
 
-class Mirror(ABC):
+class QuotaMirror(ABC):
     """A local copy of one quota: `limit` of `unit`, with what was charged to it since the last answer in `ledger`.
 
     `reserved` is held for what is charged when its answer ends, and `scale` is what an estimated unit is worth. `room`
@@ -155,14 +155,14 @@ class Mirror(ABC):
         "used",
     )
 
-    def __init__(self, reading: Reading, now: float) -> None:
+    def __init__(self, reading: QuotaReading, now: float) -> None:
         self.name = reading.name
         self.unit = reading.unit
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
         self.scale = 1.0
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
-        self.ledger = Ledger()
+        self.ledger = ChargeLog()
         self.reserved = 0.0
         self._anchor_order = -1
 
@@ -199,7 +199,7 @@ class Mirror(ABC):
         """The earliest instant at which `amount` fits, and `reserve` with it; what is above the limit fits alone."""
 
     @abstractmethod
-    def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
+    def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
 
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
@@ -209,10 +209,10 @@ class Mirror(ABC):
         """
         self.reserved = max(0.0, self.reserved - reserve)
         if produced:
-            self._charge(Debit(produced, order, now))
+            self._charge(LoggedCharge(produced, order, now))
 
     @abstractmethod
-    def refund(self, debit: Debit, reserve: float) -> None:
+    def refund(self, debit: LoggedCharge, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
 
     @abstractmethod
@@ -220,8 +220,10 @@ class Mirror(ABC):
         """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
 
     @abstractmethod
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
+    def observe(
+        self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
+    ) -> None:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
 
-    def _charge(self, debit: Debit) -> None:
+    def _charge(self, debit: LoggedCharge) -> None:
         self.ledger.add(debit)

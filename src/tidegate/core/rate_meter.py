@@ -26,7 +26,7 @@ DEEP = 3.0
 """Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is let in for a while."""
 
 
-class Run(NamedTuple):
+class Burst(NamedTuple):
     """Calls that were let in within `seconds` before a refusal, since the key was last idle.
 
     `most` is the rate of the fastest announced quota of requests, in calls a second; infinity without any.
@@ -37,7 +37,7 @@ class Run(NamedTuple):
     most: float
 
 
-class Gauge:
+class RateMeter:
     """The counts of one key. Rates are in calls a second: `rate` was measured last (0: never), `best` of all lately.
 
     `burst` is what the hidden bucket seems to hold, in calls; `price` is how many refusals the next measurement has
@@ -65,14 +65,14 @@ class Gauge:
         self.sent = self.price = self._refused = 0
         self._zero_at, self._zero_count = 0.0, 0
         self._seen = -1
-        self._first: Run | None = None
+        self._first: Burst | None = None
 
     @property
     def let_in(self) -> int:
         """Calls that were let in, or are not known to have been refused."""
         return self.sent - self._refused
 
-    def note(self, run: Run) -> None:
+    def note(self, run: Burst) -> None:
         """The first refusal of all came after `run`; repeating it does nothing."""
         if self._first is None:
             self._first = run
@@ -132,7 +132,7 @@ BURST_SECONDS = 0.05
 INFINITY = float("inf")
 
 
-class Spacing:
+class PacingBucket:
     """The spacing of one key's calls; `rate` is in calls a second, instants are monotonic seconds.
 
     An attempt that went alone was let in where nothing was heard of it for `grace` seconds. `waits` counts how often in

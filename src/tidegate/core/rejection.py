@@ -11,7 +11,7 @@ one is rejected again, and the next one too, the named reset is not believed any
 
 from __future__ import annotations
 
-from tidegate.core.values import Answer, Cause, Kind, Outcome
+from tidegate.core.values import Cause, Kind, Outcome, ReplayableRefusal
 
 HOLDS = 1.0
 """Seconds for which a rejection is repeated before one call asks again; raising it sends fewer requests in vain and
@@ -79,7 +79,7 @@ class KeyRejection:
         self._fruitless = 0
 
     @property
-    def answer(self) -> Answer | None:
+    def answer(self) -> ReplayableRefusal | None:
         """The provider's answer, as far as it may be repeated."""
         return self.outcome.answer
 

@@ -14,8 +14,8 @@ from heapq import merge
 from operator import attrgetter
 from typing import NamedTuple
 
-from tidegate.core.quota_base import OVERTAKEN, Debit, Mirror
-from tidegate.core.values import Reading
+from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.values import QuotaReading
 
 RETURN_GUARD = 0.02
 """Seconds waited past the return of a unit, so that a request does not arrive just before it."""
@@ -36,7 +36,7 @@ ROUNDING = 0.5
 _charged_at = attrgetter("charged_at")
 
 
-class View(NamedTuple):
+class LedgerView(NamedTuple):
     """The part taken when the request numbered `order` was charged, as believed then, and the corrections since."""
 
     order: int
@@ -44,7 +44,7 @@ class View(NamedTuple):
     corrected: float
 
 
-class Rolling(Mirror):
+class RollingWindowMirror(QuotaMirror):
     """The mirror of one rolling-window quota of one key; `window` is in seconds."""
 
     __slots__ = (
@@ -62,17 +62,19 @@ class Rolling(Mirror):
 
     window: float
 
-    def __init__(self, reading: Reading, now: float, window: float, taken: Iterable[tuple[float, float]] = ()) -> None:
+    def __init__(
+        self, reading: QuotaReading, now: float, window: float, taken: Iterable[tuple[float, float]] = ()
+    ) -> None:
         """`taken` says what was taken when, before this copy was made: (instant, units), oldest first."""
         super().__init__(reading, now)
         self.window = window
-        self._others = deque(Debit(amount, 0, at) for at, amount in taken)
+        self._others = deque(LoggedCharge(amount, 0, at) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
         self._corrected = 0.0
         self._gap = self._back_at = 0.0
         self._late_from, self._late_until = float("inf"), float("-inf")
         self._arrived_at = float("-inf")
-        self._views: deque[View] = deque()
+        self._views: deque[LedgerView] = deque()
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
@@ -92,12 +94,12 @@ class Rolling(Mirror):
                 return debit.charged_at + self.window + RETURN_GUARD
         return now + self.window
 
-    def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
+    def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
-        debit = Debit(amount, order, self._arrival(now))
+        debit = LoggedCharge(amount, order, self._arrival(now))
         self.ledger.add(debit)
         self.reserved += reserve
-        self._views.append(View(order, self.limit - self.level(now) - self.reserved, self._corrected))
+        self._views.append(LedgerView(order, self.limit - self.level(now) - self.reserved, self._corrected))
         return debit
 
     def spread(self) -> None:
@@ -110,7 +112,7 @@ class Rolling(Mirror):
         self._arrived_at = max(sent_at, min(self._arrived_at + SPREAD, sent_at + SPREAD_MOST))
         return self._arrived_at
 
-    def refund(self, debit: Debit, reserve: float) -> None:
+    def refund(self, debit: LoggedCharge, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused."""
         if self._late_from <= debit.charged_at <= self._late_until and debit.amount > 0.0:
             self._back_at += self._gap
@@ -132,7 +134,9 @@ class Rolling(Mirror):
         self._back_at = now - self.window + wait
         self._correct(room, self._back_at)
 
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
+    def observe(
+        self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
+    ) -> None:
         """Compares the copy with the answer to the request numbered `order`, sent at `sent_at`."""
         if reading.limit is not None:
             self.limit = max(reading.limit, 1.0)
@@ -169,7 +173,7 @@ class Rolling(Mirror):
     def _correct(self, amount: float, at: float) -> None:
         # More was taken by others, or less than was thought.
         if amount > 0.0:
-            self._others.append(Debit(amount, 0, at))
+            self._others.append(LoggedCharge(amount, 0, at))
         left = max(0.0, -amount)
         while left > 0.0 and self._others:
             newest = self._others[-1]

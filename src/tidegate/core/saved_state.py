@@ -1,8 +1,8 @@
 """The knowledge of a key as plain values: exported at the end of one run, and put into the next at its beginning.
 
 Theory of operation. Quotas are carried as limit, window and level; the level is brought up to date for the time that
-has passed, never above the limit. Every other gate offers plain numbers of its own (`Learner`). What an earlier run
-knew is *unproven*: it may be wrong by now, so it must not cost more than one round. Hence
+has passed, never above the limit. Every other gate offers plain numbers of its own (`SavedLimiter`). What an earlier
+run knew is *unproven*: it may be wrong by now, so it must not cost more than one round. Hence
 
 - a quota that is unproven holds nobody back while nothing is under way: one call goes and asks;
 - the first good answer that is read proves the quotas that it names, and the others are forgotten;
@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import NamedTuple, Protocol
 
-from tidegate.core.admission_controller import Admission
-from tidegate.core.provenance import Origin, QuotaLesson
-from tidegate.core.quota_base import Mirror
-from tidegate.core.rolling_window import Rolling
-from tidegate.core.values import Reading, Refill, Unit
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.provenance import QuotaProvenance, Source
+from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.rolling_window import RollingWindowMirror
+from tidegate.core.values import QuotaReading, Refill, Unit
 
 Plain = Mapping[str, float]
 
 
-class Learner(Protocol):
+class SavedLimiter(Protocol):
     """A gate that can say what it has learned in plain numbers, and begin with them."""
 
     def export(self, now: float) -> Plain:
@@ -37,7 +37,7 @@ class Learner(Protocol):
         ...
 
 
-class LearnedQuota(NamedTuple):
+class SavedQuota(NamedTuple):
     """A quota as one run knew it: `level` of `limit` units of `unit` were left, and all come back in `window` seconds.
 
     `back_in` is in how many seconds the whole limit comes back at once, None where that is unknown or does not happen.
@@ -54,7 +54,7 @@ class LearnedQuota(NamedTuple):
     stated: bool
     said: Refill
 
-    def after(self, age: float) -> LearnedQuota:
+    def after(self, age: float) -> SavedQuota:
         """The same `age` seconds later, if nobody used it: never above its limit."""
         age = max(0.0, age)
         if self.refill == "continuous":
@@ -66,30 +66,30 @@ class LearnedQuota(NamedTuple):
         return self._replace(level=self.limit, back_in=self.window - (age - self.back_in) % self.window)
 
 
-class Learned(NamedTuple):
+class SavedKey(NamedTuple):
     """One key: its quotas, and the plain numbers of its other gates by name."""
 
-    quotas: tuple[LearnedQuota, ...]
+    quotas: tuple[SavedQuota, ...]
     gates: Mapping[str, Plain]
 
 
-def learners(admission: Admission) -> dict[str, Learner]:
+def learners(admission: AdmissionController) -> dict[str, SavedLimiter]:
     """The gates of a key that are carried in plain numbers, by the names that they go by."""
     return {"concurrency": admission.limit, "pace": admission.pacer, "estimate": admission.estimate}
 
 
-def export(admission: Admission, now: float) -> Learned:
+def export(admission: AdmissionController, now: float) -> SavedKey:
     """Return what a key has learned by `now`; of quotas, those that headers told of in this run."""
     quotas = admission.quotas
-    told = [mirror for name, mirror in quotas.mirrors.items() if quotas.lessons[name].origin is Origin.HEADERS]
+    told = [mirror for name, mirror in quotas.mirrors.items() if quotas.lessons[name].origin is Source.HEADERS]
     gates = {name: dict(each.export(now)) for name, each in learners(admission).items()}
-    return Learned(
+    return SavedKey(
         tuple(_quota(mirror, quotas.lessons[mirror.name], now) for mirror in told),
         {name: plain for name, plain in gates.items() if plain},
     )
 
 
-def seed(admission: Admission, learned: Learned, age: float, now: float) -> None:
+def seed(admission: AdmissionController, learned: SavedKey, age: float, now: float) -> None:
     """Lets a new key begin with what an earlier run had learned `age` seconds ago."""
     for quota in learned.quotas:
         admission.quotas.seed(_reading(quota.after(age)), quota.said, now)
@@ -103,10 +103,12 @@ def seed(admission: Admission, learned: Learned, age: float, now: float) -> None
                 admission.lessons.pace.seeded()
 
 
-def _quota(mirror: Mirror, lesson: QuotaLesson, now: float) -> LearnedQuota:
+def _quota(mirror: QuotaMirror, lesson: QuotaProvenance, now: float) -> SavedQuota:
     back_at = mirror.comes_back_at(now)
-    refill: Refill = "rolling" if isinstance(mirror, Rolling) else "continuous" if back_at is None else "fixed"
-    return LearnedQuota(
+    refill: Refill = (
+        "rolling" if isinstance(mirror, RollingWindowMirror) else "continuous" if back_at is None else "fixed"
+    )
+    return SavedQuota(
         mirror.name,
         mirror.unit,
         refill,
@@ -114,12 +116,12 @@ def _quota(mirror: Mirror, lesson: QuotaLesson, now: float) -> LearnedQuota:
         mirror.window,
         min(mirror.limit, max(0.0, mirror.level(now))),
         back_at - now if back_at is not None and mirror.paces else None,
-        lesson.window is Origin.HEADERS,
+        lesson.window is Source.HEADERS,
         lesson.said,
     )
 
 
-def _reading(quota: LearnedQuota) -> Reading:
+def _reading(quota: SavedQuota) -> QuotaReading:
     # A period that nobody stated is left to be found anew; the rate of a bucket is what is known best of it.
     window = quota.window if quota.stated or quota.refill != "fixed" else None
-    return Reading(quota.name, quota.unit, quota.refill, quota.limit, quota.level, quota.back_in, window)
+    return QuotaReading(quota.name, quota.unit, quota.refill, quota.limit, quota.level, quota.back_in, window)

@@ -4,7 +4,7 @@ The present state of a key, as frozen values for people and programs.
 
 When the last of those who wait will be admitted, foreseen from what is known of one key's gates.
 
-Theory of operation. An `Outlook` is what a key knows, as plain numbers: it is made from an admission, or from the
+Theory of operation. An `QueueForecast` is what a key knows, as plain numbers: it is made from an admission, or from the
 shared memory in which the processes of a run keep the same numbers. Each gate says by itself when it will have let so
 many calls through, all costing the mean of those who wait; the latest of them binds. Nobody else is taken to come,
 limits to stay, and attempts to take as long as the last ones took. What cannot be said is None.
@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from math import ceil, floor, inf
 from typing import NamedTuple
 
-from tidegate.core.admission_controller import Admission
-from tidegate.core.circuit_breaker import State
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.circuit_breaker import BreakerState
 from tidegate.core.limiter_state import INFINITY
-from tidegate.core.provenance import Learnt
-from tidegate.core.quota_base import Mirror
+from tidegate.core.provenance import LearnedValue
+from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.values import Cost, Key
 
 
-class QuotaOutlook(NamedTuple):
+class QuotaForecast(NamedTuple):
     """A quota: `level` of `limit` units are left, and the limit comes back per `window` seconds.
 
     `boundary_in` is how many seconds until it comes back all at once; None where it refills continuously. `amount` is
@@ -62,7 +62,7 @@ class QuotaOutlook(NamedTuple):
         return boundary + (windows - 1) * self.window
 
 
-class Outlook(NamedTuple):
+class QueueForecast(NamedTuple):
     """One key: `waiting` calls, and the gates before them. Durations are in seconds.
 
     Nothing goes for `closed_for`, which `closed_by` (pause, breaker) says. `slots` attempts may be under way, and
@@ -76,51 +76,53 @@ class Outlook(NamedTuple):
     slots: int = 1
     flights: tuple[float, ...] = ()
     latency: float | None = None
-    quotas: tuple[QuotaOutlook, ...] = ()
+    quotas: tuple[QuotaForecast, ...] = ()
     pace: float = 0.0
 
 
-class Foreseen(NamedTuple):
+class Eta(NamedTuple):
     """`seconds` until the last of those who wait is admitted, None where it cannot be said, and the gate that binds."""
 
     seconds: float | None
     gate: str
 
 
-def foresee(outlook: Outlook) -> Foreseen:
+def estimate_eta(queue_forecast: QueueForecast) -> Eta:
     """When the last of those who wait now will be admitted, and the gate that says so ('' where nobody waits)."""
-    if not outlook.waiting:
-        return Foreseen(0.0, "")
-    latest, binding = outlook.closed_for, outlook.closed_by
+    if not queue_forecast.waiting:
+        return Eta(0.0, "")
+    latest, binding = queue_forecast.closed_for, queue_forecast.closed_by
     if latest == inf:
-        return Foreseen(None, binding)
-    for seconds, gate in _gates(outlook):
+        return Eta(None, binding)
+    for seconds, gate in _gates(queue_forecast):
         if seconds is None:
-            return Foreseen(None, gate)
+            return Eta(None, gate)
         if seconds > latest:
             latest, binding = seconds, gate
-    return Foreseen(latest, binding)
+    return Eta(latest, binding)
 
 
-def _gates(outlook: Outlook) -> Iterator[tuple[float | None, str]]:
-    for quota in outlook.quotas:
-        yield quota.drained_in(outlook.waiting, outlook.closed_for), f"quota {quota.name}"
-    if outlook.pace > 0.0:
-        yield outlook.closed_for + (outlook.waiting - 1) / outlook.pace, "pace"
-    yield _slots_given(outlook), "concurrency"
+def _gates(queue_forecast: QueueForecast) -> Iterator[tuple[float | None, str]]:
+    for quota in queue_forecast.quotas:
+        yield quota.drained_in(queue_forecast.waiting, queue_forecast.closed_for), f"quota {quota.name}"
+    if queue_forecast.pace > 0.0:
+        yield queue_forecast.closed_for + (queue_forecast.waiting - 1) / queue_forecast.pace, "pace"
+    yield _slots_given(queue_forecast), "concurrency"
 
 
-def _slots_given(outlook: Outlook) -> float | None:
+def _slots_given(queue_forecast: QueueForecast) -> float | None:
     # Slots are taken in turn: each is free again when what holds it has taken as long as answers take.
-    slots = max(1, outlook.slots)
-    if outlook.waiting <= slots - len(outlook.flights):
-        return outlook.closed_for
-    if outlook.latency is None:
+    slots = max(1, queue_forecast.slots)
+    if queue_forecast.waiting <= slots - len(queue_forecast.flights):
+        return queue_forecast.closed_for
+    if queue_forecast.latency is None:
         return None
-    latency, start = outlook.latency, outlook.closed_for
-    ends = sorted(max(start, latency - lasted) for lasted in outlook.flights)[max(0, len(outlook.flights) - slots) :]
+    latency, start = queue_forecast.latency, queue_forecast.closed_for
+    ends = sorted(max(start, latency - lasted) for lasted in queue_forecast.flights)[
+        max(0, len(queue_forecast.flights) - slots) :
+    ]
     free = [start] * (slots - len(ends)) + ends
-    rounds, last = divmod(outlook.waiting - 1, slots)
+    rounds, last = divmod(queue_forecast.waiting - 1, slots)
     return free[last] + rounds * latency
 
 
@@ -166,7 +168,7 @@ class KeySnapshot:
     gate: str
     eta: float | None
     eta_gate: str
-    learnt: tuple[Learnt, ...]
+    learnt: tuple[LearnedValue, ...]
     breaker: str
     paused_for: float
     quotas: tuple[QuotaSnapshot, ...]
@@ -228,14 +230,14 @@ class RegistrySnapshot:
         return sum(each.waiting for each in self.keys.values())
 
 
-def key_snapshot(admission: Admission, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
+def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
     """The state of one key at `now`, with `waiting` calls in line: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
     rejection = admission.rejection
     opens = now if rejection is None else rejection.opens_at(INFINITY, now)
     if rejection is not None and opens > ready:
         ready, gate = opens, rejection.gate
-    foreseen = foresee(outlook(admission, waiting, mean, now))
+    foreseen = estimate_eta(queue_forecast(admission, waiting, mean, now))
     counts = admission.counts
     latencies = sorted(counts.latencies)
     return KeySnapshot(
@@ -277,11 +279,11 @@ def key_snapshot(admission: Admission, waiting: int, head: Cost, mean: Cost, now
     )
 
 
-def outlook(admission: Admission, waiting: int, mean: Cost, now: float) -> Outlook:
+def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now: float) -> QueueForecast:
     """Return what the gates of one key know at `now` of `waiting` calls that cost `mean` on average."""
     closed, by = max((admission.pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"))
     latencies = admission.counts.latencies
-    return Outlook(
+    return QueueForecast(
         waiting=waiting,
         closed_for=closed - now,
         closed_by=by if closed > now else "",
@@ -293,14 +295,14 @@ def outlook(admission: Admission, waiting: int, mean: Cost, now: float) -> Outlo
     )
 
 
-def _quota_outlook(mirror: Mirror, mean: Cost, now: float) -> QuotaOutlook:
+def _quota_outlook(mirror: QuotaMirror, mean: Cost, now: float) -> QuotaForecast:
     back = mirror.comes_back_at(now)
     amount = mean.amount(mirror.unit) * mirror.scale + mean.reserve(mirror.unit)
     boundary = None if back is None else back - now
-    return QuotaOutlook(mirror.name, mirror.level(now), mirror.limit, mirror.window, boundary, amount)
+    return QuotaForecast(mirror.name, mirror.level(now), mirror.limit, mirror.window, boundary, amount)
 
 
-def _learnt(admission: Admission, now: float) -> Iterator[Learnt]:
+def _learnt(admission: AdmissionController, now: float) -> Iterator[LearnedValue]:
     quotas, lessons = admission.quotas, admission.lessons
     for mirror in quotas.mirrors.values():
         lesson = quotas.lessons[mirror.name]
@@ -311,7 +313,7 @@ def _learnt(admission: Admission, now: float) -> Iterator[Learnt]:
         yield lessons.pace.learnt("pace", now)
     if admission.pause.until > now:
         yield lessons.pause.learnt("pause", now)
-    if admission.breaker.state is not State.CLOSED:
+    if admission.breaker.state is not BreakerState.CLOSED:
         yield lessons.breaker.learnt("breaker", now)
 
 

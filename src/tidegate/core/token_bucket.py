@@ -26,9 +26,9 @@ The reserve of a bucket, so that what nobody can know exactly does not overdraw 
 
 from __future__ import annotations
 
-from tidegate.core.quota_base import INFINITY, Debit, Mirror
-from tidegate.core.values import Reading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW, Period, usable_window
+from tidegate.core.quota_base import INFINITY, LoggedCharge, QuotaMirror
+from tidegate.core.values import QuotaReading, Refill
+from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, usable_window
 
 SCALE_SPAN = 0.1
 SCALE_WEIGHT = 0.3
@@ -50,7 +50,7 @@ NOISE_MOST = 0.01
 estimates that no answer has confirmed yet are off, seen from those that were."""
 
 
-class Worth:
+class EstimateScale:
     """The worth of the estimates against one quota; `scale` is what is charged for an estimated token."""
 
     __slots__ = ("_at", "_clear", "_confirmed", "_estimated", "_level", "_squares", "scale")
@@ -120,7 +120,7 @@ SLACK_MOST = 0.05
 """Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit; halved in each window."""
 
 
-class Margin:
+class SafetyMargin:
     """The margin of one bucket, of `requests` or of tokens."""
 
     __slots__ = ("_quickest", "_requests", "_slack", "_unsure")
@@ -190,7 +190,7 @@ SCALE_REORDER = 0.05
 """Seconds; nothing is learned of the worth of estimates while requests overtake each other by more."""
 
 
-class Bucket(Mirror):
+class TokenBucketMirror(QuotaMirror):
     """The mirror of one continuously refilled quota of one key; `rate` is in units that come back per second."""
 
     __slots__ = (
@@ -214,20 +214,20 @@ class Bucket(Mirror):
 
     window: float
 
-    def __init__(self, reading: Reading, now: float, default_window: float = DEFAULT_WINDOW) -> None:
+    def __init__(self, reading: QuotaReading, now: float, default_window: float = DEFAULT_WINDOW) -> None:
         super().__init__(reading, now)
         self.limit = min(MOST, self.limit)
         self.window = usable_window(reading.window, default_window)
         self.rate = self.limit / self.window
-        self.period = Period(self.window)
+        self.period = WindowInference(self.window)
         self._brim, self._spilt = self.limit, 0.0
         self._anchor_at = now
         self._anchor_level = self.limit
         self._ceiling = self.limit
         self._ceiling_at = now
         self._anchor_remaining = self.limit
-        self._worth = Worth(self.limit, now)
-        self._margin = Margin(self.unit == "requests")
+        self._worth = EstimateScale(self.limit, now)
+        self._margin = SafetyMargin(self.unit == "requests")
         self._reorder = REORDER_FIRST
         self._held = 0.0
         self._drag = self._drag_seen = 0.0
@@ -263,9 +263,9 @@ class Bucket(Mirror):
             return now + missing / self.rate
         return now + (missing / net if missing <= net * slow else slow + (missing - net * slow) / self.rate)
 
-    def debit(self, amount: float, reserve: float, order: int, now: float) -> Debit:
+    def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
-        debit = Debit(amount * self.scale, order, now, amount)
+        debit = LoggedCharge(amount * self.scale, order, now, amount)
         self._advance(now)
         self._ceiling -= debit.amount + self._spilt
         entries = self.ledger.entries
@@ -286,9 +286,9 @@ class Bucket(Mirror):
         if produced:
             self._advance(now)
             self._ceiling -= produced
-            self.ledger.add(Debit(produced, order, now, produced))
+            self.ledger.add(LoggedCharge(produced, order, now, produced))
 
-    def refund(self, debit: Debit, reserve: float) -> None:
+    def refund(self, debit: LoggedCharge, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
         self._ceiling -= self.ledger.amend(debit, 0.0)
         debit.estimate = 0.0
@@ -304,7 +304,9 @@ class Bucket(Mirror):
             return  # nothing was known yet
         self._margin.refused(self.limit)
 
-    def observe(self, reading: Reading, order: int, sent_at: float, now: float, debit: Debit | None) -> None:
+    def observe(
+        self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
+    ) -> None:
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
         if reading.remaining is None:
             return
@@ -346,7 +348,7 @@ class Bucket(Mirror):
         seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
         self._ceiling = seen_level if first else max(self._ceiling, seen_level)
 
-    def _overtaken(self, level: float, sent_at: float, now: float, debit: Debit | None) -> None:
+    def _overtaken(self, level: float, sent_at: float, now: float, debit: LoggedCharge | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
         # seen its charge, which stays. Before it: the anchor knew, so a charge that was kept in doubt goes.
         if debit is None:
@@ -365,7 +367,7 @@ class Bucket(Mirror):
             low, high = REORDER_BOUNDS
             self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
 
-    def _observe_size(self, reading: Reading, sent_at: float) -> None:
+    def _observe_size(self, reading: QuotaReading, sent_at: float) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = min(MOST, max(reading.limit, 1.0))
             self.period.forget()

@@ -14,7 +14,7 @@ from tidegate.core.values import Outcome
 NEVER = float("-inf")
 
 
-class Unavailable(NamedTuple):
+class KeyOutage(NamedTuple):
     """The state of a key at one instant, in seconds.
 
     `unanswered` counts since it answered last, `outage` since its breaker was closed last; both leave out stated
@@ -27,10 +27,10 @@ class Unavailable(NamedTuple):
     last: Outcome | None = None
 
 
-AVAILABLE = Unavailable()
+AVAILABLE = KeyOutage()
 
 
-class Unavailability:
+class OutageClock:
     """The clocks of one key; `stated_until` is when the latest stated reset comes."""
 
     __slots__ = ("_down", "_since", "_stated", "_stated_from", "last", "stated_until")
@@ -75,14 +75,14 @@ class Unavailability:
             self._stated_from = now
         self.stated_until = max(self.stated_until, until)
 
-    def at(self, now: float) -> Unavailable:
+    def at(self, now: float) -> KeyOutage:
         """Return the state at `now`."""
         stated = self._stated_by(now)
         unanswered, outage = (
             0.0 if begun is None else max(0.0, now - begun[0] - (stated - begun[1]))
             for begun in (self._since, self._down)
         )
-        return Unavailable(unanswered, outage, max(0.0, self.stated_until - now), self.last)
+        return KeyOutage(unanswered, outage, max(0.0, self.stated_until - now), self.last)
 
     def _stated_by(self, now: float) -> float:
         """Return the seconds for which the clocks have stood still until `now`, all told."""

@@ -160,7 +160,7 @@ class Usage(NamedTuple):
     cached_tokens: int = 0
 
 
-class Inquiry(NamedTuple):
+class RequestFacts(NamedTuple):
     """The facts of a request, read once from its body before it is queued.
 
     `input_chars` is the length of what will be counted as input; `max_output_tokens` is the request's own bound or
@@ -173,7 +173,7 @@ class Inquiry(NamedTuple):
     stream: bool = False
 
 
-class Reading(NamedTuple):
+class QuotaReading(NamedTuple):
     """The state of one quota as one response named it.
 
     `name` tells the quotas of one key apart (it is constant over responses, whatever window is derived). `window` is in
@@ -193,7 +193,7 @@ class Reading(NamedTuple):
     quantum: float = 1.0
 
 
-class Answer(NamedTuple):
+class ReplayableRefusal(NamedTuple):
     """The error object of a refusal, as JSON in `body`, without anything that belongs to one call only.
 
     `code` names the error where a provider does so in a header (Amazon's `x-amzn-errortype`).
@@ -215,9 +215,9 @@ class Outcome(NamedTuple):
     kind: Kind
     cause: Cause = Cause.NONE
     retry_after: float | None = None
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[QuotaReading, ...] = ()
     usage: Usage | None = None
     row: str = ""
     status: int | None = None
     ignored: int = 0
-    answer: Answer | None = None
+    answer: ReplayableRefusal | None = None

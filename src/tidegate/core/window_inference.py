@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from math import inf
 
-from tidegate.core.values import Reading, Refill
+from tidegate.core.values import QuotaReading, Refill
 
 NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
 """Windows, in seconds, that providers really use (PROVIDERS.md rule 2), shortest first."""
@@ -107,7 +107,7 @@ SHORTEST = 1.0
 """Seconds; no provider counts over less (PROVIDERS.md rule 2), so a bucket that is full sooner holds less."""
 
 
-class Period:
+class WindowInference:
     """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is."""
 
     __slots__ = (
@@ -144,7 +144,7 @@ class Period:
         """Seconds after which what was taken comes back, where the window is a rolling one."""
         return self._first[1] if self._first is not None else self._default
 
-    def whole_level(self, reading: Reading, level: float) -> float:
+    def whole_level(self, reading: QuotaReading, level: float) -> float:
         """The level with the fraction that `remaining` leaves out, where the time until full tells it; else `level`."""
         limit, reset = reading.limit, reading.reset_after
         if limit is None or reset is None or reading.window is not None or self.brim is not None:
@@ -184,7 +184,7 @@ class Period:
         self._used = 0.0
         self._taken: list[tuple[float, float]] = []
 
-    def window(self, reading: Reading, sent_at: float, so_far: float) -> float:
+    def window(self, reading: QuotaReading, sent_at: float, so_far: float) -> float:
         """The window in seconds, by one more answer, to the request sent at `sent_at`."""
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
         if limit is None or remaining is None or reset is None:
@@ -205,7 +205,7 @@ class Period:
         self._compare(sent_at, limit - remaining, reset, reading.resolution)
         return usable_window(self._infer(seen, limit, remaining, reset, early, so_far), so_far)
 
-    def _agrees(self, window: float, limit: float, used: float, reset: float, reading: Reading) -> bool:
+    def _agrees(self, window: float, limit: float, used: float, reset: float, reading: QuotaReading) -> bool:
         # The bounds of `window_interval`, for the many answers that tell nothing new.
         if self.brim is not None or self.turned is not None or used <= 0.0:
             return False

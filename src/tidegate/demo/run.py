@@ -29,7 +29,7 @@ RECENT_LOOKS = 16
 
 
 @dataclass(slots=True)
-class Run:
+class DemoRun:
     """One provider in one phase, while it goes on and after. Durations are in seconds.
 
     `counts` is the simulator's ground truth at the last look, `key` what tidegate knew then (None in the plain phase
@@ -87,10 +87,10 @@ class Run:
         self._looks.append((at, self.done))
 
 
-Look = Callable[[Sequence[Run]], None]
+Look = Callable[[Sequence[DemoRun]], None]
 
 
-def run(tracks: Sequence[Track], phases: Sequence[Phase], on_look: Look) -> tuple[Run, ...]:
+def run(tracks: Sequence[Track], phases: Sequence[Phase], on_look: Look) -> tuple[DemoRun, ...]:
     """Every track in every phase, in order; `on_look` is called four times a second and at the end of each phase."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_many_open_files())
@@ -100,13 +100,13 @@ def run(tracks: Sequence[Track], phases: Sequence[Phase], on_look: Look) -> tupl
 
 async def _phases(
     tracks: Sequence[Track], simulators: Sequence[SimulatorProcess], phases: Sequence[Phase], on_look: Look
-) -> tuple[Run, ...]:
-    ended: list[Run] = []
+) -> tuple[DemoRun, ...]:
+    ended: list[DemoRun] = []
     for phase in phases:
         for simulator in simulators:
             simulator.reset()
         registry = tidegate.RateLimitRegistry() if phase == "wrapped" else None
-        runs = [Run(track, phase) for track in tracks]
+        runs = [DemoRun(track, phase) for track in tracks]
         watching = asyncio.create_task(_watch(runs, simulators, registry, on_look))
         try:
             await asyncio.gather(*(_ask_all(each, at, registry) for each, at in zip(runs, simulators, strict=True)))
@@ -120,7 +120,7 @@ async def _phases(
     return tuple(ended)
 
 
-async def _ask_all(run: Run, simulator: SimulatorProcess, registry: tidegate.RateLimitRegistry | None) -> None:
+async def _ask_all(run: DemoRun, simulator: SimulatorProcess, registry: tidegate.RateLimitRegistry | None) -> None:
     async with _client(run.track, simulator) as client:
         if registry is not None:
             registry.wrap(client)
@@ -139,7 +139,7 @@ async def _client(track: Track, simulator: SimulatorProcess) -> AsyncIterator[Cl
             yield client
 
 
-async def _ask(run: Run, client: Client, row: Row) -> None:
+async def _ask(run: DemoRun, client: Client, row: Row) -> None:
     try:
         answer = await _answer(client, run.track.model, row.question)
     except Exception as error:  # a naive script loses the row, whatever the reason
@@ -162,7 +162,7 @@ async def _answer(client: Client, model: str, question: str) -> str:
 
 
 async def _watch(
-    runs: Sequence[Run],
+    runs: Sequence[DemoRun],
     simulators: Sequence[SimulatorProcess],
     registry: tidegate.RateLimitRegistry | None,
     on_look: Look,
@@ -174,7 +174,7 @@ async def _watch(
 
 
 async def _look(
-    runs: Sequence[Run], simulators: Sequence[SimulatorProcess], registry: tidegate.RateLimitRegistry | None
+    runs: Sequence[DemoRun], simulators: Sequence[SimulatorProcess], registry: tidegate.RateLimitRegistry | None
 ) -> None:
     truths = await asyncio.gather(*(asyncio.to_thread(simulator.truth) for simulator in simulators))
     keys = registry.snapshot().keys.values() if registry is not None else ()

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 from tidegate.framework_timeouts import patch
 from tidegate.framework_timeouts.table import CLOCKS
-from tidegate.framework_timeouts.timeout import Clock, shown
+from tidegate.framework_timeouts.timeout import FrameworkTimeout, shown
 from tidegate.settings import PREFIX, Settings
 from tidegate.transports.table import TRANSPORTS
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """The result of a finding; the first word of its line after the section."""
 
     GOVERNED = "governed"
@@ -44,7 +44,7 @@ class Finding(NamedTuple):
     """
 
     section: str
-    verdict: Verdict
+    verdict: Severity
     name: str
     text: str
     version: str = ""
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
         return {**self._asdict(), "verdict": str(self.verdict)}
 
 
-class Stack(NamedTuple):
+class HttpStack(NamedTuple):
     """An HTTP stack, or another way out: `point` is where each attempt passes, of what can be governed.
 
     It was tried from version `least` to before `below`. One that is `shared` is used for much else than LLM calls: it
@@ -93,13 +93,15 @@ class Package(NamedTuple):
 
 
 STACKS = (
-    Stack("httpx", "httpx", "Client.send, AsyncClient.send", "0.23", "1", "httpx 0.28.1 _client.py"),
-    Stack("httpx2", "httpx2", "Client.send, AsyncClient.send", "2", "3", "httpx2 2.16.2 _client.py"),
-    Stack("requests", "requests", "Session.send", "2.20", "3", "requests 2.34.2 sessions.py"),
-    Stack("aiohttp", "aiohttp", "ClientSession._request", "3.8", "4", "aiohttp 3.14.5 client.py"),
-    Stack("botocore", "botocore", "Endpoint, before signing", "1.29", "2", "botocore 1.44.5 endpoint.py"),
-    Stack("aiobotocore", "aiobotocore", "AioEndpoint, before signing", "2.13", "4", "aiobotocore 3.10.0 endpoint.py"),
-    Stack("grpcio", "grpc", "", "", "", "grpcio: a channel of its own, no HTTP client", shared=True),
+    HttpStack("httpx", "httpx", "Client.send, AsyncClient.send", "0.23", "1", "httpx 0.28.1 _client.py"),
+    HttpStack("httpx2", "httpx2", "Client.send, AsyncClient.send", "2", "3", "httpx2 2.16.2 _client.py"),
+    HttpStack("requests", "requests", "Session.send", "2.20", "3", "requests 2.34.2 sessions.py"),
+    HttpStack("aiohttp", "aiohttp", "ClientSession._request", "3.8", "4", "aiohttp 3.14.5 client.py"),
+    HttpStack("botocore", "botocore", "Endpoint, before signing", "1.29", "2", "botocore 1.44.5 endpoint.py"),
+    HttpStack(
+        "aiobotocore", "aiobotocore", "AioEndpoint, before signing", "2.13", "4", "aiobotocore 3.10.0 endpoint.py"
+    ),
+    HttpStack("grpcio", "grpc", "", "", "", "grpcio: a channel of its own, no HTTP client", shared=True),
 )
 
 PACKAGES = (
@@ -221,9 +223,9 @@ class Installed:
         found = dict.fromkeys(name for name in (*named, *package.also) if name in self.by_name or name in self.stacks)
         return [name for name in found if name != package.distribution and self.version(name) is not None]
 
-    def ways_out(self, package: Package, seen: frozenset[str] = frozenset()) -> list[Stack]:
+    def ways_out(self, package: Package, seen: frozenset[str] = frozenset()) -> list[HttpStack]:
         """The HTTP stacks that its calls end up in."""
-        out: dict[str, Stack] = {}
+        out: dict[str, HttpStack] = {}
         for name in self.through(package):
             if name in self.stacks:
                 out[name] = self.stacks[name]
@@ -249,32 +251,32 @@ def governed_modules() -> frozenset[str]:
     return frozenset(name for transport in TRANSPORTS for name in transport.MODULES)
 
 
-def governs(stack: Stack) -> bool:
+def governs(stack: HttpStack) -> bool:
     """Return whether a transport governs it."""
     return any(name.split(".")[0] == stack.module for name in governed_modules())
 
 
-def stacks(installed: Installed, only: Iterable[Stack] | None = None) -> Iterator[Finding]:
+def stacks(installed: Installed, only: Iterable[HttpStack] | None = None) -> Iterator[Finding]:
     """The HTTP stacks that are installed, or `only` those; what is not a known stack but governed comes too."""
     for stack in STACKS if only is None else only:
         version = installed.version(stack.distribution)
         if version is None:
             continue
         if governs(stack):
-            yield Finding("stack", Verdict.GOVERNED, stack.distribution, _patched(stack, version), version)
+            yield Finding("stack", Severity.GOVERNED, stack.distribution, _patched(stack, version), version)
         elif stack.shared and only is None:
             text = "cannot be governed; that matters only where LLM calls go through it"
-            yield Finding("stack", Verdict.NOTE, stack.distribution, text, version)
+            yield Finding("stack", Severity.NOTE, stack.distribution, text, version)
         else:
-            yield Finding("stack", Verdict.UNGOVERNED, stack.distribution, "what is sent through it goes by", version)
+            yield Finding("stack", Severity.UNGOVERNED, stack.distribution, "what is sent through it goes by", version)
     known = {stack.module for stack in STACKS}
     for name in sorted(governed_modules()) if only is None else ():
         version = installed.version(name.replace(".", "-"))
         if name.split(".")[0] not in known and version is not None:
-            yield Finding("stack", Verdict.GOVERNED, name, "patched when it is imported", version)
+            yield Finding("stack", Severity.GOVERNED, name, "patched when it is imported", version)
 
 
-def _patched(stack: Stack, version: str) -> str:
+def _patched(stack: HttpStack, version: str) -> str:
     text = f"patched at {stack.point}"
     if not _before(_numbers(version), _numbers(stack.below)) or _before(_numbers(version), _numbers(stack.least)):
         text += f"; this version is outside of what was tried ({stack.least} to before {stack.below})"
@@ -288,17 +290,17 @@ def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterato
         if version is None:
             if only is not None:
                 text = "not installed in this Python, so nothing can be said of it"
-                yield Finding("sdk", Verdict.NOTE, package.distribution, text)
+                yield Finding("sdk", Severity.NOTE, package.distribution, text)
             continue
         out = installed.ways_out(package)
         free = [stack.distribution for stack in out if not governs(stack)]
         names = ", ".join(f"{stack.distribution} {installed.version(stack.distribution)}" for stack in out)
         if not out:
-            verdict, text = Verdict.NOTE, "sends nothing by itself, as far as its metadata says"
+            verdict, text = Severity.NOTE, "sends nothing by itself, as far as its metadata says"
         elif free:
-            verdict, text = Verdict.UNGOVERNED, f"sends through {names}; {', '.join(free)} cannot be governed"
+            verdict, text = Severity.UNGOVERNED, f"sends through {names}; {', '.join(free)} cannot be governed"
         else:
-            verdict, text = Verdict.GOVERNED, f"sends through {names}"
+            verdict, text = Severity.GOVERNED, f"sends through {names}"
         text += f"; {package.note}" if package.note else ""
         yield Finding("sdk", verdict, package.distribution, text, version)
     if only is None and all(installed.version(package.distribution) is None for package in PACKAGES):
@@ -306,7 +308,7 @@ def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterato
             "no SDK or framework that is known here is installed in this Python "
             f"({sys.executable}); of another Python, its own `tidegate doctor` tells"
         )
-        yield Finding("sdk", Verdict.NOTE, "none", text)
+        yield Finding("sdk", Severity.NOTE, "none", text)
 
 
 def clocks(
@@ -321,15 +323,15 @@ def clocks(
         yield Finding("clock", verdict, clock.framework, f"{clock.measures}: {text}", version)
 
 
-def _set(clock: Clock, settings: Settings, environ: Mapping[str, str]) -> tuple[Verdict, str]:
+def _set(clock: FrameworkTimeout, settings: Settings, environ: Mapping[str, str]) -> tuple[Severity, str]:
     if not patch.stretches(settings):
         runs_out = f"a call that waits longer in the queue runs into it, and then it {clock.then}"
-        return Verdict.KEPT, f"{clock.seconds:g} s by default, left by the settings; {runs_out}"
+        return Severity.KEPT, f"{clock.seconds:g} s by default, left by the settings; {runs_out}"
     given = next(filter(None, (dial.given(environ) for dial in clock.dials)), None)
     if given is not None:
-        return Verdict.KEPT, f"left, for {given} is set"
+        return Severity.KEPT, f"left, for {given} is set"
     new = clock.stretched(clock.seconds, settings.max_wait)
-    return Verdict.STRETCHED, f"{clock.seconds:g} s -> {shown(new)} where you give no value"
+    return Severity.STRETCHED, f"{clock.seconds:g} s -> {shown(new)} where you give no value"
 
 
 def in_force(settings: Settings) -> Iterator[Finding]:
@@ -338,34 +340,34 @@ def in_force(settings: Settings) -> Iterator[Finding]:
         value = getattr(settings, name)
         if value != field.default:
             said = "set" if name in SECRETS else repr(value)
-            yield Finding("setting", Verdict.SET, name, f"{said} (by {PREFIX}{name.upper()})")
+            yield Finding("setting", Severity.SET, name, f"{said} (by {PREFIX}{name.upper()})")
 
 
 def interpreter(installed: Installed) -> Iterator[Finding]:
     """This Python: how it was started, who else comes first in it, and who else patches."""
     if sys.flags.ignore_environment:
         text = "PYTHON... variables are not read, so a Python started so is out of the reach of `tidegate run`"
-        yield Finding("python", Verdict.TRAP, "-I" if sys.flags.isolated else "-E", text)
+        yield Finding("python", Severity.TRAP, "-I" if sys.flags.isolated else "-E", text)
     if sys.flags.no_site:
         text = "a Python started without site is out of the reach of `tidegate run`"
-        yield Finding("python", Verdict.TRAP, "-S", text)
+        yield Finding("python", Severity.TRAP, "-S", text)
     for folder in dict.fromkeys(filter(None, sys.path)):
         file = Path(folder) / "sitecustomize.py"
         if file.is_file():
             text = f"{file} runs at every start; `tidegate run` goes before it, and hands over to it"
-            yield Finding("python", Verdict.NOTE, "sitecustomize", text)
+            yield Finding("python", Severity.NOTE, "sitecustomize", text)
     wrapt = installed.version("wrapt")
     if wrapt is not None and _before(_numbers(wrapt), _numbers(LEAST_WRAPT)):
         text = f"tidegate needs {LEAST_WRAPT} or newer, for `uninstall()` to take its patches off"
-        yield Finding("trap", Verdict.TRAP, "wrapt", text, wrapt)
+        yield Finding("trap", Severity.TRAP, "wrapt", text, wrapt)
     for name, patched in PATCHERS.items():
         version = installed.version(name)
         if version is not None:
             text = f"patches {patched} too, in any order; what it measures holds the wait where it was put on last"
-            yield Finding("trap", Verdict.NOTE, name, text, version)
+            yield Finding("trap", Severity.NOTE, name, text, version)
     for command, text in NODE_COMMANDS.items():
         if shutil.which(command, path=os.environ.get("PATH")):
-            yield Finding("trap", Verdict.NOTE, command, f"cannot be governed: {text}")
+            yield Finding("trap", Severity.NOTE, command, f"cannot be governed: {text}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

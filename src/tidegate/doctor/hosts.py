@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from tidegate import providers
 from tidegate._install import host_of, named_hosts
-from tidegate.doctor.environment import Finding, Verdict
-from tidegate.doctor.script import Module
+from tidegate.doctor.environment import Finding, Severity
+from tidegate.doctor.script import SourceModule
 from tidegate.settings import Settings
 from tidegate.transports.governance import is_local, is_private_name
 
@@ -60,7 +60,7 @@ SENDING = frozenset({"post", "request", "stream"})
 """Methods and functions of HTTP clients that may send a POST to the address in their arguments."""
 
 
-def in_script(modules: list[Module], folder: Path, settings: Settings) -> Iterator[Finding]:
+def in_script(modules: list[SourceModule], folder: Path, settings: Settings) -> Iterator[Finding]:
     """Yield each literal address of an inference server, with its line."""
     for module in modules:
         path = module.path
@@ -76,12 +76,12 @@ def in_environment(settings: Settings, environ: Mapping[str, str]) -> Iterator[F
     for row in providers.BASE_URL_VARIABLES:
         host = host_of(environ.get(row.name, ""))
         if host:
-            yield Finding("host", Verdict.GOVERNED, _shown(host), f"named by {row.name}")
+            yield Finding("host", Severity.GOVERNED, _shown(host), f"named by {row.name}")
     for host in settings.hosts:
-        yield Finding("host", Verdict.GOVERNED, _shown(host), "named by TIDEGATE_HOSTS")
+        yield Finding("host", Severity.GOVERNED, _shown(host), "named by TIDEGATE_HOSTS")
 
 
-def _of_call(module: Module, node: ast.Call, settings: Settings) -> Iterator[tuple[str, tuple[Verdict, str]]]:
+def _of_call(module: SourceModule, node: ast.Call, settings: Settings) -> Iterator[tuple[str, tuple[Severity, str]]]:
     called = module.dotted(node.func)
     package = called.partition(".")[0]
     for keyword in node.keywords:
@@ -97,21 +97,21 @@ def _of_call(module: Module, node: ast.Call, settings: Settings) -> Iterator[tup
                 yield _shown(host), _judged(host, f"{method}() to an inference path", "", settings)
 
 
-def _judged(host: str, where: str, package: str, settings: Settings) -> tuple[Verdict, str]:
+def _judged(host: str, where: str, package: str, settings: Settings) -> tuple[Severity, str]:
     """Return what is made of calls to `host` by a package, empty for an HTTP client that surely sends inference."""
     known = providers.table_of(host)
     if known is not None:
-        return Verdict.GOVERNED, f"{where}: {known.name}"
+        return Severity.GOVERNED, f"{where}: {known.name}"
     if host in named_hosts(settings):
-        return Verdict.GOVERNED, f"{where}: named by a variable"
+        return Severity.GOVERNED, f"{where}: named by a variable"
     if is_local(host) or is_private_name(host):
-        return Verdict.GOVERNED, f"{where}: this machine or a private network"
+        return Severity.GOVERNED, f"{where}: this machine or a private network"
     if package in MARKED:
-        return Verdict.GOVERNED, f"{where}: calls of a known SDK are governed on any host"
+        return Severity.GOVERNED, f"{where}: calls of a known SDK are governed on any host"
     help_ = f"TIDEGATE_HOSTS={host} governs it"
     if not package:
-        return Verdict.UNGOVERNED, f"{where}: an HTTP client without an SDK, on a host that is not known; {help_}"
-    return Verdict.NOTE, f"{where}: governed where a known SDK sends the calls; otherwise {help_}"
+        return Severity.UNGOVERNED, f"{where}: an HTTP client without an SDK, on a host that is not known; {help_}"
+    return Severity.NOTE, f"{where}: governed where a known SDK sends the calls; otherwise {help_}"
 
 
 def _address(node: ast.expr) -> str:

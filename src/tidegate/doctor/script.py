@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.doctor import environment, hosts
-from tidegate.doctor.environment import PACKAGES, STACKS, Finding, Installed, Package, Stack, Verdict
+from tidegate.doctor.environment import PACKAGES, STACKS, Finding, HttpStack, Installed, Package, Severity
 from tidegate.settings import Settings
 
 MOST_FILES = 500
@@ -26,7 +26,7 @@ class Unreadable(ValueError):
     """A file that is no Python source; its text says why."""
 
 
-class Module:
+class SourceModule:
     """One source file: its tree, and what its names stand for."""
 
     def __init__(self, path: Path) -> None:
@@ -70,9 +70,9 @@ class Module:
         return ""
 
 
-def modules(script: Path) -> Iterator[Module]:
+def modules(script: Path) -> Iterator[SourceModule]:
     """The script, then the modules beside it that it imports, and they in turn; for the script raises `Unreadable`."""
-    first = Module(script)
+    first = SourceModule(script)
     folder = script.parent
     waiting, seen = [first], {script.resolve()}
     while waiting:
@@ -83,12 +83,12 @@ def modules(script: Path) -> Iterator[Module]:
                 continue
             seen.add(path.resolve())
             try:
-                waiting.append(Module(path))
+                waiting.append(SourceModule(path))
             except Unreadable:
                 continue
 
 
-def _beside(module: Module, folder: Path) -> Iterator[Path]:
+def _beside(module: SourceModule, folder: Path) -> Iterator[Path]:
     for name in module.imports:
         level = len(name) - len(name.lstrip("."))
         home = module.path.parents[level - 1] if 0 < level <= len(module.path.parents) else folder
@@ -108,12 +108,12 @@ def _why(error: Exception) -> str:
     return f"Python source: {error or 'too deep'}"
 
 
-class Habit(NamedTuple):
+class ScriptCheck(NamedTuple):
     """A row: `found` says of one node of a module whether it is one."""
 
     name: str
-    verdict: Verdict
-    found: Callable[[Module, ast.AST], bool]
+    verdict: Severity
+    found: Callable[[SourceModule, ast.AST], bool]
     text: str
     source: str
 
@@ -163,7 +163,7 @@ NODE = frozenset({"promptfoo", "npx", "node", "npm", "bunx"})
 STARTERS = ("subprocess.", "os.system", "os.popen", "asyncio.create_subprocess_", "os.exec", "os.spawn")
 
 
-def _calls(names: frozenset[str]) -> Callable[[Module, ast.AST], bool]:
+def _calls(names: frozenset[str]) -> Callable[[SourceModule, ast.AST], bool]:
     return lambda module, node: isinstance(node, ast.Call) and module.dotted(node.func) in names
 
 
@@ -173,11 +173,11 @@ def _keyword(node: ast.AST, name: str) -> ast.expr | None:
     return next((keyword.value for keyword in node.keywords if keyword.arg == name), None)
 
 
-def _repeats_by_status(module: Module, node: ast.AST) -> bool:
+def _repeats_by_status(module: SourceModule, node: ast.AST) -> bool:
     return _calls(RETRY_CLASSES)(module, node) and _keyword(node, "status_forcelist") is not None
 
 
-def _repeats_posts(module: Module, node: ast.AST) -> bool:
+def _repeats_posts(module: SourceModule, node: ast.AST) -> bool:
     methods = [value for value in (_keyword(node, name) for name in METHOD_LISTS) if value is not None]
     if not _repeats_by_status(module, node) or not methods:
         return False
@@ -186,11 +186,11 @@ def _repeats_posts(module: Module, node: ast.AST) -> bool:
     return not all(isinstance(name, str) for name in named) or not named or "POST" in named
 
 
-def _repeats_others(module: Module, node: ast.AST) -> bool:
+def _repeats_others(module: SourceModule, node: ast.AST) -> bool:
     return _repeats_by_status(module, node) and not _repeats_posts(module, node)
 
 
-def _is_websocket(module: Module, node: ast.AST) -> bool:
+def _is_websocket(module: SourceModule, node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     if module.dotted(node.func).endswith("set_default_openai_responses_transport"):
@@ -201,7 +201,7 @@ def _is_websocket(module: Module, node: ast.AST) -> bool:
     )
 
 
-def _opens_socket(module: Module, node: ast.AST) -> bool:
+def _opens_socket(module: SourceModule, node: ast.AST) -> bool:
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     held = node.func.value
@@ -209,14 +209,14 @@ def _opens_socket(module: Module, node: ast.AST) -> bool:
     return f"{before}.{node.func.attr}" in SOCKETS
 
 
-def _is_retry_decorator(module: Module, node: ast.AST) -> bool:
+def _is_retry_decorator(module: SourceModule, node: ast.AST) -> bool:
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
     targets = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
     return any(module.dotted(target) in RETRY_DECORATORS for target in targets)
 
 
-def _overrides_send(module: Module, node: ast.AST) -> bool:
+def _overrides_send(module: SourceModule, node: ast.AST) -> bool:
     if not isinstance(node, ast.ClassDef):
         return False
     names = {SENDERS[base] for base in map(module.dotted, node.bases) if base in SENDERS}
@@ -235,7 +235,7 @@ def _goes_up(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     )
 
 
-def _transport_that_repeats(module: Module, node: ast.AST) -> bool:
+def _transport_that_repeats(module: SourceModule, node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
         return module.dotted(node.func).rpartition(".")[2] in RETRYING_TRANSPORTS
     if not isinstance(node, ast.ClassDef):
@@ -257,18 +257,18 @@ def _arguments(node: ast.AST) -> list[str]:
     return [each for each in given if isinstance(each, str)]
 
 
-def _starts(module: Module, node: ast.AST) -> bool:
+def _starts(module: SourceModule, node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and module.dotted(node.func).startswith(STARTERS)
 
 
-def _starts_node(module: Module, node: ast.AST) -> bool:
+def _starts_node(module: SourceModule, node: ast.AST) -> bool:
     given = _arguments(node)
     behind_shell = given[2:3] if given[1:2] == ["-c"] else []
     commands = [words[0] for words in map(str.split, [*given[:1], *behind_shell]) if words]
     return _starts(module, node) and any(command.rpartition("/")[2] in NODE for command in commands)
 
 
-def _starts_isolated(module: Module, node: ast.AST) -> bool:
+def _starts_isolated(module: SourceModule, node: ast.AST) -> bool:
     if not _starts(module, node):
         return False
     words = [word for argument in _arguments(node) for word in argument.split()]
@@ -278,7 +278,7 @@ def _starts_isolated(module: Module, node: ast.AST) -> bool:
     return python and any(word in ("-I", "-E", "-S", "-IS") for word in words)
 
 
-def _gives_max_retries(module: Module, node: ast.AST) -> bool:
+def _gives_max_retries(module: SourceModule, node: ast.AST) -> bool:
     value = _keyword(node, "max_retries")
     if value is None or not isinstance(node, ast.Call) or module.dotted(node.func).endswith("HTTPAdapter"):
         return False
@@ -286,88 +286,88 @@ def _gives_max_retries(module: Module, node: ast.AST) -> bool:
 
 
 HABITS = (
-    Habit(
+    ScriptCheck(
         "Retry(status_forcelist=, allowed_methods=)",
-        Verdict.UNGOVERNED,
+        Severity.UNGOVERNED,
         _repeats_posts,
         "mounted on a session, urllib3 repeats POSTs below the queue, attempts that no permit covers: leave 429 and "
         "503 to tidegate",
         "urllib3 2.8.0 util/retry.py, connectionpool.py: the loop is inside urlopen",
     ),
-    Habit(
+    ScriptCheck(
         "Retry(status_forcelist=)",
-        Verdict.NOTE,
+        Severity.NOTE,
         _repeats_others,
         "repeats below the queue, but no POSTs, as long as allowed_methods is not given",
         "urllib3 2.8.0 util/retry.py: DEFAULT_ALLOWED_METHODS",
     ),
-    Habit(
+    ScriptCheck(
         'transport="websocket"',
-        Verdict.UNGOVERNED,
+        Severity.UNGOVERNED,
         _is_websocket,
         "calls go over a websocket, which no HTTP client sends: use the HTTP transport",
         "openai-agents 0.24.0 models/openai_responses.py",
     ),
-    Habit(
+    ScriptCheck(
         "realtime or live session",
-        Verdict.UNGOVERNED,
+        Severity.UNGOVERNED,
         _opens_socket,
         "a session over a websocket cannot be governed",
         "openai 3.52.0 resources/realtime, google-genai 3.4.0 live.py",
     ),
-    Habit(
+    ScriptCheck(
         "send without super().send",
-        Verdict.UNGOVERNED,
+        Severity.UNGOVERNED,
         _overrides_send,
         "this client replaces the method that is patched: call super() in it, or put the work into a transport",
         "httpx 0.28.1 and httpx2 2.16.2 _client.py, requests 2.34.2 sessions.py",
     ),
-    Habit(
+    ScriptCheck(
         "transport that repeats",
-        Verdict.UNGOVERNED,
+        Severity.UNGOVERNED,
         _transport_that_repeats,
         "it repeats below the queue, attempts that no permit covers: leave 429 and 503 to tidegate",
         "pydantic-ai 2.62.0 retries.py, replicate 1.0.7 client.py",
     ),
-    Habit(
+    ScriptCheck(
         "Node command",
-        Verdict.UNGOVERNED,
+        Severity.UNGOVERNED,
         _starts_node,
         "its calls are made by Node, where tidegate is not",
         "promptfoo 0.123.1",
     ),
-    Habit(
+    ScriptCheck(
         "isolated Python",
-        Verdict.UNGOVERNED,
+        Severity.UNGOVERNED,
         _starts_isolated,
         "a Python started so does not read PYTHONPATH or site: `tidegate run` does not reach it",
         "Python 3.12 command line: -I, -E, -S",
     ),
-    Habit(
+    ScriptCheck(
         "decorator that repeats",
-        Verdict.NOTE,
+        Severity.NOTE,
         _is_retry_decorator,
         "its attempts multiply with the SDK's. A refusal for want of capacity reaches it only when tidegate gives up, "
         "so here it repeats other failures alone",
         "tenacity, backoff, stamina, retrying: one more call for each attempt",
     ),
-    Habit(
+    ScriptCheck(
         "max_retries=",
-        Verdict.NOTE,
+        Severity.NOTE,
         _gives_max_retries,
         "counts other failures alone: no refusal for want of capacity spends one",
         "openai 3.52.0, anthropic 2.11.0 _base_client.py: DEFAULT_MAX_RETRIES",
     ),
-    Habit(
+    ScriptCheck(
         "clock of your own",
-        Verdict.TRAP,
+        Severity.TRAP,
         _calls(OWN_CLOCKS),
         "around a call it counts the wait in the queue too; wrap(client, max_wait=) bounds that wait by itself",
         "Python 3.12 asyncio, anyio 4, trio",
     ),
-    Habit(
+    ScriptCheck(
         "disabled()",
-        Verdict.NOTE,
+        Severity.NOTE,
         _calls(frozenset({"tidegate.disabled"})),
         "what is sent in this block goes by",
         "tidegate",
@@ -391,13 +391,13 @@ def script(path: Path, installed: Installed, settings: Settings, environ: Mappin
     yield from hosts.in_script(read, path.parent, settings)
     yield _entrance(path, read)
     if not used and not direct:
-        yield Finding("script", Verdict.NOTE, path.name, "imports no SDK and no HTTP stack that is known here")
+        yield Finding("script", Severity.NOTE, path.name, "imports no SDK and no HTTP stack that is known here")
         return
     for module in read:
         yield from habits(module, path.parent)
 
 
-def habits(module: Module, folder: Path) -> Iterator[Finding]:
+def habits(module: SourceModule, folder: Path) -> Iterator[Finding]:
     """The lines of one file that are worth a word, in their order."""
     name = str(module.path.relative_to(folder)) if module.path.is_relative_to(folder) else str(module.path)
     found = [
@@ -410,12 +410,12 @@ def habits(module: Module, folder: Path) -> Iterator[Finding]:
         yield Finding("script", habit.verdict, habit.name, habit.text, place=f"{name}:{line}")
 
 
-def _reached(installed: Installed, used: list[Package], direct: list[Stack]) -> list[Stack]:
+def _reached(installed: Installed, used: list[Package], direct: list[HttpStack]) -> list[HttpStack]:
     reached = {stack.distribution for package in used for stack in installed.ways_out(package)}
     return [stack for stack in STACKS if stack in direct or stack.distribution in reached]
 
 
-def _foreign(read: list[Module], folder: Path) -> frozenset[str]:
+def _foreign(read: list[SourceModule], folder: Path) -> frozenset[str]:
     """Every module that is imported, with the packages it is in; what lies beside the script is not foreign."""
     found = set()
     for module in read:
@@ -427,7 +427,7 @@ def _foreign(read: list[Module], folder: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def _entrance(path: Path, read: list[Module]) -> Finding:
+def _entrance(path: Path, read: list[SourceModule]) -> Finding:
     for module in read:
         lines = {"import tidegate.auto": module.imports.get("tidegate.auto")}
         for node in ast.walk(module.tree):
@@ -435,6 +435,6 @@ def _entrance(path: Path, read: list[Module]) -> Finding:
                 lines.setdefault(module.dotted(node.func), node.lineno)
         for name, line in lines.items():
             if line is not None:
-                return Finding("script", Verdict.NOTE, name, "puts tidegate on", place=f"{module.path.name}:{line}")
+                return Finding("script", Severity.NOTE, name, "puts tidegate on", place=f"{module.path.name}:{line}")
     text = f"does not put tidegate on by itself: tidegate run python {path}, or add `import tidegate.auto`"
-    return Finding("script", Verdict.NOTE, path.name, text)
+    return Finding("script", Severity.NOTE, path.name, text)

@@ -9,7 +9,13 @@ from functools import partial
 from types import ModuleType
 
 from tidegate.framework_timeouts.table import CLOCKS
-from tidegate.framework_timeouts.timeout import Clock, Default, Turned, Variable, shown
+from tidegate.framework_timeouts.timeout import (
+    ChangedTimeout,
+    EnvironmentDefault,
+    FrameworkTimeout,
+    ParameterDefault,
+    shown,
+)
 from tidegate.imports import is_loading
 from tidegate.settings import Settings
 from tidegate.transports.patches import when_imported
@@ -20,8 +26,8 @@ _lock = threading.RLock()
 _max_wait: float | None = None
 _level = logging.WARNING
 _hooked = False
-_turned: dict[tuple[Clock, Default | Variable], list[Turned]] = {}
-_told: set[Clock] = set()
+_turned: dict[tuple[FrameworkTimeout, ParameterDefault | EnvironmentDefault], list[ChangedTimeout]] = {}
+_told: set[FrameworkTimeout] = set()
 
 
 def stretch(settings: Settings) -> None:
@@ -64,7 +70,7 @@ def restore() -> None:
         _turned.clear()
 
 
-def _wind(clock: Clock, dial: Default | Variable, module: ModuleType) -> None:
+def _wind(clock: FrameworkTimeout, dial: ParameterDefault | EnvironmentDefault, module: ModuleType) -> None:
     with _lock:
         if _max_wait is None or (clock, dial) in _turned:
             return
@@ -81,7 +87,7 @@ def _wind(clock: Clock, dial: Default | Variable, module: ModuleType) -> None:
             _tell(clock, turned[0])
 
 
-def _tell(clock: Clock, turned: Turned) -> None:
+def _tell(clock: FrameworkTimeout, turned: ChangedTimeout) -> None:
     logger.log(
         _level,
         "tidegate: %s has a clock of %g s (%s) that runs while calls stand in the queue: it is %s now "

@@ -2,45 +2,47 @@
 
 from __future__ import annotations
 
-from tidegate.framework_timeouts.timeout import Clock, Default, Variable
+from tidegate.framework_timeouts.timeout import EnvironmentDefault, FrameworkTimeout, ParameterDefault
 
 PHOENIX_RUNS = ("run_experiment", "resume_experiment", "evaluate_experiment", "resume_evaluation")
 DEEPEVAL_SETTINGS = "deepeval.config.settings:get_settings"
 
-CLOCKS: tuple[Clock, ...] = (
-    Clock(
+CLOCKS: tuple[FrameworkTimeout, ...] = (
+    FrameworkTimeout(
         "arize-phoenix-evals",
         "one task",
         60,
         "cancels it and queues it again: nothing is ever answered",
         (
-            Default(
+            ParameterDefault(
                 "phoenix.evals.executors", ("AsyncExecutor.__init__", "get_executor_on_sync_context"), none_means=60
             ),
         ),
         "arize-phoenix-evals 3.9.4 phoenix/evals/executors.py: AsyncExecutor, `timeout or 60`",
     ),
-    Clock(
+    FrameworkTimeout(
         "arize-phoenix-client",
         "one task of an experiment",
         60,
         "cancels it and queues it again",
         (
-            Default("phoenix.client.experiments", (*PHOENIX_RUNS, *(f"async_{name}" for name in PHOENIX_RUNS))),
-            Default(
+            ParameterDefault(
+                "phoenix.client.experiments", (*PHOENIX_RUNS, *(f"async_{name}" for name in PHOENIX_RUNS))
+            ),
+            ParameterDefault(
                 "phoenix.client.resources.experiments",
                 tuple(f"{each}.{name}" for each in ("Experiments", "AsyncExperiments") for name in PHOENIX_RUNS),
             ),
         ),
         "arize-phoenix-client 3.5.0 phoenix/client/experiments/__init__.py: DEFAULT_TIMEOUT_IN_SECONDS",
     ),
-    Clock(
+    FrameworkTimeout(
         "deepeval",
         "one attempt, and by it one case",
         88.5,
         "fails the attempt, then the case",
         (
-            Variable(
+            EnvironmentDefault(
                 "deepeval",
                 "DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS_OVERRIDE",
                 88.5,
@@ -56,13 +58,13 @@ CLOCKS: tuple[Clock, ...] = (
         "deepeval 4.3.1 config/settings.py: DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS, (180 - 2 - 1) / 2 attempts; a case "
         "gets attempts times that and the back-off",
     ),
-    Clock(
+    FrameworkTimeout(
         "deepeval",
         "all cases together",
         207,
         "cancels every case that has not ended",
         (
-            Variable(
+            EnvironmentDefault(
                 "deepeval",
                 "DEEPEVAL_TASK_GATHER_BUFFER_SECONDS_OVERRIDE",
                 207,
@@ -73,40 +75,40 @@ CLOCKS: tuple[Clock, ...] = (
         "deepeval 4.3.1 utils.py: get_gather_timeout_seconds, 180 s of a case + 27 s, around the gather of all cases",
         whole_run=True,
     ),
-    Clock(
+    FrameworkTimeout(
         "dspy",
         "one row, among the last three",
         120,
         "sends the row a second time",
         (
-            Default("dspy.utils.parallelizer", ("ParallelExecutor.__init__",)),
-            Default("dspy.predict.parallel", ("Parallel.__init__",)),
-            Default("dspy.primitives.module", ("Module.batch",)),
+            ParameterDefault("dspy.utils.parallelizer", ("ParallelExecutor.__init__",)),
+            ParameterDefault("dspy.predict.parallel", ("Parallel.__init__",)),
+            ParameterDefault("dspy.primitives.module", ("Module.batch",)),
         ),
         "dspy 3.4.1 utils/parallelizer.py: ParallelExecutor(timeout=120, straggler_limit=3)",
     ),
-    Clock(
+    FrameworkTimeout(
         "ragas",
         "one metric of one row, in `evaluate`",
         180,
         "scores it nan",
-        (Default("ragas.run_config", ("RunConfig.__init__",)),),
+        (ParameterDefault("ragas.run_config", ("RunConfig.__init__",)),),
         "ragas 0.4.3 run_config.py: RunConfig(timeout=180), evaluation.py",
     ),
-    Clock(
+    FrameworkTimeout(
         "mlflow",
         "one row of an async `predict_fn`, in `genai.evaluate`",
         300,
         "fails the row",
-        (Variable("mlflow", "MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT", 300),),
+        (EnvironmentDefault("mlflow", "MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT", 300),),
         "mlflow 3.18.0 environment_variables.py: MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT, genai/utils/trace_utils.py",
     ),
-    Clock(
+    FrameworkTimeout(
         "llama-index-workflows",
         "one run of a workflow",
         45,
         "raises WorkflowTimeoutError",
-        (Default("workflows.workflow", ("Workflow.__init__",)),),
+        (ParameterDefault("workflows.workflow", ("Workflow.__init__",)),),
         "llama-index-workflows 2.26.1 workflows/workflow.py: Workflow(timeout=45.0)",
     ),
 )

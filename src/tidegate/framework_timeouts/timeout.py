@@ -22,7 +22,7 @@ LIFTED = 31_536_000
 
 
 @dataclass(frozen=True)
-class Clock:
+class FrameworkTimeout:
     """A row of the table; `seconds` is the default of the version that `source` names.
 
     `framework` is the distribution, as its metadata has it; `measures` is what the clock runs over, and `then` what
@@ -34,7 +34,7 @@ class Clock:
     measures: str
     seconds: float
     then: str
-    dials: tuple[Default | Variable, ...]
+    dials: tuple[ParameterDefault | EnvironmentDefault, ...]
     source: str
     whole_run: bool = False
 
@@ -56,7 +56,7 @@ Stretch = Callable[[float], int]
 """The new seconds for the old ones."""
 
 
-class Turned(NamedTuple):
+class ChangedTimeout(NamedTuple):
     """A dial that was turned: from `old` to `new` seconds; `undo` puts it back, unless somebody turned it since."""
 
     old: float
@@ -64,7 +64,7 @@ class Turned(NamedTuple):
     undo: Callable[[], None]
 
 
-class Default(NamedTuple):
+class ParameterDefault(NamedTuple):
     """The default of a parameter of public functions and constructors in `module`.
 
     It is changed in place, so that references which somebody took before see it too, and an argument that is given
@@ -76,7 +76,7 @@ class Default(NamedTuple):
     parameter: str = "timeout"
     none_means: float | None = None
 
-    def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[Turned]:
+    def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
         """Stretches the default wherever the module has it as the table says, and skips the rest."""
         for path in self.functions:
             try:
@@ -91,7 +91,7 @@ class Default(NamedTuple):
             if old is not None and _runs(old):
                 new = stretch(old)
                 holder.put(new)
-                yield Turned(old, new, _put_back(holder, new, held))
+                yield ChangedTimeout(old, new, _put_back(holder, new, held))
 
     def given(self, environ: Mapping[str, str]) -> str | None:
         """Return which variable of the user's decides: none can."""
@@ -102,7 +102,7 @@ class Default(NamedTuple):
         return f"`{self.parameter}` of {functions} in `{self.module}`"
 
 
-class Variable(NamedTuple):
+class EnvironmentDefault(NamedTuple):
     """An environment variable that the framework `module` reads when it needs the clock.
 
     It is left alone where the user set it or one of `rivals`, in the environment or on the framework's own settings
@@ -115,13 +115,13 @@ class Variable(NamedTuple):
     rivals: tuple[str, ...] = ()
     settings: str = ""
 
-    def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[Turned]:
+    def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
         """Sets the variable, for this process and those it starts, where nobody else did."""
         if self.given(os.environ) is not None or self._held():
             return
         before, new = os.environ.get(self.name), stretch(self.seconds)
         os.environ[self.name] = str(new)
-        yield Turned(self.seconds, new, lambda: self._put_back(str(new), before))
+        yield ChangedTimeout(self.seconds, new, lambda: self._put_back(str(new), before))
 
     def given(self, environ: Mapping[str, str]) -> str | None:
         """Return which variable of the user's decides over this clock; None: none is set."""

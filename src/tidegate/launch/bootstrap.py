@@ -83,7 +83,7 @@ UNGOVERNED = "ungoverned-"
 """Prefix of the files in the run's folder that name an ungoverned process and the reason."""
 
 
-class Arrivals:
+class InstallHook:
     """An import hook that installs tidegate once the first of `WATCHED` is loaded.
 
     An attempt is put off while a module of tidegate is half loaded, and is made at the end of that loading; one that
@@ -264,16 +264,16 @@ def begin(say: Callable[[str], None], run_dir: str | None) -> None:
 
     What the process does with each key it opens is kept in `run_dir`, where there is one.
     """
-    sys.meta_path.insert(0, Arrivals(say, run_dir))
+    sys.meta_path.insert(0, InstallHook(say, run_dir))
     state_dir = os.environ.get(STATE_DIR)
     if run_dir or state_dir:
-        openings = Openings(run_dir, state_dir)
+        openings = KeyRecorder(run_dir, state_dir)
         key_hook.told = openings.told
         if run_dir:
             key_hook.passed = openings.passed
 
 
-class Openings:
+class KeyRecorder:
     """Hears of each key that is opened, and has what happens there kept in a sheet, made for the first of them.
 
     With a `state_dir` the process leaves there at its end what it has learned.
@@ -299,9 +299,9 @@ class Openings:
         if not self._run_dir:
             return
         if self._sheets is None:
-            from tidegate.launch.shared_counters import Sheets
+            from tidegate.launch.shared_counters import CounterFile
 
-            self._sheets = Sheets(self._run_dir)
+            self._sheets = CounterFile(self._run_dir)
         self._sheets.keep(slots)
 
     def passed(self, host: str) -> None:

@@ -35,14 +35,14 @@ STATE_DIR = "TIDEGATE_STATE_DIR"
 """Where the processes of one run leave what they learned, under `--state`: a private folder."""
 
 
-class Learned(NamedTuple):
+class StateLocations(NamedTuple):
     """Where processes read what an earlier run learned (empty: nowhere), and the folder for what they learn."""
 
     file: str
     folder: str
 
 
-def environment(given: Mapping[str, str], run_dir: str | None, learned: Learned | None = None) -> dict[str, str]:
+def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLocations | None = None) -> dict[str, str]:
     """`given` with our folder first on PYTHONPATH and, where there is one, the folder for the counts.
 
     With `learned` processes begin with what is in its file, and leave what they learned in its folder.
@@ -107,9 +107,9 @@ class StateFile:
         """Return whether it was written by another version of tidegate, whose states this one cannot read."""
         return self._earlier.version != VERSION
 
-    def begin(self, folder: str) -> Learned:
+    def begin(self, folder: str) -> StateLocations:
         """Where the processes of a run begin and end, if `folder` is the run's own."""
-        return Learned(str(self._path) if self._readable and not self.outdated else "", folder)
+        return StateLocations(str(self._path) if self._readable and not self.outdated else "", folder)
 
     def end(self, folder: str) -> None:
         """Writes what was learned by those who left it in `folder`, the latest over the earlier; raises `OSError`."""

@@ -59,7 +59,7 @@ COMMAND = "command"
 """The file in a run's folder that says which process it is of, and what that runs."""
 
 
-class Run(NamedTuple):
+class ProgramRun(NamedTuple):
     """A run under way: the process of `tidegate run`, the name of its command, and what its processes do now."""
 
     pid: int
@@ -67,7 +67,7 @@ class Run(NamedTuple):
     totals: Totals
 
 
-def under_way(below: str | None = None) -> Iterator[Run]:
+def under_way(below: str | None = None) -> Iterator[ProgramRun]:
     """This user's runs in the folder `below` (by default the temporary one), as far as each is still there."""
     for folder in sorted(Path(below or tempfile.gettempdir()).glob(f"{PREFIX}*")):
         with suppress(OSError, ValueError):
@@ -75,4 +75,4 @@ def under_way(below: str | None = None) -> Iterator[Run]:
                 continue
             pid, command = (folder / COMMAND).read_text("utf-8", "replace").split(maxsplit=1)
             os.kill(int(pid), 0)
-            yield Run(int(pid), command.strip(), Folder(folder, onlooker=True).totals())
+            yield ProgramRun(int(pid), command.strip(), Folder(folder, onlooker=True).totals())

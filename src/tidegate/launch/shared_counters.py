@@ -19,13 +19,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidegate.admission.key_queue import Slots
-from tidegate.admission.wait_queue import Line
+from tidegate.admission.key_queue import KeyQueue
+from tidegate.admission.wait_queue import WaitQueue
 from tidegate.core.circuit_breaker import CLOSED
 from tidegate.core.display import printable
-from tidegate.core.limiter_state import Counts
-from tidegate.core.quota import Quotas
-from tidegate.core.snapshot import outlook
+from tidegate.core.limiter_state import KeyCounts
+from tidegate.core.quota import QuotaSet
+from tidegate.core.snapshot import queue_forecast
 
 COUNTS = (
     "attempts",
@@ -44,7 +44,7 @@ COUNTS = (
 )
 INTEGERS = (*COUNTS, "waiting", "slots")
 PLACES = {name: place for place, name in enumerate(INTEGERS)}
-"""Where each integer stands; the first ones are those of `tidegate.core.limiter_state.Counts`."""
+"""Where each integer stands; the first ones are those of `tidegate.core.limiter_state.KeyCounts`."""
 
 INTEGER_CELLS = 16
 QUOTA_CELLS = 8
@@ -162,12 +162,12 @@ OUTLOOK_EVERY = 0.5
 """Seconds after which it is written again what lies before those who wait (the status line is drawn as often)."""
 
 
-class Sheets:
+class CounterFile:
     """The sheets of this process: a further file where one is full, and files of its own after a fork."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._counts: weakref.WeakSet[KeptCounts] = weakref.WeakSet()
+        self._counts: weakref.WeakSet[SharedKeyCounts] = weakref.WeakSet()
         self.forked()
 
     def forked(self) -> None:
@@ -178,11 +178,11 @@ class Sheets:
         for counts in self._counts:
             counts.detach()
 
-    def keep(self, slots: Slots) -> None:
+    def keep(self, slots: KeyQueue) -> None:
         """Counts in a row what happens at `slots` from now on."""
-        counts = KeptCounts(slots, self.row)
+        counts = SharedKeyCounts(slots, self.row)
         slots.admission.counts = counts
-        slots.line = KeptLine(counts)
+        slots.line = SharedLineLength(counts)
         self._counts.add(counts)
 
     def row(self) -> memoryview:
@@ -209,10 +209,10 @@ class Sheets:
 def _kept(name: str, looks: bool = False) -> Any:
     place = PLACES[name]
 
-    def read(counts: KeptCounts) -> int:
+    def read(counts: SharedKeyCounts) -> int:
         return counts.integers[place]
 
-    def write(counts: KeptCounts, value: int) -> None:
+    def write(counts: SharedKeyCounts, value: int) -> None:
         counts.integers[place] = value
         if looks:
             counts.look()
@@ -220,7 +220,7 @@ def _kept(name: str, looks: bool = False) -> Any:
     return property(read, write)
 
 
-class KeptCounts(Counts):
+class SharedKeyCounts(KeyCounts):
     """The counts of one key in a row of a sheet; what is sent and what ends also writes the key's limits."""
 
     __slots__ = (
@@ -250,7 +250,7 @@ class KeptCounts(Counts):
     replayed = _kept("replayed")
     spared = _kept("spared")
 
-    def __init__(self, slots: Slots, get_row: Callable[[], memoryview]) -> None:
+    def __init__(self, slots: KeyQueue, get_row: Callable[[], memoryview]) -> None:
         self.latencies: deque[float] = deque(maxlen=100)
         self._slots = slots
         self._get_row = get_row
@@ -282,7 +282,7 @@ class KeptCounts(Counts):
             # Nobody need wait here for it: a runner asks before it gives a slot away.
             self._close()
 
-    def _write_quotas(self, quotas: Quotas) -> None:
+    def _write_quotas(self, quotas: QuotaSet) -> None:
         # A quota keeps its place also where one before it is forgotten.
         for name, mirror in quotas.mirrors.items():
             number = self._numbers.setdefault(name, len(self._numbers))
@@ -311,7 +311,7 @@ class KeptCounts(Counts):
     def _look_ahead(self, now: float) -> None:
         self._close()
         admission = self._slots.admission
-        seen = outlook(admission, self.integers[_WAITING], self._slots.mean_cost(), now)
+        seen = queue_forecast(admission, self.integers[_WAITING], self._slots.mean_cost(), now)
         self._doubles[LOOKED_AT] = now
         self._doubles[LATENCY] = seen.latency or 0.0
         self._doubles[PACE] = seen.pace
@@ -340,12 +340,12 @@ class KeptCounts(Counts):
         self._quotas_at = self._outlook_at = float("-inf")
 
 
-class KeptLine(Line):
+class SharedLineLength(WaitQueue):
     """A line whose length stands in the row of its key."""
 
     __slots__ = ("_counts",)
 
-    def __init__(self, counts: KeptCounts) -> None:
+    def __init__(self, counts: SharedKeyCounts) -> None:
         self._counts = counts
         super().__init__()
 

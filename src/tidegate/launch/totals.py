@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate.core.snapshot import Outlook, QuotaOutlook
+from tidegate.core.snapshot import QueueForecast, QuotaForecast
 from tidegate.launch import shared_counters
 from tidegate.launch.shared_counters import KeyRow, QuotaRow
 
@@ -68,7 +68,7 @@ class KeyTotal:
         known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
         return max(known, key=lambda each: each[0])[1] if known else None
 
-    def outlook(self, now: float) -> Outlook:
+    def outlook(self, now: float) -> QueueForecast:
         """Return what lies before those who wait, in all processes that still run; `now` is in monotonic seconds.
 
         They take the slots of all, and of each quota what the process that looked last saw of it.
@@ -79,7 +79,7 @@ class KeyTotal:
             closed, by = max((closed, by), (paused, "pause"), (broken, "breaker"))
         latencies = [row.latency for row in self.here if row.latency > 0.0]
         latency = sum(latencies) / len(latencies) if latencies else None
-        return Outlook(
+        return QueueForecast(
             waiting=self.waiting,
             closed_for=closed,
             closed_by=by,
@@ -90,7 +90,7 @@ class KeyTotal:
             pace=sum(row.pace for row in self.here),
         )
 
-    def _ahead(self, name: str, now: float) -> QuotaOutlook:
+    def _ahead(self, name: str, now: float) -> QuotaForecast:
         seen = [(row, quota) for row in self.here for quota in row.quotas if quota.name == name]
         row, quota = max(seen, key=lambda each: each[0].looked_at)
         weights = [max(1, row.counts["waiting"]) for row, _ in seen]
@@ -98,10 +98,12 @@ class KeyTotal:
         rate = quota.limit / quota.window
         if quota.back_at == shared_counters.CONTINUOUS:
             level = min(quota.limit, quota.level + rate * max(0.0, now - row.looked_at))
-            return QuotaOutlook(name, level, quota.limit, quota.window, None, amount)
+            return QuotaForecast(name, level, quota.limit, quota.window, None, amount)
         passed = max(0.0, (now - quota.back_at) // quota.window + 1)
         level = quota.limit if passed else quota.level
-        return QuotaOutlook(name, level, quota.limit, quota.window, quota.back_at + passed * quota.window - now, amount)
+        return QuotaForecast(
+            name, level, quota.limit, quota.window, quota.back_at + passed * quota.window - now, amount
+        )
 
     def add(self, row: KeyRow, running: bool) -> None:
         """Takes in what one process counted."""

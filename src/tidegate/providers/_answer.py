@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from tidegate.core.values import CAPACITY, Answer, Cause, Kind, Outcome
+from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefusal
 from tidegate.providers._response import parsed, refusal_in
 
 MOST_BODY = 1 << 14
@@ -54,7 +54,7 @@ ID_HEADERS = ("request-id", "requestid", "trace", "cf-ray", "correlation")
 TYPED_REQUEST = "google.rpc.RequestInfo"
 
 
-def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Answer | None:
+def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> ReplayableRefusal | None:
     """Return what other calls of the key may be given of a refusal; None where it concerns one call, or is unclear."""
     status = outcome.status
     if status is None or not body or len(body) > MOST_BODY or not _is_of_the_key(outcome.kind):
@@ -73,7 +73,7 @@ def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: by
     ids, code = _identifiers(headers)
     kept = {name: _without(value, ids) for name, value in error.items() if name in ERROR_FIELDS}
     whole = [kept] if isinstance(document, list) else kept
-    return Answer(status, json.dumps(whole).encode(), code)
+    return ReplayableRefusal(status, json.dumps(whole).encode(), code)
 
 
 def _is_of_the_key(kind: Kind) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.core.values import Reading, Unit
+from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._values import window_name
 
@@ -137,12 +137,12 @@ class Exceeded(NamedTuple):
     window: float | None
     limit: float | None
 
-    def reading(self) -> Reading | None:
+    def reading(self) -> QuotaReading | None:
         """The quota as a reading, where all of it was said; windows begin at a boundary of the provider's clock."""
         if self.unit is None or self.window is None or not self.limit:
             return None
         name = f"{self.unit.replace('_', '-')}-{window_name(self.window)}"
-        return Reading(name, self.unit, "fixed", self.limit, None, None, self.window)
+        return QuotaReading(name, self.unit, "fixed", self.limit, None, None, self.window)
 
 
 class Details(NamedTuple):

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from tidegate.core.values import Reading, Unit
+from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._schema import (
     CELLS,
@@ -61,7 +61,7 @@ def read_fields(
     combined: bytes | None,
     policy: bytes | None,
     now: float,
-) -> tuple[list[Reading], int]:
+) -> tuple[list[QuotaReading], int]:
     """The readings of RateLimit-Limit, -Remaining, -Reset, RateLimit and RateLimit-Policy, and how many were unusable.
 
     `now` is the response's own time in seconds since 1970, for servers that send an instant as reset.
@@ -123,7 +123,7 @@ def _policies(members: list[_Member]) -> tuple[list[_Policy], int]:
     return policies, bad
 
 
-def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple[list[Reading], int]:
+def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple[list[QuotaReading], int]:
     """RateLimit of draft 07 (`limit=100, remaining=50, reset=5`) or of draft 08 and later (`"name";r=50;t=30`)."""
     merged = {key: value for member in members for key, value in member.parameters.items()}
     if "r" not in merged and ("remaining" in merged or "limit" in merged):
@@ -131,7 +131,7 @@ def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple
         values = [merged[key].encode("ascii") if key in merged else None for key in ("remaining", "reset")]
         return _triplet(limits, policies, values[0], values[1], now)
     left = list(policies)
-    readings: list[Reading] = []
+    readings: list[QuotaReading] = []
     bad = 0
     for names, parameters in members:
         remaining = _number(parameters.get("r"))
@@ -145,13 +145,13 @@ def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple
             readings.append(_reading(policy, remaining, after))
         else:
             name = names[-1] if names else "ratelimit"
-            readings.append(Reading(name, "requests", "fixed", None, remaining, after, None, 1.0))
+            readings.append(QuotaReading(name, "requests", "fixed", None, remaining, after, None, 1.0))
     return readings + [_reading(policy, None, None) for policy in left], bad
 
 
 def _triplet(
     limits: list[_Member], policies: list[_Policy], remaining: bytes | None, reset: bytes | None, now: float
-) -> tuple[list[Reading], int]:
+) -> tuple[list[QuotaReading], int]:
     """The three fields of drafts 03-06: the first member of the limit is the one that remaining and reset speak of."""
     first = _number(limits[0].names[0]) if limits and limits[0].names else None
     others, bad = _policies(limits[1:])
@@ -166,15 +166,19 @@ def _triplet(
         current = policies[0]
     if current is None:
         known = not (first is None and left is None and after is None)
-        own = [Reading("ratelimit", "requests", "fixed", first, _least(left, first), after, None, 1.0)] if known else []
+        own = (
+            [QuotaReading("ratelimit", "requests", "fixed", first, _least(left, first), after, None, 1.0)]
+            if known
+            else []
+        )
         return own + [_reading(policy, None, None) for policy in policies], bad
     return [_reading(policy, *((left, after) if policy is current else (None, None))) for policy in policies], bad
 
 
-def _reading(policy: _Policy, remaining: float | None, after: float | None) -> Reading:
+def _reading(policy: _Policy, remaining: float | None, after: float | None) -> QuotaReading:
     window = f"-{window_name(policy.window)}" if policy.window else ""
     name = policy.names[-1] if policy.names else f"{policy.unit}{window}"
-    return Reading(
+    return QuotaReading(
         name, policy.unit, "fixed", policy.limit, _least(remaining, policy.limit), after, policy.window or None, 1.0
     )
 
@@ -233,9 +237,9 @@ def origin(found: Found, now_on: datetime) -> float:
     return made if made is not None else now_on.timestamp()
 
 
-def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list[Reading], int]:
+def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list[QuotaReading], int]:
     """The readings of what was found, and how many values were unusable; none at all from a scrubbed recording."""
-    readings: list[Reading] = []
+    readings: list[QuotaReading] = []
     ignored = 0
     scrubbed = False
     rows = provider.headers
@@ -259,7 +263,7 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
 
 def _read_row(
     row: HeaderRow, cells: list[bytes | None], provider: Provider, found: Found, now_on: datetime
-) -> tuple[Reading | None, int]:
+) -> tuple[QuotaReading | None, int]:
     """One quota's reading. A limit that is there but unusable (`-1`, `0`, text) makes the whole row unusable."""
     limit = remaining = None
     bad = 0
@@ -298,7 +302,7 @@ def _read_row(
     if row.ceiling is not None and remaining is not None and remaining > row.ceiling:
         name, window = row.unit, None
     quantum = row.quantum if row.quantum == 1.0 or _is_rounded(limit, remaining, row.quantum) else 1.0
-    return Reading(name, row.unit, refill, limit, remaining, reset, window, resolution, quantum), bad
+    return QuotaReading(name, row.unit, refill, limit, remaining, reset, window, resolution, quantum), bad
 
 
 def _read_reset(

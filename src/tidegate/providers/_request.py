@@ -9,7 +9,7 @@ from math import inf
 
 from pydantic_core import from_json
 
-from tidegate.core.values import Cost, Inquiry, Usage
+from tidegate.core.values import Cost, RequestFacts, Usage
 from tidegate.providers._schema import Endpoint, Provider
 
 _MAX_BODY = 1 << 25
@@ -97,12 +97,12 @@ _PART_STREAM = re.compile(rb'name="stream"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n
 _EDGE = 4096
 
 
-def read_inquiry(provider: Provider, path: str, body: bytes | None) -> Inquiry:
+def read_inquiry(provider: Provider, path: str, body: bytes | None) -> RequestFacts:
     """As `read_body`, of a request to `path`."""
     return read_body(provider, provider.endpoint(path), body)
 
 
-def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: bytes | None) -> Inquiry:
+def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: bytes | None) -> RequestFacts:
     """The model, input length, output bound and streaming wish of a request. Never raises, whatever the body is.
 
     A model named by the path (Azure's deployment) wins over the body's. `input_chars` is the length of the text that
@@ -111,7 +111,7 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
     """
     model, streams = (place[1], place[0].streams) if place is not None else ("", False)
     if not body:
-        return Inquiry(model, 0, None, streams)
+        return RequestFacts(model, 0, None, streams)
     if body.startswith(b"--"):
         return _from_parts(model, body)
     request = _document(body)
@@ -133,10 +133,10 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
     chars = _chars(texts, provider.image_chars, 0)
     if schemas:
         chars += _chars(schemas, provider.image_chars, 1)
-    return Inquiry(model, chars, bound, request.get("stream", streams) is True)
+    return RequestFacts(model, chars, bound, request.get("stream", streams) is True)
 
 
-def scope(provider: Provider, inquiry: Inquiry, host: str, path: str) -> str:
+def scope(provider: Provider, inquiry: RequestFacts, host: str, path: str) -> str:
     """Return what the quota is kept for within the account: the model or deployment, or `""` where it is account-wide.
 
     Segments of the path that the endpoint marks as scope (a project, a location) stand before the model; models that
@@ -175,7 +175,7 @@ def payer(provider: Provider, value: str) -> str:
 
 
 def estimate(
-    provider: Provider, inquiry: Inquiry, chars_per_token: float, mean_output: float, fixed_tokens: float = 0.0
+    provider: Provider, inquiry: RequestFacts, chars_per_token: float, mean_output: float, fixed_tokens: float = 0.0
 ) -> Cost:
     """Return what the call is expected to be charged when it is admitted, by the provider's rule.
 
@@ -295,16 +295,16 @@ def _count(value: object, most: int) -> int | None:
     return value if type(value) is int and 0 <= value <= most else None
 
 
-def _from_parts(model: str, body: bytes) -> Inquiry:
+def _from_parts(model: str, body: bytes) -> RequestFacts:
     """From a multipart form: the fields stand before or after the file, so only its two ends are read."""
     edges = (body[:_EDGE], body[-_EDGE:])
     if not model:
         match = next((m for edge in edges if (m := _PART_MODEL.search(edge)) is not None), None)
         model = match[1].decode("ascii") if match is not None else ""
-    return Inquiry(model, 0, None, any(_PART_STREAM.search(edge) for edge in edges))
+    return RequestFacts(model, 0, None, any(_PART_STREAM.search(edge) for edge in edges))
 
 
-def _from_text(model: str, streams: bool, body: bytes) -> Inquiry:
+def _from_text(model: str, streams: bool, body: bytes) -> RequestFacts:
     """From a body that is no JSON object, or too large or deep to parse: what its ends say, and its length."""
     edges = (body[:_EDGE], body[-_EDGE:])
     if not model:
@@ -312,4 +312,4 @@ def _from_text(model: str, streams: bool, body: bytes) -> Inquiry:
         model = match[1].decode("ascii") if match is not None else ""
     looks_like_json = body[:64].lstrip()[:1] == b"{"
     stream = streams or any(_STREAM.search(edge) for edge in edges)
-    return Inquiry(model, min(len(body), _MAX_BODY) if looks_like_json else 0, None, stream)
+    return RequestFacts(model, min(len(body), _MAX_BODY) if looks_like_json else 0, None, stream)

@@ -12,7 +12,7 @@ from datetime import datetime
 from math import ceil
 from typing import NamedTuple
 
-from tidegate.core.values import Cause, Kind, Outcome, Reading, Unit
+from tidegate.core.values import Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._error_text import Exceeded, Prose, read_details, read_prose
 from tidegate.providers._headers import Found, gather, origin, read_found
@@ -28,7 +28,7 @@ _CODE_KEYS = ("code", "type", "status", "error_code", "error_type")
 _TEXT_KEYS = ("message", "detail", "title", "error_description", "error")
 
 
-class Refusal(NamedTuple):
+class RefusalDetails(NamedTuple):
     """A refusal in words that rows compare with: lower case, white space collapsed. `wait` is in seconds.
 
     `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day).
@@ -43,10 +43,10 @@ class Refusal(NamedTuple):
     exceeded: tuple[Exceeded, ...] = ()
 
 
-NOTHING = Refusal()
+NOTHING = RefusalDetails()
 
 
-def refusal_of(body: bytes | None) -> Refusal:
+def refusal_of(body: bytes | None) -> RefusalDetails:
     """The refusal that a body describes: a JSON object, an array of one, a JSON string, or plain text.
 
     HTML is nobody's message (a proxy wrote it), so nothing is read from it.
@@ -60,15 +60,17 @@ def refusal_of(body: bytes | None) -> Refusal:
         document = parsed(body)
         if document is not None:
             return refusal_in(document)
-    return NOTHING if start[:1] in (b"{", b"[") else Refusal(text=plain(body[:_MAX_TEXT].decode("utf-8", "ignore")))
+    return (
+        NOTHING if start[:1] in (b"{", b"[") else RefusalDetails(text=plain(body[:_MAX_TEXT].decode("utf-8", "ignore")))
+    )
 
 
-def refusal_in(document: object) -> Refusal:
+def refusal_in(document: object) -> RefusalDetails:
     """The refusal that a parsed document describes; `NOTHING` for one of an unknown shape."""
     if isinstance(document, list):
         document = document[0] if document else None
     if isinstance(document, str):
-        return Refusal(text=plain(document))
+        return RefusalDetails(text=plain(document))
     if not isinstance(document, dict):
         return NOTHING
     inner = document.get("error")
@@ -91,7 +93,7 @@ def refusal_in(document: object) -> Refusal:
             listed += exceeded
             waits += [wait] if wait is not None else []
     status = next((code for layer in layers for key in ("code", "status") if _is_status(code := layer.get(key))), None)
-    return Refusal(frozenset(codes), _text(layers), waits[0] if waits else None, status, _quoted(layers), listed)
+    return RefusalDetails(frozenset(codes), _text(layers), waits[0] if waits else None, status, _quoted(layers), listed)
 
 
 def parsed(body: bytes | str) -> object:
@@ -227,7 +229,7 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     return None
 
 
-def _thrown(chunk: bytes) -> Refusal | None:
+def _thrown(chunk: bytes) -> RefusalDetails | None:
     """The exception that a message of Amazon's event stream carries; its JSON stands between headers and checksum."""
     name = _THROWN.search(chunk)
     if name is None:
@@ -254,7 +256,7 @@ def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
             failing = False
 
 
-def _event_refusal(line: bytes, failing: bool) -> Refusal | None:
+def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:
     if not failing:
         for null in _NULL_ERRORS:
             line = line.replace(null, b"")
@@ -273,10 +275,10 @@ def _event_refusal(line: bytes, failing: bool) -> Refusal | None:
 
 def _outcome(
     provider: Provider,
-    refusal: Refusal,
+    refusal: RefusalDetails,
     prose: Prose,
     found: Found,
-    readings: list[Reading],
+    readings: list[QuotaReading],
     ignored: int,
     status: int | None,
 ) -> Outcome:
@@ -296,14 +298,14 @@ def _outcome(
     return Outcome(kind, cause, refusal.wait, tuple(readings), None, "unknown", status, ignored)
 
 
-def _over(reading: Reading, window: float) -> Reading:
+def _over(reading: QuotaReading, window: float) -> QuotaReading:
     """The reading as one of a quota of `window` seconds, where its own header did not say."""
     if reading.window is not None:
         return reading
     return reading._replace(name=f"{reading.name}-{window_name(window)}", window=window)
 
 
-def _matches(provider: Provider, row: ErrorRow, refusal: Refusal, prose: Prose, found: Found) -> bool:
+def _matches(provider: Provider, row: ErrorRow, refusal: RefusalDetails, prose: Prose, found: Found) -> bool:
     """Return whether every criterion of the row holds. Inside a stream there may be no status: words decide alone."""
     if row.status and refusal.status not in row.status and (refusal.status is not None or not (row.codes or row.text)):
         return False
@@ -371,13 +373,13 @@ def _header_codes(found: Found) -> frozenset[str]:
     return frozenset({raw[:128].partition(b":")[0].strip().lower().decode("ascii", "ignore")})
 
 
-def _reset_wait(provider: Provider, found: Found, readings: list[Reading]) -> float | None:
+def _reset_wait(provider: Provider, found: Found, readings: list[QuotaReading]) -> float | None:
     names = {provider.headers[index].name for index in found if index >= 0 and provider.headers[index].reset_waits}
     waits = [r.reset_after for r in readings if r.name in names and r.reset_after is not None]
     return max(waits) if waits else None
 
 
-def _prose_reading(provider: Provider, prose: Prose, readings: list[Reading]) -> Reading | None:
+def _prose_reading(provider: Provider, prose: Prose, readings: list[QuotaReading]) -> QuotaReading | None:
     """The limit that the message names, under the name of the header row that counts the same, if there is one."""
     if prose.limit is None or prose.unit is None or prose.limit <= 0:
         return None
@@ -390,7 +392,7 @@ def _prose_reading(provider: Provider, prose: Prose, readings: list[Reading]) ->
         name = next(same, f"{name}-{window_name(window)}")
     if any(reading.name == name for reading in readings):
         return None
-    return Reading(name, prose.unit, "continuous", prose.limit, None, None, window)
+    return QuotaReading(name, prose.unit, "continuous", prose.limit, None, None, window)
 
 
 def _counts(row: HeaderRow, unit: Unit, window: float, provider: Provider) -> bool:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from tidegate.core.values import Outcome, Reading
+from tidegate.core.values import Outcome, QuotaReading
 from tidegate.core.window_inference import snap, window_interval
 from tidegate.providers._schema import Provider
 
@@ -232,7 +232,7 @@ def dimensions(outcome: Outcome, provider: Provider) -> dict[str, dict[str, floa
     return found
 
 
-def window_of(reading: Reading, provider: Provider) -> float | None:
+def window_of(reading: QuotaReading, provider: Provider) -> float | None:
     """The reading's window in seconds: as declared, else inferred from its numbers, else the provider's default."""
     if reading.window is not None:
         return reading.window
@@ -247,7 +247,7 @@ def window_of(reading: Reading, provider: Provider) -> float | None:
     return default if interval is None else snap(*interval, prefer=default) or default
 
 
-def _dimension(reading: Reading, provider: Provider) -> str:
+def _dimension(reading: QuotaReading, provider: Provider) -> str:
     window = window_of(reading, provider)
     if window is None:
         return reading.name.replace("-", "_")

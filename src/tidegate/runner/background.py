@@ -21,7 +21,7 @@ MEANWHILE = 0.05
 """Seconds in which a loop that is being closed is gone."""
 
 
-class Minded:
+class BackgroundTask:
     """A task of which `died` is told where it raises, or is cancelled by anybody but `stop`."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Minded:
         """Cancels it and waits for its end, for `patience` seconds at the most; repeating it does nothing."""
         self._stopped = True
         self.task.cancel()
-        await within(patience, self.task, self._what)
+        await stop_within(patience, self.task, self._what)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if self._stopped:
@@ -59,7 +59,7 @@ class Minded:
             self._died(error)
 
 
-async def within(patience: float, work: Awaitable[object], what: str) -> None:
+async def stop_within(patience: float, work: Awaitable[object], what: str) -> None:
     """Waits for `work` for so many seconds, and leaves it behind where it takes longer; what it raises is logged."""
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait({task}, timeout=patience)
@@ -76,7 +76,7 @@ BASE, CAP = 0.1, 5.0
 """Seconds between two tries, doubling: 5 s is soon enough after a restart."""
 
 
-async def patiently(call: Callable[[], Awaitable[T]], what: str) -> T:
+async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:
     """Return what `call()` returns, repeated while the store says that the same call may be made again."""
     failures = 0
     while True:

@@ -26,8 +26,8 @@ from tidegate.errors import (
     StoreError,
     UnknownExperiment,
 )
-from tidegate.runner.background import Minded, patiently, within
-from tidegate.runner.context import Floor
+from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
+from tidegate.runner.context import RunnerContext
 from tidegate.runner.dispatcher import Dispatcher
 from tidegate.runner.events import StateChanged
 from tidegate.runner.experiment import Experiment
@@ -35,7 +35,7 @@ from tidegate.runner.feeder import Feeder, ingest
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import gone, owner, stopper
-from tidegate.runner.run import Phase, Running
+from tidegate.runner.run import ExperimentRun, RunPhase
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.threads import in_thread
 from tidegate.storage import Claim, ExperimentRow, LoggedLine, Status, Store, Toggle
@@ -44,10 +44,10 @@ from tidegate.storage.results import KEPT_LINES
 logger = logging.getLogger("tidegate")
 
 
-class Lives:
+class RunSupervisor:
     """All of them; `running` has the runs that have not ended, by the numbers of their experiments."""
 
-    def __init__(self, floor: Floor, dispatcher: Dispatcher, lost_file: LostFile) -> None:
+    def __init__(self, floor: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile) -> None:
         self.running = dispatcher.running
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self._floor = floor
@@ -62,7 +62,7 @@ class Lives:
 
     def begin(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, again: bool) -> None:
         """Runs a claimed experiment; `row` is how it stood under that claim."""
-        running = Running(self._floor, experiment, claim, again=again)
+        running = ExperimentRun(self._floor, experiment, claim, again=again)
         self.running[row.id] = running
         self.tasks[row.id] = self._floor.loop.create_task(self._live(running, row))
 
@@ -76,11 +76,11 @@ class Lives:
     async def let_end(self, number: int) -> None:
         """A run that is draining ends first: one experiment runs once."""
         running = self.running.get(number)
-        if running is not None and running.phase is not Phase.LIVE:
+        if running is not None and running.phase is not RunPhase.LIVE:
             await self.ended(number)
 
-    async def _live(self, running: Running, row: ExperimentRow) -> None:
-        minded: list[Minded] = []
+    async def _live(self, running: ExperimentRun, row: ExperimentRow) -> None:
+        minded: list[BackgroundTask] = []
         status: Status | None = None
         try:
             try:
@@ -98,15 +98,17 @@ class Lives:
                 self.running.pop(row.id, None)
                 self.tasks.pop(row.id, None)
 
-    async def _close(self, running: Running, row: ExperimentRow, minded: list[Minded], status: Status | None) -> None:
-        running.phase = Phase.ENDED
+    async def _close(
+        self, running: ExperimentRun, row: ExperimentRow, minded: list[BackgroundTask], status: Status | None
+    ) -> None:
+        running.phase = RunPhase.ENDED
         grace = self._floor.settings.cancel_grace
         for each in minded:
             await each.stop(grace)
-        await within(grace, running.experiment.aclose(), f"experiment {row.name}: closing what it held")
+        await stop_within(grace, running.experiment.aclose(), f"experiment {row.name}: closing what it held")
         await self._told_end(running, status)
 
-    async def _begin(self, running: Running, row: ExperimentRow, minded: list[Minded]) -> None:
+    async def _begin(self, running: ExperimentRun, row: ExperimentRow, minded: list[BackgroundTask]) -> None:
         loop, name = self._floor.loop, row.name
         if running.claim.epoch > 1:
             await self._count(running, row)
@@ -114,12 +116,12 @@ class Lives:
             return
         running.begin()
         feeder = Feeder(running, complete=row.complete)
-        minded.append(Minded(loop, feeder.feed(), f"experiment {name}: feeding it", running.fail))
+        minded.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeding it", running.fail))
         if not row.complete:
             reading = ingest(running, feeder, running.experiment.dataset, row.dataset_id)
-            minded.append(Minded(loop, reading, f"experiment {name}: reading its dataset", running.fail))
+            minded.append(BackgroundTask(loop, reading, f"experiment {name}: reading its dataset", running.fail))
 
-    async def _count(self, running: Running, row: ExperimentRow) -> None:
+    async def _count(self, running: ExperimentRun, row: ExperimentRow) -> None:
         """Tell those who watch how far an earlier run came."""
         try:
             counts = await self._floor.store.counts(row.id)
@@ -130,7 +132,7 @@ class Lives:
         if row.complete:
             running.tally.rows, running.tally.all_rows = counts.rows, True
 
-    async def _written_end(self, running: Running) -> Status | None:
+    async def _written_end(self, running: ExperimentRun) -> Status | None:
         """Gives the claim back, where that is to be done; the status that it has then, None where that is not known."""
         await running.water.end()
         lost = await self._lost_file.at_end(running)
@@ -141,19 +143,21 @@ class Lives:
                 # With its end in it.
                 await self._lost_file.save()
 
-    async def _released(self, running: Running) -> Status | None:
+    async def _released(self, running: ExperimentRun) -> Status | None:
         final = running.final
         if final is None:
             return None
         release = self._floor.store.release
         try:
-            released = await patiently(lambda: release(running.claim, final, running.reason), "the end of a run")
+            released = await retry_while_unavailable(
+                lambda: release(running.claim, final, running.reason), "the end of a run"
+            )
         except Exception:
             logger.exception("experiment %s: its end could not be written", running.experiment.name)
             return None
         return final if released else None
 
-    async def _told_end(self, running: Running, status: Status | None) -> None:
+    async def _told_end(self, running: ExperimentRun, status: Status | None) -> None:
         if status is None:
             try:
                 row = await self._floor.store.find(running.id)
@@ -189,10 +193,12 @@ FOLLOW_SECONDS = 1.0
 A heartbeat where that is shorter."""
 
 
-class Taking:
+class ClaimService:
     """Claims experiments for `replica`, and has them run as `lives`."""
 
-    def __init__(self, store: Store, lives: Lives, replica: str, settings: RunnerSettings, restore: Restore) -> None:
+    def __init__(
+        self, store: Store, lives: RunSupervisor, replica: str, settings: RunnerSettings, restore: Restore
+    ) -> None:
         self.closed = False
         self._store = store
         self._lives = lives
@@ -243,7 +249,7 @@ class Taking:
             claim = await self._store.claim(number, self._replica, self._stale_after)
             if claim is None:
                 return
-            now = await patiently(partial(self._row, number), "an experiment")
+            now = await retry_while_unavailable(partial(self._row, number), "an experiment")
             if now.spec != row.spec:
                 # It was changed while its code was loaded. Unrenewed, this claim is stale for the next look.
                 logger.info("experiment %s was changed meanwhile: it is taken up later", row.name)
@@ -315,12 +321,12 @@ class Taking:
         """Runs what is claimed, unless whoever asked for it has `left`: then it is as it was `before`."""
         try:
             # How it stands is read under the claim: before it, another replica may have gone on.
-            row = await patiently(partial(self._row, claim.experiment_id), "an experiment")
+            row = await retry_while_unavailable(partial(self._row, claim.experiment_id), "an experiment")
             changed = dict(row.spec) != experiment.spec() or row.repetitions != experiment.repetitions
             amended = again and changed and not left.is_set()
             if amended:
                 amend = partial(self._store.amend, claim, experiment.spec(), experiment.repetitions)
-                await patiently(amend, "an experiment")
+                await retry_while_unavailable(amend, "an experiment")
                 claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
             if self.closed:
                 # One that comes too late keeps its claim, as those that run do.
@@ -328,10 +334,12 @@ class Taking:
             if left.is_set():
                 if amended:
                     back = partial(self._store.amend, claim, dict(row.spec), row.repetitions)
-                    await patiently(back, "an experiment")
+                    await retry_while_unavailable(back, "an experiment")
                 # What a dead replica ran nobody runs now.
                 was = before.status if before.status is not Status.RUNNING else Status.STOPPED
-                await patiently(partial(self._store.release, claim, was, before.last_error), "the end of a run")
+                await retry_while_unavailable(
+                    partial(self._store.release, claim, was, before.last_error), "the end of a run"
+                )
                 return
             self._known[experiment.name] = experiment
             self._known.move_to_end(experiment.name)
@@ -349,7 +357,7 @@ class Taking:
         return known if known is not None else await in_thread(partial(self._restore, row.spec))
 
     async def _give_back(self, claim: Claim, status: Status, reason: str) -> None:
-        await patiently(partial(self._store.release, claim, status, reason), "the end of a run")
+        await retry_while_unavailable(partial(self._store.release, claim, status, reason), "the end of a run")
 
     async def _claimed(self, row: ExperimentRow) -> Claim | None:
         """A claim for a user who asks for it; None where another replica has it."""
@@ -382,5 +390,5 @@ async def _seen_through(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]])
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         left.set()
-        await within(UNDO_SECONDS, asyncio.shield(task), "giving a claim back")
+        await stop_within(UNDO_SECONDS, asyncio.shield(task), "giving a claim back")
         raise

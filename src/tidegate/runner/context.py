@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner.events import Hub
-from tidegate.runner.fair_queue import Roster
-from tidegate.runner.key_gates import Gates
+from tidegate.runner.events import SubscriberHub
+from tidegate.runner.fair_queue import FairQueue
+from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.settings import RunnerSettings
-from tidegate.runner.writer import Writer
+from tidegate.runner.writer import ResultWriter
 from tidegate.storage import Store
 
 
 @dataclass(slots=True)
-class Floor:
+class RunnerContext:
     """The shared parts. `poke` makes the dispatcher look again soon; `slots` are those that are free.
 
     `draw` is uniform in [0, 1); instants are those of `loop.time()`, in seconds.
@@ -26,10 +26,10 @@ class Floor:
     registry: RateLimitRegistry
     settings: RunnerSettings
     loop: asyncio.AbstractEventLoop
-    roster: Roster
-    gates: Gates
-    writer: Writer
-    hub: Hub
+    roster: FairQueue
+    gates: KeyGates
+    writer: ResultWriter
+    hub: SubscriberHub
     draw: Callable[[], float]
     poke: Callable[[], None]
     slots: int

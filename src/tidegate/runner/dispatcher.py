@@ -12,10 +12,10 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 from tidegate.core.limiter_state import Permit
-from tidegate.runner.run import Running
+from tidegate.runner.run import ExperimentRun
 
 if TYPE_CHECKING:
-    from tidegate.runner.context import Floor
+    from tidegate.runner.context import RunnerContext
 
 logger = logging.getLogger("tidegate")
 
@@ -31,15 +31,15 @@ class Dispatcher:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.running: dict[int, Running] = {}
+        self.running: dict[int, ExperimentRun] = {}
         self.errors = 0
         self.stopped = False
         self.broken: BaseException | None = None
         self._loop = loop
         self._poked = False
-        self._floor: Floor
+        self._floor: RunnerContext
 
-    def serve(self, floor: Floor) -> None:
+    def serve(self, floor: RunnerContext) -> None:
         """Takes up the floor whose slots it gives."""
         self._floor = floor
 
@@ -85,7 +85,7 @@ class Dispatcher:
             running.fail(error)
         return True
 
-    def _serve(self, running: Running, gate: Hashable) -> None:
+    def _serve(self, running: ExperimentRun, gate: Hashable) -> None:
         item = running.workload.peek(gate)
         if item is None or running.full(item.stage):
             # It is offered anew when a job of it ends.

@@ -51,7 +51,7 @@ Event: TypeAlias = Chunk | Retrying | StateChanged | RunResult | AnnotationResul
 class Subscription:
     """One subscriber's stream; iterate it, or close it. `lost` counts the events that it was too slow for."""
 
-    def __init__(self, hub: Hub, topic: int | str, size: int) -> None:
+    def __init__(self, hub: SubscriberHub, topic: int | str, size: int) -> None:
         self.lost = 0
         self._hub = hub
         self._topic = topic
@@ -99,7 +99,7 @@ class Subscription:
         self._events.popleft()
 
 
-class Hub:
+class SubscriberHub:
     """The subscribers of a runner, by the number or name of their experiment: one may subscribe before it starts."""
 
     def __init__(self, size: int) -> None:

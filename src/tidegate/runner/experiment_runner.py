@@ -12,23 +12,23 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import StoppedElsewhere, UnknownExperiment
 from tidegate.runner import forked
-from tidegate.runner.background import Minded, within
-from tidegate.runner.claims import SHUT_DOWN, Lives, Restore, Taking
-from tidegate.runner.context import Floor
+from tidegate.runner.background import BackgroundTask, stop_within
+from tidegate.runner.claims import SHUT_DOWN, ClaimService, Restore, RunSupervisor
+from tidegate.runner.context import RunnerContext
 from tidegate.runner.dataset import missing
 from tidegate.runner.dispatcher import Dispatcher
-from tidegate.runner.events import Hub, Subscription
+from tidegate.runner.events import SubscriberHub, Subscription
 from tidegate.runner.experiment import Experiment
-from tidegate.runner.fair_queue import Roster
-from tidegate.runner.heartbeat import Ownership
-from tidegate.runner.key_gates import Gates
+from tidegate.runner.fair_queue import FairQueue
+from tidegate.runner.heartbeat import Heartbeat
+from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.loader import restored
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.progress import Progress, Summary, progress
 from tidegate.runner.replica import actor, named
-from tidegate.runner.run import Running
+from tidegate.runner.run import ExperimentRun
 from tidegate.runner.settings import RunnerSettings
-from tidegate.runner.writer import Writer
+from tidegate.runner.writer import ResultWriter
 from tidegate.storage import ExperimentRow, Store, Toggle
 
 logger = logging.getLogger("tidegate")
@@ -57,7 +57,7 @@ class ExperimentRunner:
         self._registry = registry
         self._recovers = recover
         self._restore = restore
-        self._hub = Hub(self.settings.buffer)
+        self._hub = SubscriberHub(self.settings.buffer)
         self._opening = asyncio.Lock()
         self._opened = self._closed = False
         self._ending: asyncio.Task[None] | None = None
@@ -187,7 +187,7 @@ class ExperimentRunner:
         return self._lost_file.saved if self._opened else None
 
     @property
-    def _running(self) -> Mapping[int, Running]:
+    def _running(self) -> Mapping[int, ExperimentRun]:
         """The runs that are here; none before the database is open."""
         return self._dispatcher.running if self._opened else {}
 
@@ -218,7 +218,7 @@ class ExperimentRunner:
             await self._writing.stop(self.settings.cancel_grace)
         else:
             self._writer.close()
-            await within(self.settings.write_grace, self._writing.task, "writing results")
+            await stop_within(self.settings.write_grace, self._writing.task, "writing results")
 
     def _begin(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         settings = self.settings
@@ -228,30 +228,30 @@ class ExperimentRunner:
         self._dispatcher = Dispatcher(loop)
         poke = self._dispatcher.poke
         registry = self._registry if self._registry is not None else default_registry()
-        roster = Roster()
-        self._writer = Writer(
+        roster = FairQueue()
+        self._writer = ResultWriter(
             store, batch=settings.batch, batch_seconds=settings.batch_seconds, bound=settings.unwritten,
             roomy=self._dispatcher.roomy,
         )  # fmt: skip
-        gates = Gates(registry, roster, loop, poke, random.random)
-        floor = Floor(
+        gates = KeyGates(registry, roster, loop, poke, random.random)
+        floor = RunnerContext(
             store, registry, settings, loop, roster, gates, self._writer, self._hub, random.random, poke,
             settings.max_concurrency,
         )  # fmt: skip
         self._dispatcher.serve(floor)
         self._lost_file = LostFile(store)
-        self._lives = Lives(floor, self._dispatcher, self._lost_file)
-        self._taking = Taking(store, self._lives, self.replica, settings, self._restore)
+        self._lives = RunSupervisor(floor, self._dispatcher, self._lost_file)
+        self._taking = ClaimService(store, self._lives, self.replica, settings, self._restore)
         self._write()
         recover = self._taking.take_up if self._recovers else None
-        self._ownership = Ownership(
+        self._ownership = Heartbeat(
             store, self.replica, settings, self._dispatcher.running, recover, random.random, self._lost_file
         )
         self._ownership.start()
 
     def _write(self, error: BaseException | None = None) -> None:
         # Whatever ended it, its results are still there.
-        self._writing = Minded(self._loop, self._writer.run(), "writing results", self._write)
+        self._writing = BackgroundTask(self._loop, self._writer.run(), "writing results", self._write)
 
     async def _row(self, name_or_id: str | int) -> ExperimentRow:
         await self.open()

@@ -15,7 +15,7 @@ from heapq import heappop, heappush, heapreplace
 NEWEST = -(2**62)
 
 
-class Gate:
+class GateQueue:
     """The stages behind one gate; by `first`, its number, and `entry` it stands among the open ones."""
 
     __slots__ = ("closed", "entry", "first", "heap", "members", "name")
@@ -29,7 +29,7 @@ class Gate:
         self.entry = 0
 
 
-class Seat:
+class QueuedExperiment:
     """One experiment: the number of its last dispatch, and the gates behind which it has something ready."""
 
     __slots__ = ("held", "last", "offers")
@@ -40,13 +40,13 @@ class Seat:
         self.held = False
 
 
-class Roster:
+class FairQueue:
     """The turns of all live experiments, which are known by numbers of their own."""
 
     def __init__(self) -> None:
-        self._seats: dict[int, Seat] = {}
-        self._gates: dict[Hashable, Gate] = {}
-        self._top: list[tuple[int, int, Gate]] = []
+        self._seats: dict[int, QueuedExperiment] = {}
+        self._gates: dict[Hashable, GateQueue] = {}
+        self._top: list[tuple[int, int, GateQueue]] = []
         self._served = 0
         self._joined = NEWEST
         self._entries = 0
@@ -54,7 +54,7 @@ class Roster:
     def join(self, experiment: int) -> None:
         """A new experiment: it goes before all that have been served; of several new ones, the first."""
         self._joined += 1
-        self._seats[experiment] = Seat(self._joined)
+        self._seats[experiment] = QueuedExperiment(self._joined)
 
     def leave(self, experiment: int) -> None:
         """It has ended; repeating it does nothing."""
@@ -119,7 +119,7 @@ class Roster:
             return None
         number, experiment = gate.heap[0]
         best, best_rank = gate, None
-        others: list[tuple[int, int, Gate]] = []
+        others: list[tuple[int, int, GateQueue]] = []
         while True:
             others.append(heappop(self._top))
             other = self._first()
@@ -138,13 +138,13 @@ class Roster:
         self._served += 1
         self._seats[experiment].last = self._served
 
-    def _gate(self, name: Hashable) -> Gate:
+    def _gate(self, name: Hashable) -> GateQueue:
         gate = self._gates.get(name)
         if gate is None:
-            gate = self._gates[name] = Gate(name)
+            gate = self._gates[name] = GateQueue(name)
         return gate
 
-    def _enter(self, experiment: int, seat: Seat, name: Hashable) -> None:
+    def _enter(self, experiment: int, seat: QueuedExperiment, name: Hashable) -> None:
         gate = self._gate(name)
         if experiment in gate.members:
             return
@@ -153,7 +153,7 @@ class Roster:
         if not gate.closed:
             self._show(gate)
 
-    def _show(self, gate: Gate) -> None:
+    def _show(self, gate: GateQueue) -> None:
         """Puts an open gate where its first belongs among the others, if it does not stand in front of that."""
         if gate.heap and (gate.first is None or gate.heap[0][0] < gate.first):
             gate.first = gate.heap[0][0]
@@ -161,7 +161,7 @@ class Roster:
             gate.entry = self._entries
             heappush(self._top, (gate.first, gate.entry, gate))
 
-    def _first(self) -> Gate | None:
+    def _first(self) -> GateQueue | None:
         """The open gate whose first experiment was served longest ago; both heaps then say the truth at their tops."""
         top = self._top
         while top:
@@ -182,7 +182,7 @@ class Roster:
                 heapreplace(top, (real, entry, gate))
         return None
 
-    def _front(self, gate: Gate) -> int | None:
+    def _front(self, gate: GateQueue) -> int | None:
         heap = gate.heap
         while heap:
             number, experiment = heap[0]

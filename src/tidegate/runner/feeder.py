@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from tidegate.errors import CannotRead, StoreError
-from tidegate.runner.background import patiently
+from tidegate.runner.background import retry_while_unavailable
 from tidegate.runner.dataset import batches
 from tidegate.runner.experiment import Dataset
 from tidegate.runner.item import TASK, Item, Place
-from tidegate.runner.run import Phase, Running
+from tidegate.runner.run import ExperimentRun, RunPhase
 from tidegate.storage import PendingTask
 from tidegate.storage.paging import PageSizer
 
@@ -24,7 +24,7 @@ SIZE = 1000
 """Rows of a batch: one transaction each, of some tens of milliseconds."""
 
 
-async def ingest(running: Running, feeder: Feeder, dataset: Dataset, dataset_id: int) -> None:
+async def ingest(running: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_id: int) -> None:
     """Stores every row and tells the feeder; what was stored by an earlier reading is passed over.
 
     A dataset that cannot be read to its end ends the run, with the reason; what was read stays.
@@ -35,14 +35,14 @@ async def ingest(running: Running, feeder: Feeder, dataset: Dataset, dataset_id:
         async for rows in batches(dataset, SIZE):
             if not running.live:
                 return
-            await patiently(partial(store.add_rows, dataset_id, rows), "the dataset")
+            await retry_while_unavailable(partial(store.add_rows, dataset_id, rows), "the dataset")
             count += len(rows)
             running.tally.rows += len(rows)
             feeder.rows_came()
         if not running.live:
             # A source may answer its cancellation by an end that is none.
             return
-        await patiently(partial(store.complete_dataset, dataset_id, count), "the dataset")
+        await retry_while_unavailable(partial(store.complete_dataset, dataset_id, count), "the dataset")
         running.tally.all_rows = True
         feeder.rows_came(complete=True)
     except Exception as error:
@@ -54,7 +54,7 @@ async def ingest(running: Running, feeder: Feeder, dataset: Dataset, dataset_id:
 class Feeder:
     """The pages of one run. `rows_came` says that the dataset has grown, `complete` that it grows no more."""
 
-    def __init__(self, running: Running, *, complete: bool) -> None:
+    def __init__(self, running: ExperimentRun, *, complete: bool) -> None:
         self._running = running
         self._store = running.floor.store
         self._complete = complete
@@ -74,7 +74,7 @@ class Feeder:
         """Feeds the run until it is no longer live; what goes wrong ends it."""
         running = self._running
         try:
-            while running.phase is Phase.LIVE:
+            while running.phase is RunPhase.LIVE:
                 await running.wanted.wait()
                 running.wanted.clear()
                 await self._page_of_tasks()
@@ -87,7 +87,12 @@ class Feeder:
 
     async def _page_of_tasks(self) -> None:
         running, books = self._running, self._running.books
-        if books.tasks_exhausted or self._dry or running.phase is not Phase.LIVE or not running.workload.runs_low(TASK):
+        if (
+            books.tasks_exhausted
+            or self._dry
+            or running.phase is not RunPhase.LIVE
+            or not running.workload.runs_low(TASK)
+        ):
             return
         if not running.floor.writer.room:
             # Rows that are invalid become results at once. When there is room again, every run looks for more.
@@ -95,7 +100,7 @@ class Feeder:
         complete = self._complete
         limit = self._sizers[TASK].limit(max(1, running.workload.room(TASK)))
         self._dry = True
-        page = await patiently(
+        page = await retry_while_unavailable(
             partial(self._store.pending_tasks, running.id, after=self._cursor, limit=limit, again=running.again),
             "a page of tasks",
         )
@@ -133,13 +138,13 @@ class Feeder:
         if (
             not books.backlogs[index - 1].owing
             or not running.workload.runs_low(index)
-            or running.phase is not Phase.LIVE
+            or running.phase is not RunPhase.LIVE
         ):
             return
         stage = running.stages[index]
         limit = self._sizers[index].limit(max(1, running.workload.room(index)))
         after, again = books.scan(index)
-        page = await patiently(
+        page = await retry_while_unavailable(
             partial(
                 self._store.pending_evals,
                 running.id,

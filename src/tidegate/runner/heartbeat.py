@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from tidegate.errors import CannotLoad, StoreError
-from tidegate.runner.background import Minded
+from tidegate.runner.background import BackgroundTask
 from tidegate.runner.lost_file import LostFile
-from tidegate.runner.run import Phase, Running
+from tidegate.runner.run import ExperimentRun, RunPhase
 from tidegate.runner.settings import RunnerSettings
 from tidegate.storage import Status, Store
 
@@ -28,7 +28,7 @@ MOST_LOOKS_BETWEEN = 10
 """Orphan passes between two tries to load what could not be loaded: more save work, fewer find new code sooner."""
 
 
-class LeftOrphan(NamedTuple):
+class DeferredOrphan(NamedTuple):
     """An orphan whose code is not here: it is tried again with the orphan pass `again`."""
 
     again: int
@@ -36,7 +36,7 @@ class LeftOrphan(NamedTuple):
     reason: str
 
 
-class Ownership:
+class Heartbeat:
     """The heartbeat and the orphan pass of one replica. `recover` takes up one orphan; `draw` is uniform in [0, 1)."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Ownership:
         store: Store,
         replica: str,
         settings: RunnerSettings,
-        running: Mapping[int, Running],
+        running: Mapping[int, ExperimentRun],
         recover: Callable[[int], Awaitable[None]] | None,
         draw: Callable[[], float],
         lost_file: LostFile,
@@ -57,9 +57,9 @@ class Ownership:
         self._draw = draw
         self._lost_file = lost_file
         self._looks = 0
-        self._left: dict[int, LeftOrphan] = {}
-        self._beating: Minded | None = None
-        self._looking: Minded | None = None
+        self._left: dict[int, DeferredOrphan] = {}
+        self._beating: BackgroundTask | None = None
+        self._looking: BackgroundTask | None = None
 
     def start(self) -> None:
         """Begins; the first orphan pass is made at once."""
@@ -81,15 +81,15 @@ class Ownership:
 
     def _beat_again(self, error: BaseException | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self._beating = Minded(loop, self._beat_on(), "the heartbeat", self._beat_again)
+        self._beating = BackgroundTask(loop, self._beat_on(), "the heartbeat", self._beat_again)
 
     def _look_again(self, error: BaseException | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self._looking = Minded(loop, self._look_on(error is not None), "the look for orphans", self._look_again)
+        self._looking = BackgroundTask(loop, self._look_on(error is not None), "the look for orphans", self._look_again)
 
     async def beat(self) -> None:
         """One heartbeat: claims that the database no longer knows as this replica's stop here."""
-        held = {each.id: each for each in self._running.values() if each.phase is not Phase.ENDED}
+        held = {each.id: each for each in self._running.values() if each.phase is not RunPhase.ENDED}
         if not held:
             return
         await self._lost_file.look(held.values())
@@ -100,7 +100,7 @@ class Ownership:
             if held[number].live:
                 await self._ended_elsewhere(held[number])
 
-    async def _ended_elsewhere(self, running: Running) -> None:
+    async def _ended_elsewhere(self, running: ExperimentRun) -> None:
         row = await self._store.find(running.id)
         if row is not None and row.status is Status.STOPPED and row.epoch == running.claim.epoch:
             logger.warning("experiment %s is stopped by a user: nothing new is started", row.name)
@@ -132,13 +132,13 @@ class Ownership:
                 # The next ones are not to wait behind it.
                 logger.exception("experiment %s could not be taken up", number)
 
-    def _leave(self, number: int, error: CannotLoad, before: LeftOrphan | None) -> None:
+    def _leave(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
         """Leave an orphan to a replica that has its code; this one looks again later and later."""
         if before is None or before.reason != str(error):
             logger.warning("experiment %s is left to replicas that have its code: %s", error.experiment, error)
         tries = 0 if before is None else before.tries
         again = self._looks + min(2**tries, MOST_LOOKS_BETWEEN)
-        self._left[number] = LeftOrphan(again, tries + 1, str(error))
+        self._left[number] = DeferredOrphan(again, tries + 1, str(error))
 
     async def _beat_on(self) -> None:
         loop = asyncio.get_running_loop()

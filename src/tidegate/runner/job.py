@@ -23,8 +23,8 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from tidegate.admission.handoff import Hand
-from tidegate.admission.key_table import Queues
+from tidegate.admission.handoff import PermitHandoff
+from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key
 from tidegate.runner import forked
@@ -58,7 +58,7 @@ def whole(chunks: list[Any]) -> Any:
     return chunks
 
 
-class Habit:
+class KeyUsage:
     """The knowledge of one stage: nothing at first, then the key and cost of its latest first request.
 
     A function that ended without asking any key makes no governed calls, as far as is known: `known` without a `key`.
@@ -86,7 +86,7 @@ class Habit:
         return news
 
 
-class Guard:
+class FailureGuard:
     """Counts the consecutive permanent failures of one stage; any success, or another kind, begins anew."""
 
     __slots__ = ("count", "kind", "threshold", "tripped")
@@ -115,7 +115,7 @@ class Guard:
 Invocation = Callable[[Item], Awaitable[Any]]
 
 
-class Closing(NamedTuple):
+class StageClosing(NamedTuple):
     """Why nothing of a stage is tried any more in this run: the kind of its parked items, and the reason."""
 
     kind: str
@@ -139,10 +139,10 @@ class Stage:
         self.name = name
         self.outputs = outputs
         self.timeout = timeout
-        self.guard = Guard(guard)
-        self.closing: Closing | None = None
+        self.guard = FailureGuard(guard)
+        self.closing: StageClosing | None = None
         self.last_error = ""
-        self.habit = Habit()
+        self.habit = KeyUsage()
         self.invoke = invocation(function, _row if index == TASK else _row_and_output)
 
 
@@ -200,14 +200,14 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
-class Cut(Enum):
+class CancelReason(Enum):
     """Why a function was cancelled: its time was up, or the experiment stops."""
 
     TIMEOUT = "timeout"
     STOP = "stop"
 
 
-class Asking(Hand):
+class ObservedHandoff(PermitHandoff):
     """A hand that tells of the first key its function asks for, as soon as it asks, and when it begins or ends to wait.
 
     A permit of another key than the first is given back at once: it was a guess, and others may want it.
@@ -217,7 +217,7 @@ class Asking(Hand):
 
     def __init__(
         self,
-        queues: Queues,
+        queues: KeyTable,
         permit: Permit | None,
         asked_for: Callable[[Key, Cost], None],
         stood: Callable[[], None],
@@ -250,7 +250,7 @@ class Asking(Hand):
             self._stood()
 
 
-class Owner(Protocol):
+class JobOwner(Protocol):
     """The owner of a job. All of it is called in the loop's thread, but for `asked_for` and `emitted`."""
 
     def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
@@ -305,16 +305,16 @@ class Job:
     )  # fmt: skip
 
     def __init__(
-        self, item: Item, stage: Stage, owner: Owner, queues: Queues, permit: Permit | None, cancel_grace: float
+        self, item: Item, stage: Stage, owner: JobOwner, queues: KeyTable, permit: Permit | None, cancel_grace: float
     ) -> None:
         self.item = item
         self.stage = stage
-        self.hand = Asking(queues, permit, self._asked_for, self._stood)
+        self.hand = ObservedHandoff(queues, permit, self._asked_for, self._stood)
         self.recalled = False
         self.probe = permit is not None and permit.probe
         self.value: Any = None
         self.error: BaseException | None = None
-        self.cut: Cut | None = None
+        self.cut: CancelReason | None = None
         self.done = self.lends = self._suspended = False
         self.seconds = 0.0
         self.task: asyncio.Task[None] | None = None
@@ -347,7 +347,7 @@ class Job:
         """
         self.value = self.error = None
 
-    def cancel(self, cut: Cut) -> None:
+    def cancel(self, cut: CancelReason) -> None:
         """Cancels the function; where it takes no notice of that, it is left behind."""
         if self.cut is None and not self.done and self.task is not None:
             self.cut = cut
@@ -407,7 +407,7 @@ class Job:
         elif left > 0.001:
             self._timer = self._loop.call_later(left, self._time_is_up)
         else:
-            self.cancel(Cut.TIMEOUT)
+            self.cancel(CancelReason.TIMEOUT)
 
     def _report(self) -> None:
         if self.done:

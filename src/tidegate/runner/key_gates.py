@@ -20,13 +20,13 @@ from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
-from tidegate.core.unavailability import AVAILABLE, Unavailable
+from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import Cost, Key
-from tidegate.runner.fair_queue import Roster
-from tidegate.runner.job import Asking, Stage
+from tidegate.runner.fair_queue import FairQueue
+from tidegate.runner.job import ObservedHandoff, Stage
 
 if TYPE_CHECKING:
-    from tidegate.runner.run import Running
+    from tidegate.runner.run import ExperimentRun
 
 
 FOREVER = float("inf")
@@ -40,21 +40,21 @@ PAUSE_BASE, PAUSE_CAP = 1.0, 60.0
 """Seconds for which a stage without a key waits after a refusal that names no time, doubling (promptfoo: 1 s, 60 s)."""
 
 
-class Own(NamedTuple):
+class StageGate(NamedTuple):
     """The gate of a stage whose key is not known, or that has none."""
 
     experiment: int
     stage: int
 
 
-class Closed(NamedTuple):
+class GateClosing(NamedTuple):
     """Why a gate is closed, in a word, and until when by the loop's clock (infinity: until something ends)."""
 
     reason: str
     until: float
 
 
-class _Gate:
+class _KeyGate:
     __slots__ = (
         "closed", "closed_at", "down_since", "firm", "keepers", "known", "refusals", "timer", "told", "total",
         "unanswered_since", "wake",
@@ -62,7 +62,7 @@ class _Gate:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
-        self.closed: Closed | None = None
+        self.closed: GateClosing | None = None
         self.closed_at = 0.0
         self.known = self.firm = False
         self.total = 0.0
@@ -73,13 +73,13 @@ class _Gate:
         self.told: set[Callable[[], None]] = set()
 
 
-class Gates:
+class KeyGates:
     """The gates of a runner. `opened` is called after a gate has been opened; it must be cheap."""
 
     def __init__(
         self,
         registry: RateLimitRegistry,
-        roster: Roster,
+        roster: FairQueue,
         loop: asyncio.AbstractEventLoop,
         opened: Callable[[], None],
         draw: Callable[[], float],
@@ -89,7 +89,7 @@ class Gates:
         self._loop = loop
         self._opened = opened
         self._draw = draw
-        self._gates: dict[Hashable, _Gate] = {}
+        self._gates: dict[Hashable, _KeyGate] = {}
 
     def keep(self, name: Key) -> None:
         """A run stands behind a key, or has stood there: it remembers how long that was closed, until it lets go."""
@@ -116,14 +116,14 @@ class Gates:
         # Somebody who stands before us may go now, and has to run first: to ask again at once would only spin.
         wait = max(SOONEST, answer.ready_at - self._registry.clock())
         known = answer.ready_at < FOREVER and answer.stated
-        self._shut(name, gate, Closed(answer.gate, self._loop.time() + wait), known)
+        self._shut(name, gate, GateClosing(answer.gate, self._loop.time() + wait), known)
         return False
 
-    def shut(self, name: Own, reason: str) -> None:
+    def shut(self, name: StageGate, reason: str) -> None:
         """Closes a stage's own gate until it is opened."""
-        self._shut(name, self._gate(name), Closed(reason, FOREVER), False)
+        self._shut(name, self._gate(name), GateClosing(reason, FOREVER), False)
 
-    def refused(self, name: Own, hint: float | None, away: bool) -> None:
+    def refused(self, name: StageGate, hint: float | None, away: bool) -> None:
         """A call without a permit was refused: its stage waits, for `hint` seconds or for a growing time.
 
         `away` says that nobody answered: the provider is down, as far as is known.
@@ -142,16 +142,16 @@ class Gates:
         wait = hint if hint is not None and named else half_jitter(gate.refusals, PAUSE_BASE, PAUSE_CAP, self._draw())
         until = self._loop.time() + wait
         if gate.closed is None or gate.closed.until < until:
-            self._shut(name, gate, Closed("refused", until), named)
+            self._shut(name, gate, GateClosing("refused", until), named)
 
     def day_is_over(self, name: Key, reset_in: float | None) -> None:
         """A key's quota for the day is spent: nobody asks it before its reset, or for an hour where none is known."""
         until = self._loop.time() + (DAY_LOOK if reset_in is None else reset_in)
         gate = self._gate(name)
-        self._shut(name, gate, Closed("quota day", until), reset_in is not None)
+        self._shut(name, gate, GateClosing("quota day", until), reset_in is not None)
         gate.firm = True
 
-    def answered(self, name: Own) -> None:
+    def answered(self, name: StageGate) -> None:
         """A call without a permit was answered: the next refusal is the first again."""
         gate = self._gates.get(name)
         if gate is not None:
@@ -171,7 +171,7 @@ class Gates:
         if isinstance(name, Key) and not gate.keepers:
             self._drop(name, gate)
 
-    def remove(self, name: Own) -> None:
+    def remove(self, name: StageGate) -> None:
         """The experiment behind a gate of its own has ended."""
         gate = self._gates.get(name)
         if gate is not None:
@@ -179,7 +179,7 @@ class Gates:
         else:
             self._roster.remove(name)
 
-    def closed(self, name: Hashable) -> Closed | None:
+    def closed(self, name: Hashable) -> GateClosing | None:
         """Why a gate is closed; None where it is open."""
         gate = self._gates.get(name)
         return gate.closed if gate is not None else None
@@ -199,7 +199,7 @@ class Gates:
             return 0.0
         return max(0.0, gate.closed.until - self._loop.time())
 
-    def unavailable(self, name: Hashable) -> Unavailable:
+    def unavailable(self, name: Hashable) -> KeyOutage:
         """Return for how long nobody was answered behind a gate, stated resets aside."""
         if isinstance(name, Key):
             return self._registry.unavailable(name)
@@ -211,7 +211,7 @@ class Gates:
             0.0 if begun is None else max(0.0, now - begun[0] - (closed - begun[1]))
             for begun in (gate.unanswered_since, gate.down_since)
         )
-        return Unavailable(unanswered, outage, self.closed_until_known(name))
+        return KeyOutage(unanswered, outage, self.closed_until_known(name))
 
     def tell(self, name: Hashable, told: Callable[[], None]) -> None:
         """Has `told` called once, soon after a gate that is closed has opened or is closed for another time."""
@@ -219,19 +219,19 @@ class Gates:
         if gate is not None and gate.closed is not None:
             gate.told.add(told)
 
-    def _gate(self, name: Hashable) -> _Gate:
+    def _gate(self, name: Hashable) -> _KeyGate:
         gate = self._gates.get(name)
         if gate is None:
-            gate = self._gates[name] = _Gate(partial(self._woken, name))
+            gate = self._gates[name] = _KeyGate(partial(self._woken, name))
         return gate
 
-    def _drop(self, name: Hashable, gate: _Gate) -> None:
+    def _drop(self, name: Hashable, gate: _KeyGate) -> None:
         if gate.timer is not None:
             gate.timer.cancel()
         del self._gates[name]
         self._roster.remove(name)
 
-    def _shut(self, name: Hashable, gate: _Gate, closed: Closed, known: bool) -> None:
+    def _shut(self, name: Hashable, gate: _KeyGate, closed: GateClosing, known: bool) -> None:
         self._end_closing(gate)
         gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
         if closed.until < FOREVER:
@@ -239,7 +239,7 @@ class Gates:
         self._roster.close(name)
         self._tell(gate)
 
-    def _end_closing(self, gate: _Gate) -> None:
+    def _end_closing(self, gate: _KeyGate) -> None:
         if gate.timer is not None:
             gate.timer.cancel()
             gate.timer = None
@@ -247,7 +247,7 @@ class Gates:
             gate.total += self._loop.time() - gate.closed_at
         gate.firm = False
 
-    def _tell(self, gate: _Gate) -> None:
+    def _tell(self, gate: _KeyGate) -> None:
         # Soon, and not now: a gate that opens is asked first, and may be closed again.
         for told in gate.told:
             self._loop.call_soon(told)
@@ -266,10 +266,10 @@ class Gates:
             self.open(name)
 
 
-class Learning:
+class KeyDiscovery:
     """The knowledge of one run about its stages' keys."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: ExperimentRun) -> None:
         self._running = running
         self._keys: set[Key] = set()
 
@@ -292,7 +292,7 @@ class Learning:
         if not stage.habit.known:
             self._running.floor.gates.shut(self._own(stage), "its first call")
 
-    def took(self, stage: Stage, hand: Asking) -> None:
+    def took(self, stage: Stage, hand: ObservedHandoff) -> None:
         """A job has ended: what it asked for is known by now, or that it asks for nothing."""
         if hand.first is not None:
             self.know(stage, hand.first, hand.keys[hand.first])
@@ -315,5 +315,5 @@ class Learning:
         running.waits.nearer()
         running.offer()
 
-    def _own(self, stage: Stage) -> Own:
-        return Own(self._running.id, stage.index)
+    def _own(self, stage: Stage) -> StageGate:
+        return StageGate(self._running.id, stage.index)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.runner.run import Phase, Running
+from tidegate.runner.run import ExperimentRun, RunPhase
 from tidegate.storage import Status, Store
 
 logger = logging.getLogger("tidegate")
@@ -31,21 +31,21 @@ class LostFile:
         """The file that has a copy of everything; None where there is no loss, or no copy."""
         return self.error.saved if self.error is not None else None
 
-    async def look(self, runs: Iterable[Running]) -> None:
+    async def look(self, runs: Iterable[ExperimentRun]) -> None:
         """End every run where the file is lost."""
         if self.error is not None:
             return
         lost = await self._store.lost()
         if lost is None:
             return
-        ended = [each for each in runs if each.phase is not Phase.ENDED]
+        ended = [each for each in runs if each.phase is not RunPhase.ENDED]
         for running in ended:
             running.drain(Status.ERROR, str(lost))
         await self.save()
         for running in ended:
             self._explain(running)
 
-    async def at_end(self, running: Running) -> bool:
+    async def at_end(self, running: ExperimentRun) -> bool:
         """Return whether the file is lost now that a run ends; then the run ends with ERROR, and says why."""
         if self.error is None and await self._store.lost() is not None:
             await self.save()
@@ -66,6 +66,6 @@ class LostFile:
             elif before is None or before.saved != self.error.saved:
                 logger.error("%s", self.error)
 
-    def _explain(self, running: Running) -> None:
+    def _explain(self, running: ExperimentRun) -> None:
         if self.error is not None:
             running.reason = str(self.error)

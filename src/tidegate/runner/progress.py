@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.runner.item import TASK
-from tidegate.storage import AnnotationResult, Counts, ExperimentRow, ResultStatus, RunResult, Score, Status
+from tidegate.storage import AnnotationResult, ExperimentRow, ResultCounts, ResultStatus, RunResult, Score, Status
 
 if TYPE_CHECKING:
     from tidegate.runner.job import Stage
-    from tidegate.runner.run import Running
+    from tidegate.runner.run import ExperimentRun
 
 
 WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStatus.INVALID: "invalid"}
@@ -28,7 +28,7 @@ class Summary:
     """
 
     experiment: ExperimentRow
-    counts: Counts
+    counts: ResultCounts
     scores: tuple[Score, ...]
 
     @property
@@ -167,7 +167,7 @@ class Progress:
     stages: tuple[StageProgress, ...]
 
 
-class Tally:
+class ResultTally:
     """Durable results by stage and status, those of earlier runs included."""
 
     def __init__(self, stages: int) -> None:
@@ -175,7 +175,7 @@ class Tally:
         self.all_rows = False
         self.done: list[dict[ResultStatus, int]] = [{} for _ in range(stages)]
 
-    def begin(self, counts: Counts, stages: list[Stage], again: bool) -> None:
+    def begin(self, counts: ResultCounts, stages: list[Stage], again: bool) -> None:
         """Takes in what is there already; what will be tried again counts as not done."""
         for stage in stages:
             found = counts.runs if stage.index == TASK else counts.annotations.get(stage.name, {})
@@ -190,7 +190,7 @@ class Tally:
         done[status] = done.get(status, 0) + 1
 
 
-def progress(running: Running) -> Progress:
+def progress(running: ExperimentRun) -> Progress:
     """The picture of a running experiment."""
     tally = running.tally
     under_way = [0] * len(running.stages)
@@ -215,7 +215,7 @@ def progress(running: Running) -> Progress:
     )
 
 
-def _wait(running: Running, stage: int) -> Wait | None:
+def _wait(running: ExperimentRun, stage: int) -> Wait | None:
     gate = running.workload.gate(stage)
     closed = running.floor.gates.closed(gate)
     if not running.workload.depth(stage):

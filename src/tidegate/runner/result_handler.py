@@ -10,20 +10,20 @@ from tidegate.errors import NotStorable
 from tidegate.runner import results
 from tidegate.runner.events import Retrying
 from tidegate.runner.item import TASK, Item
-from tidegate.runner.job import Cut, Job
-from tidegate.runner.key_gates import Own
+from tidegate.runner.job import CancelReason, Job
+from tidegate.runner.key_gates import StageGate
 from tidegate.runner.redaction import redacted
-from tidegate.runner.results import OUTAGE, TIMEOUT, NoJudgement, Ruling, Verdict, judge
+from tidegate.runner.results import OUTAGE, TIMEOUT, FailureClass, NextStep, NoJudgement, judge
 from tidegate.storage import ResultStatus, RunResult, Status
 
 if TYPE_CHECKING:
-    from tidegate.runner.run import Running
+    from tidegate.runner.run import ExperimentRun
 
 
-class Outcomes:
+class ResultHandler:
     """The policy of one run: capacity spends no attempt, what may pass has some, everything final leaves a row."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: ExperimentRun) -> None:
         self._running = running
 
     def conclude(self, job: Job) -> None:
@@ -31,22 +31,22 @@ class Outcomes:
         if isinstance(job.error, KeyboardInterrupt):
             self._running.interrupted(job)
             return
-        if job.cut is Cut.STOP:
+        if job.cut is CancelReason.STOP:
             return
         item = job.item
         verdict = judge(job.error, job.hand.outcome, job.hand.refused, job.probe) if job.cut is None else TIMEOUT
-        if verdict.ruling in (Ruling.CAPACITY, Ruling.TRANSIENT) and job.error is not None:
+        if verdict.ruling in (NextStep.CAPACITY, NextStep.TRANSIENT) and job.error is not None:
             job.stage.last_error = _text(job) or ""
-        if verdict.ruling is Ruling.ANSWERED:
+        if verdict.ruling is NextStep.ANSWERED:
             self._answered(item, job.value)
-        elif verdict.ruling is not Ruling.PERMANENT and (job.recalled or job.stage.closing is not None):
+        elif verdict.ruling is not NextStep.PERMANENT and (job.recalled or job.stage.closing is not None):
             if self._running.live:
                 self._running.park(item)
-        elif verdict.ruling is Ruling.CAPACITY:
+        elif verdict.ruling is NextStep.CAPACITY:
             self._refused(job, verdict)
-        elif verdict.ruling is Ruling.PARKED:
+        elif verdict.ruling is NextStep.PARKED:
             self._day_is_over(job, verdict)
-        elif verdict.ruling in (Ruling.TRANSIENT, Ruling.UNUSABLE):
+        elif verdict.ruling in (NextStep.TRANSIENT, NextStep.UNUSABLE):
             self._passing(item, verdict, _text(job))
         else:
             item.attempts += 1
@@ -72,7 +72,7 @@ class Outcomes:
             return
         stage.guard.succeeded()
         gate = running.workload.gate(item.stage)
-        if isinstance(gate, Own):
+        if isinstance(gate, StageGate):
             running.floor.gates.answered(gate)
         if item.stage == TASK:
             size = len(result.output or "") if isinstance(result, RunResult) else 0
@@ -91,12 +91,12 @@ class Outcomes:
                 running.turned_away_at[stage.index] = running.floor.loop.time()
                 running.books.turn_away(item.place, stage.index)
 
-    def _refused(self, job: Job, verdict: Verdict) -> None:
+    def _refused(self, job: Job, verdict: FailureClass) -> None:
         running, item = self._running, job.item
         if not running.live:
             return
         gate = running.workload.gate(item.stage)
-        if isinstance(gate, Own):
+        if isinstance(gate, StageGate):
             running.floor.gates.refused(gate, verdict.retry_after, verdict.kind == OUTAGE)
         if not running.waits.refused(item):
             running.park(item)
@@ -105,7 +105,7 @@ class Outcomes:
         else:
             running.workload.back(item)
 
-    def _day_is_over(self, job: Job, verdict: Verdict) -> None:
+    def _day_is_over(self, job: Job, verdict: FailureClass) -> None:
         running, item, at = self._running, job.item, job.hand.outcome_at
         if at is not None:
             running.floor.gates.day_is_over(at, verdict.retry_after)
@@ -116,7 +116,7 @@ class Outcomes:
         else:
             self.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
 
-    def _delay_elsewhere(self, item: Item, verdict: Verdict) -> None:
+    def _delay_elsewhere(self, item: Item, verdict: FailureClass) -> None:
         # Its gate is open and knows nothing of it: at the head of its queue it would go again at once, and again.
         running, settings = self._running, self._running.floor.settings
         item.elsewhere += 1
@@ -124,12 +124,12 @@ class Outcomes:
         named = min(verdict.retry_after or 0.0, settings.row_deadline)
         running.workload.delay(item, running.floor.loop.time() + max(delay, named))
 
-    def _passing(self, item: Item, verdict: Verdict, text: str | None) -> None:
+    def _passing(self, item: Item, verdict: FailureClass, text: str | None) -> None:
         running = self._running
         settings = running.floor.settings
         item.attempts += 1
         if item.attempts >= settings.attempts:
-            if verdict.ruling is Ruling.UNUSABLE:
+            if verdict.ruling is NextStep.UNUSABLE:
                 self._failed(item, verdict.kind, text)
             else:
                 self.write_failure(item, ResultStatus.ERROR, verdict.kind, text)
@@ -153,6 +153,6 @@ class Outcomes:
 
 
 def _text(job: Job) -> str | None:
-    if job.cut is Cut.TIMEOUT:
+    if job.cut is CancelReason.TIMEOUT:
         return f"no answer within {job.stage.timeout:g} s"
     return redacted(job.error) if job.error is not None else None

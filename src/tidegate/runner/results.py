@@ -36,7 +36,7 @@ from tidegate.storage import (
     AnnotationResult,
     Category,
     Claim,
-    Level,
+    LogLevel,
     LogLine,
     ResultStatus,
     RunResult,
@@ -48,7 +48,7 @@ class NoJudgement(Exception):
     """The result of an evaluator is no judgement: nothing, or something that its declared outputs do not know."""
 
 
-def judged(result: Any, name: str, outputs: tuple[str, ...]) -> tuple[Annotation, ...]:
+def evaluation_results(result: Any, name: str, outputs: tuple[str, ...]) -> tuple[Annotation, ...]:
     """The annotations that `result` of the evaluator `name` says, in the order of its outputs.
 
     Raises `NoJudgement` where it is None, an empty dict, not a number, or has other outputs than the declared ones, and
@@ -70,7 +70,7 @@ def judged(result: Any, name: str, outputs: tuple[str, ...]) -> tuple[Annotation
     return tuple(_annotation(output, value) for output, value in named.items())
 
 
-def unjudged(
+def failed_evaluations(
     name: str, outputs: tuple[str, ...], status: ResultStatus, kind: str, text: str | None
 ) -> tuple[Annotation, ...]:
     """The annotations of an evaluator that failed or was parked: one for every declared output, without a score."""
@@ -106,7 +106,7 @@ def answered(claim: Claim, stage: Stage, item: Item, value: Any) -> RunResult | 
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, OK, encoded(value),
                          attempts=item.attempts, seconds=item.seconds)  # fmt: skip
-    annotations = judged(value, stage.name, stage.outputs)
+    annotations = evaluation_results(value, stage.name, stage.outputs)
     return AnnotationResult(
         claim.experiment_id, claim.epoch, *item.place, stage.name, annotations, item.attempts, item.seconds
     )
@@ -119,7 +119,7 @@ def unanswered(
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, status, None, kind, text,
                          item.attempts, item.seconds)  # fmt: skip
-    annotations = unjudged(stage.name, stage.outputs, status, kind, text)
+    annotations = failed_evaluations(stage.name, stage.outputs, status, kind, text)
     return AnnotationResult(
         claim.experiment_id, claim.epoch, *item.place, stage.name, annotations, item.attempts, item.seconds
     )
@@ -132,7 +132,7 @@ def failed(result: RunResult | AnnotationResult) -> bool:
     return any(annotation.status is not OK for annotation in result.annotations)
 
 
-def line(claim: Claim, level: Level, category: Category, **detail: Any) -> LogLine:
+def line(claim: Claim, level: LogLevel, category: Category, **detail: Any) -> LogLine:
     """A line of the experiment's log."""
     return LogLine(claim.experiment_id, claim.epoch, level, category, detail)
 
@@ -143,7 +143,7 @@ def failure_line(claim: Claim, stage: Stage, item: Item, kind: str, text: str | 
     ordinal, repetition = item.place
     return line(
         claim,
-        Level.ERROR,
+        LogLevel.ERROR,
         category,
         type="failure",
         stage=stage.name,
@@ -155,7 +155,7 @@ def failure_line(claim: Claim, stage: Stage, item: Item, kind: str, text: str | 
     )
 
 
-class Ruling(StrEnum):
+class NextStep(StrEnum):
     """The next step of an item."""
 
     ANSWERED = "answered"
@@ -166,14 +166,14 @@ class Ruling(StrEnum):
     PERMANENT = "permanent"
 
 
-class Verdict(NamedTuple):
+class FailureClass(NamedTuple):
     """A ruling and the kind of failure by which runs are guarded and rows are told apart.
 
     `kind` is `auth`, `money`, `never_fits`, `invalid`, `rate`, `overload`, `outage`, `timeout`, … or the name of an
     exception that is no provider's; `retry_after` is in seconds.
     """
 
-    ruling: Ruling
+    ruling: NextStep
     kind: str = ""
     retry_after: float | None = None
 
@@ -184,12 +184,12 @@ UNAVAILABLE = 503
 OUTAGE = "outage"
 """The kind of a failure behind which nobody answers."""
 
-ANSWERED = Verdict(Ruling.ANSWERED)
-TIMEOUT = Verdict(Ruling.TRANSIENT, "timeout")
-CANCELLED = Verdict(Ruling.TRANSIENT, "cancelled")
+ANSWERED = FailureClass(NextStep.ANSWERED)
+TIMEOUT = FailureClass(NextStep.TRANSIENT, "timeout")
+CANCELLED = FailureClass(NextStep.TRANSIENT, "cancelled")
 
 
-def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool) -> Verdict:
+def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool) -> FailureClass:
     """The verdict on a call that raised `error`, or answered where that is None.
 
     `outcome` is that of its last governed attempt. `refused` is the capacity answer that was handed straight back for
@@ -197,48 +197,48 @@ def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome
     """
     last = outcome if outcome is not None else refused
     if refused is not None and last is not None and last.kind is not Kind.OK:
-        return Verdict(Ruling.CAPACITY, _cause(refused, "rate"), refused.retry_after)
+        return FailureClass(NextStep.CAPACITY, _cause(refused, "rate"), refused.retry_after)
     if error is None:
         # A refusal that the function swallowed must not become its answer.
         return _of_outcome(last, probe) if last is not None and last.kind in CAPACITY else ANSWERED
     if isinstance(error, NotAdmitted) and not isinstance(error, KeyRefused):
-        return Verdict(Ruling.CAPACITY, "rate")
+        return FailureClass(NextStep.CAPACITY, "rate")
     if isinstance(error, UnusableAnswer):
-        return Verdict(Ruling.UNUSABLE, type(error).__name__)
+        return FailureClass(NextStep.UNUSABLE, type(error).__name__)
     if last is not None and last.kind is not Kind.OK and last.kind is not Kind.ABANDONED:
         return _of_outcome(last, probe, type(error).__name__)
     if last is not None and last.row == UNREADABLE:
         # Whatever the client and the function made of a page of HTML, it is no mistake of theirs.
-        return Verdict(Ruling.UNUSABLE, UNREADABLE)
+        return FailureClass(NextStep.UNUSABLE, UNREADABLE)
     return _of_exception(error, last is not None and last.kind is Kind.OK)
 
 
-def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> Verdict:
+def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> FailureClass:
     kind = outcome.kind
     if kind in CAPACITY:
-        return Verdict(Ruling.CAPACITY, _cause(outcome, "rate"), outcome.retry_after)
+        return FailureClass(NextStep.CAPACITY, _cause(outcome, "rate"), outcome.retry_after)
     if kind is Kind.DAILY_LIMIT:
-        return Verdict(Ruling.PARKED, "day", outcome.retry_after)
+        return FailureClass(NextStep.PARKED, "day", outcome.retry_after)
     if kind is Kind.QUOTA_EXHAUSTED:
-        return Verdict(Ruling.PERMANENT, "money")
+        return FailureClass(NextStep.PERMANENT, "money")
     if kind is Kind.TRANSIENT:
         if probe or outcome.status == UNAVAILABLE or outcome.row == UNREACHED:
-            return Verdict(Ruling.CAPACITY, _cause(outcome, OUTAGE), outcome.retry_after)
+            return FailureClass(NextStep.CAPACITY, _cause(outcome, OUTAGE), outcome.retry_after)
         if outcome.row == UNREADABLE:
-            return Verdict(Ruling.UNUSABLE, name)
-        return Verdict(Ruling.TRANSIENT, _cause(outcome, outcome.row or "transient"), outcome.retry_after)
-    return Verdict(Ruling.PERMANENT, _cause(outcome, "invalid"))
+            return FailureClass(NextStep.UNUSABLE, name)
+        return FailureClass(NextStep.TRANSIENT, _cause(outcome, outcome.row or "transient"), outcome.retry_after)
+    return FailureClass(NextStep.PERMANENT, _cause(outcome, "invalid"))
 
 
-def _of_exception(error: BaseException, answered: bool) -> Verdict:
+def _of_exception(error: BaseException, answered: bool) -> FailureClass:
     outcome, evidence = classify_error(error, datetime.now(UTC), answered=answered)
     name = type(error).__name__
     if evidence is Evidence.NONE:
         # Nobody here cancelled it: something inside the function did, as a client that is being closed does.
         cancelled = any(each.__name__ == "CancelledError" for each in type(error).__mro__)
-        return CANCELLED if cancelled else Verdict(Ruling.PERMANENT, name)
+        return CANCELLED if cancelled else FailureClass(NextStep.PERMANENT, name)
     verdict = _of_outcome(outcome, False, name)
-    plain = outcome.cause is Cause.INVALID or (verdict.ruling is Ruling.TRANSIENT and outcome.status is not None)
+    plain = outcome.cause is Cause.INVALID or (verdict.ruling is NextStep.TRANSIENT and outcome.status is not None)
     return verdict._replace(kind=f"status {outcome.status}") if plain and outcome.status is not None else verdict
 
 

@@ -20,25 +20,25 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key
 from tidegate.runner import results
-from tidegate.runner.context import Floor
+from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Chunk, Event, StateChanged
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.item import TASK, Item
-from tidegate.runner.job import Closing, Cut, Job, Stage, stages_of
-from tidegate.runner.key_gates import Learning
-from tidegate.runner.progress import Tally
+from tidegate.runner.job import CancelReason, Job, Stage, StageClosing, stages_of
+from tidegate.runner.key_gates import KeyDiscovery
+from tidegate.runner.progress import ResultTally
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import actor, process
-from tidegate.runner.result_handler import Outcomes
-from tidegate.runner.watermark import Books, Water
-from tidegate.runner.work_queue import Waits, Workload
+from tidegate.runner.result_handler import ResultHandler
+from tidegate.runner.watermark import CompletionTracker, WatermarkWriter
+from tidegate.runner.work_queue import RetryTimers, WorkQueue
 from tidegate.runner.writer import Result
-from tidegate.storage import AnnotationResult, Category, Claim, Level, LogLine, ResultStatus, RunResult, Status
+from tidegate.storage import AnnotationResult, Category, Claim, LogLevel, LogLine, ResultStatus, RunResult, Status
 
 logger = logging.getLogger("tidegate")
 
 
-class Phase(Enum):
+class RunPhase(Enum):
     """Where a run is in its life."""
 
     LIVE = "live"
@@ -46,13 +46,13 @@ class Phase(Enum):
     ENDED = "ended"
 
 
-class Running:
+class ExperimentRun:
     """One experiment under one claim. `again` says that what failed or was parked before is to be tried again.
 
     Its functions run in copies of the context in which it was made, so that what one of them sets no other sees.
     """
 
-    def __init__(self, floor: Floor, experiment: Experiment, claim: Claim, *, again: bool) -> None:
+    def __init__(self, floor: RunnerContext, experiment: Experiment, claim: Claim, *, again: bool) -> None:
         settings = floor.settings
         # The first claim of an experiment has the epoch 1: whoever comes later may find something left over.
         left_over = claim.epoch > 1
@@ -60,19 +60,19 @@ class Running:
         self.experiment = experiment
         self.claim = claim
         self.again = again
-        self.phase = Phase.LIVE
+        self.phase = RunPhase.LIVE
         self.context = contextvars.copy_context()
         self.drained: asyncio.Future[None] = floor.loop.create_future()
         self.stages = stages_of(experiment, settings)
         self.cap = min(experiment.max_concurrency or settings.max_concurrency, settings.max_concurrency)
-        self.workload = Workload(
+        self.workload = WorkQueue(
             len(self.stages),
             high=settings.page,
             ageing=settings.ageing,
             retry_slots=max(1, int(settings.retry_share * self.cap)),
         )
-        self.books = Books(len(self.stages) - 1, left_over=left_over, again=again)
-        self.tally = Tally(len(self.stages))
+        self.books = CompletionTracker(len(self.stages) - 1, left_over=left_over, again=again)
+        self.tally = ResultTally(len(self.stages))
         self.wanted = asyncio.Event()
         self.under_way: set[Job] = set()
         self.lending = 0
@@ -82,12 +82,12 @@ class Running:
         self.fenced_off = False
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
-        self.water = Water(self)
+        self.water = WatermarkWriter(self)
         self.began_at = floor.loop.time()
         self.turned_away_at = [self.began_at] * len(self.stages)
-        self.waits = Waits(self)
-        self._learning = Learning(self)
-        self._outcomes = Outcomes(self)
+        self.waits = RetryTimers(self)
+        self._learning = KeyDiscovery(self)
+        self._outcomes = ResultHandler(self)
         self._learning.begin()
 
     @property
@@ -98,26 +98,26 @@ class Running:
     @property
     def live(self) -> bool:
         """Return whether new work is taken up."""
-        return self.phase is Phase.LIVE
+        return self.phase is RunPhase.LIVE
 
     def begin(self) -> None:
         """Takes its place on the roster; work comes from whoever feeds it."""
         self.floor.roster.join(self.id)
         self.wanted.set()
-        self.note(Level.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
+        self.note(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
         self.tell(StateChanged(Status.RUNNING))
 
     def tell(self, event: Event) -> None:
         """Tells the experiment's subscribers."""
         self.floor.hub.tell(event, self.id, self.experiment.name)
 
-    def note(self, level: Level, category: Category, **detail: Any) -> None:
+    def note(self, level: LogLevel, category: Category, **detail: Any) -> None:
         """Writes a line of the experiment's log."""
         self.put(None, results.line(self.claim, level, category, **detail))
 
     def offer(self) -> None:
         """Says on the roster what is ready, and looks after the clocks of what is not."""
-        if self.phase is not Phase.LIVE:
+        if self.phase is not RunPhase.LIVE:
             return
         for gate in set(self.workload.gates()):
             self.floor.roster.offer(self.id, gate)
@@ -236,9 +236,9 @@ class Running:
 
     def close(self, stage: Stage, reason: str) -> None:
         """Try nothing more of an evaluator in this run: park its items, those that come later as well."""
-        stage.closing = Closing("guard", reason)
+        stage.closing = StageClosing("guard", reason)
         name = self.experiment.name
-        self.note(Level.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
+        self.note(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
         logger.warning("experiment %s: evaluator %s is closed: %s; its rows are parked", name, stage.name, reason)
         self.give_up(self.workload.items(stage.index))
         for job in self.under_way:
@@ -297,7 +297,7 @@ class Running:
     def leave(self) -> None:
         """Stop for the user in front of this process."""
         if self.live:
-            self.note(Level.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
+            self.note(LogLevel.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
             self.drain(Status.STOPPED, None)
 
     def fail(self, error: BaseException) -> None:
@@ -309,9 +309,9 @@ class Running:
 
         `final` is the status with which the claim is given back at the end; None where it is kept, or was lost.
         """
-        if self.phase is not Phase.LIVE:
+        if self.phase is not RunPhase.LIVE:
             return
-        self.phase = Phase.DRAINING
+        self.phase = RunPhase.DRAINING
         self.final, self.reason = final, reason
         self.floor.roster.leave(self.id)
         self._learning.end()
@@ -323,14 +323,14 @@ class Running:
         elif self.under_way:
             self._grace_timer = self.floor.loop.call_later(grace, self.cancel)
         if final is Status.ERROR:
-            self.note(Level.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
+            self.note(LogLevel.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
         self.wanted.set()
         self._maybe_drained()
 
     def cancel(self) -> None:
         """Cancels what is under way, as at the end of a grace."""
         for job in list(self.under_way):
-            job.cancel(Cut.STOP)
+            job.cancel(CancelReason.STOP)
 
     def put(self, item: Item | None, result: Result) -> None:
         """Has a result written; `durable` follows."""
@@ -341,7 +341,7 @@ class Running:
 
     def look_for_more(self) -> None:
         """Note that the store may have what memory lacks: then a page is wanted."""
-        if self.phase is Phase.LIVE and (
+        if self.phase is RunPhase.LIVE and (
             self.books.owes or (self.workload.runs_low(TASK) and not self.books.tasks_exhausted)
         ):
             self.wanted.set()
@@ -349,7 +349,7 @@ class Running:
     def look_around(self) -> None:
         """After something became durable: whether more is wanted, how far it is, whether that was all."""
         self.look_for_more()
-        if self.phase is Phase.LIVE:
+        if self.phase is RunPhase.LIVE:
             if self.books.settled:
                 self.drain(*self._end())
             elif self.waits.out:
@@ -409,7 +409,7 @@ class Running:
             self.tell(result)
 
     def _maybe_drained(self) -> None:
-        if self.phase is not Phase.DRAINING or self.under_way:
+        if self.phase is not RunPhase.DRAINING or self.under_way:
             return
         if self.books.unwritten:
             self.floor.writer.flush()

@@ -20,14 +20,14 @@ import logging
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
-from tidegate.runner.background import patiently
+from tidegate.runner.background import retry_while_unavailable
 from tidegate.runner.item import TASK, Item, Place
 
 if TYPE_CHECKING:
-    from tidegate.runner.run import Running
+    from tidegate.runner.run import ExperimentRun
 
 
-class Frontier:
+class OpenRows:
     """The rows that have something open, and the low water: every row below it needs nothing any more.
 
     Rows are known by their ordinals. `reached` is the first row that was not taken from the store in full.
@@ -65,7 +65,7 @@ class Frontier:
         return min(self.reached, heap[0]) if heap else self.reached
 
 
-class Backlog:
+class EvalBacklog:
     """One evaluator's evaluations that memory does not hold; `owing` while there may be any.
 
     `cursor` is the place after which the next page of the scan begins (None: at the first row). With `left_over` there
@@ -125,16 +125,16 @@ def _first(one: Place | None, other: Place) -> Place:
 Identity = tuple[int, int, int]
 
 
-class Books:
+class CompletionTracker:
     """Every item that memory knows from its coming until its result is durable, and what only the database knows.
 
     With `left_over`, an earlier run may have left evaluations behind; with `again`, those that failed are wanted too.
     """
 
     def __init__(self, evaluators: int, *, left_over: bool, again: bool) -> None:
-        self.rows = Frontier()
-        self.tasks = Frontier()
-        self.backlogs = [Backlog(left_over) for _ in range(evaluators)]
+        self.rows = OpenRows()
+        self.tasks = OpenRows()
+        self.backlogs = [EvalBacklog(left_over) for _ in range(evaluators)]
         self.unwritten = 0
         self.tasks_exhausted = False
         self._live: set[Identity] = set()
@@ -228,10 +228,10 @@ EVERY = 1000
 """Durable results after which it is written."""
 
 
-class Water:
+class WatermarkWriter:
     """The water marks of one run, as far as they are written. A mark that could not be written costs only time."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: ExperimentRun) -> None:
         self._running = running
         self._written = (running.claim.low_water, running.claim.task_water)
         self._settled = 0
@@ -256,7 +256,9 @@ class Water:
         if (low, tasks) <= self._written:
             return
         try:
-            await patiently(lambda: running.floor.store.advance(running.claim, low, tasks), "the low water")
+            await retry_while_unavailable(
+                lambda: running.floor.store.advance(running.claim, low, tasks), "the low water"
+            )
         except Exception:
             logger.exception("experiment %s: how far it is could not be written", running.experiment.name)
         else:

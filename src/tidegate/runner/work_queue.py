@@ -29,14 +29,14 @@ from collections.abc import Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from tidegate.core.unavailability import Unavailable
+from tidegate.core.unavailability import KeyOutage
 from tidegate.core.values import Key, Outcome
 from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import Job, Stage
-from tidegate.storage import Category, Level
+from tidegate.storage import Category, LogLevel
 
 if TYPE_CHECKING:
-    from tidegate.runner.run import Running
+    from tidegate.runner.run import ExperimentRun
 
 
 EVALS, RETRIES, TASKS, OVER_SHARE = range(4)
@@ -49,7 +49,7 @@ MAX_QUEUE_BYTES = 16 * 1024 * 1024
 fetch large rows again and again."""
 
 
-class Queue:
+class StageQueue:
     """Items of one stage in the order in which they go; `age` counts how often others went instead.
 
     `size` is that of all its items.
@@ -92,7 +92,7 @@ class Queue:
         self.size = 0
 
 
-class Workload:
+class WorkQueue:
     """The queues of one experiment of so many `stages`; it decides, and does nothing.
 
     `high` is how many items of a stage are held at most, `ageing` how often a queue is passed over, and `retry_slots`
@@ -106,8 +106,8 @@ class Workload:
         self.retry_slots = retry_slots
         self.retries_under_way = 0
         self._gates: list[Hashable] = [None] * stages
-        self._fresh = [Queue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
-        self._ready = [Queue(stage, RETRIES) for stage in range(stages)]
+        self._fresh = [StageQueue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
+        self._ready = [StageQueue(stage, RETRIES) for stage in range(stages)]
         self._queues = [queue for pair in zip(self._fresh, self._ready, strict=True) for queue in pair]
         self._later: list[tuple[float, int, Item]] = []
         self._later_size = [0] * stages
@@ -225,8 +225,8 @@ class Workload:
         """Return the size of all items of a stage that are not under way."""
         return self._fresh[stage].size + self._ready[stage].size + self._later_size[stage]
 
-    def _next(self, gate: Hashable) -> Queue | None:
-        best: Queue | None = None
+    def _next(self, gate: Hashable) -> StageQueue | None:
+        best: StageQueue | None = None
         best_rank = 0
         for queue in self._queues:
             if queue.items and self._gates[queue.stage] == gate:
@@ -235,7 +235,7 @@ class Workload:
                     best, best_rank = queue, rank
         return best
 
-    def _urgency(self, queue: Queue) -> int:
+    def _urgency(self, queue: StageQueue) -> int:
         if queue.rank == RETRIES and self.retries_under_way >= self.retry_slots:
             return OVER_SHARE
         return AGED if queue.age >= self.ageing else queue.rank
@@ -253,13 +253,13 @@ SHARE = 0.005
 """Share of the limit between two looks at least: a million rows are looked at 200 times in it, each this much late."""
 
 
-class Waits:
+class RetryTimers:
     """The timers of a run, each set to a known instant: it may pass before anything is due, but never after.
 
     `out` are the stages whose key is down for longer than `max_outage`, each with the reason.
     """
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: ExperimentRun) -> None:
         self._running = running
         settings = running.floor.settings
         self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
@@ -321,7 +321,7 @@ class Waits:
         self._running.workload.ripen(self._running.floor.loop.time())
         self._running.offer()
 
-    def _left(self, item: Item, now: float, state: Unavailable) -> float:
+    def _left(self, item: Item, now: float, state: KeyOutage) -> float:
         """Return the seconds of waiting that an item has left; none where it is overdue."""
         waited = max(min(state.unanswered, now - item.ready_at), self._refused_for(item, now))
         return self._running.floor.settings.row_deadline - waited
@@ -333,7 +333,7 @@ class Waits:
         closed = self._running.floor.gates.closed_for(self._running.workload.gate(item.stage)) - item.closed_before
         return now - item.refused_at - max(0.0, closed)
 
-    def _due_in(self, item: Item, now: float, state: Unavailable) -> float:
+    def _due_in(self, item: Item, now: float, state: KeyOutage) -> float:
         """Return the seconds until an item may be overdue: while a reset is stated, that moves away as time goes."""
         limit = self._running.floor.settings.row_deadline
         due = limit - min(state.unanswered, now - item.ready_at) + state.stated_for
@@ -447,14 +447,14 @@ class Waits:
         name = gate if isinstance(gate, Key) else f"the provider of {stage.name}"
         reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
         self.out[stage.index] = reason
-        self._running.note(Level.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
+        self._running.note(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
         logger.warning(
             "experiment %s: %s; the rows of %s are parked", self._running.experiment.name, reason, stage.name
         )
 
     def _back(self, stage: Stage) -> None:
         reason = self.out.pop(stage.index)
-        self._running.note(Level.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
+        self._running.note(LogLevel.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
 
 
 def _said(outcome: Outcome) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core.backoff import half_jitter
-from tidegate.runner.background import BASE, CAP, patiently
+from tidegate.runner.background import BASE, CAP, retry_while_unavailable
 from tidegate.runner.item import Item
 from tidegate.storage import AnnotationResult, LogLine, RunResult, Store
 
@@ -41,7 +41,7 @@ UNWRITTEN_BYTES = 16 * 1024 * 1024
 """Characters of results that are held for a database that is away or slow before no more work is started."""
 
 
-class Receiver(Protocol):
+class WriteReceiver(Protocol):
     """A subscriber to the fate of its results."""
 
     def durable(self, item: Item | None, result: Result) -> None:
@@ -65,16 +65,16 @@ class Receiver(Protocol):
         ...
 
 
-class Entry(NamedTuple):
+class QueuedResult(NamedTuple):
     """A result, and whose it is."""
 
-    receiver: Receiver
+    receiver: WriteReceiver
     item: Item | None
     result: Result
     size: int
 
 
-class Writer:
+class ResultWriter:
     """The queue of results and the task that empties it. Times are in seconds."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Writer:
         self._batch_seconds = batch_seconds
         self._bound = bound
         self._roomy = roomy
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[QueuedResult] = deque()
         self._size = 0
         self._full = asyncio.Event()
         self._some = asyncio.Event()
@@ -103,12 +103,12 @@ class Writer:
         """Return how many results are not durable yet."""
         return len(self._entries)
 
-    def put(self, receiver: Receiver, item: Item | None, result: Result) -> None:
+    def put(self, receiver: WriteReceiver, item: Item | None, result: Result) -> None:
         """Takes a result in; its receiver will be told what became of it."""
         if self.broken is not None:
             asyncio.get_running_loop().call_soon(receiver.given_up, 1, self.broken)
             return
-        entry = Entry(receiver, item, result, _size(result))
+        entry = QueuedResult(receiver, item, result, _size(result))
         self._entries.append(entry)
         self._size += entry.size
         count = len(self._entries)
@@ -161,9 +161,9 @@ class Writer:
                 # It may have been crowded at any moment since it was asked last.
                 self._roomy()
 
-    def _next_batch(self) -> list[Entry]:
+    def _next_batch(self) -> list[QueuedResult]:
         """The first entries, bounded by their number and by their bytes; one at the least."""
-        batch: list[Entry] = []
+        batch: list[QueuedResult] = []
         size = 0
         for entry in itertools.islice(self._entries, MOST * self._batch):
             size += entry.size
@@ -172,7 +172,7 @@ class Writer:
             batch.append(entry)
         return batch
 
-    def _taken(self) -> Entry:
+    def _taken(self) -> QueuedResult:
         entry = self._entries.popleft()
         self._size -= entry.size
         return entry
@@ -186,11 +186,11 @@ class Writer:
             except TimeoutError:
                 pass
 
-    async def _write(self, entries: Sequence[Entry]) -> None:
+    async def _write(self, entries: Sequence[QueuedResult]) -> None:
         """Writes the first ones of the queue, and tells their receivers."""
         results = [entry.result for entry in entries]
         try:
-            fenced = await patiently(lambda: self._store.write(results), "a batch of results")
+            fenced = await retry_while_unavailable(lambda: self._store.write(results), "a batch of results")
         except Exception as error:
             if len(entries) > 1:
                 for entry in entries:
@@ -199,7 +199,7 @@ class Writer:
                 receiver, item, result, _ = self._taken()
                 _tell(receiver, receiver.unwritable, item, result, error)
             return
-        lost: dict[Receiver, int] = {}
+        lost: dict[WriteReceiver, int] = {}
         for _ in entries:
             receiver, item, result, _ = self._taken()
             if result.experiment_id in fenced:
@@ -211,7 +211,7 @@ class Writer:
 
     def _give_up(self, error: Exception) -> None:
         self.broken = error
-        lost: dict[Receiver, int] = {}
+        lost: dict[WriteReceiver, int] = {}
         while self._entries:
             receiver = self._taken().receiver
             lost[receiver] = lost.get(receiver, 0) + 1
@@ -228,7 +228,7 @@ def _size(result: Result) -> int:
     return 0
 
 
-def _tell(receiver: Receiver, what: Callable[..., None], *args: Any) -> None:
+def _tell(receiver: WriteReceiver, what: Callable[..., None], *args: Any) -> None:
     """Tells a receiver; what he makes of it holds up nobody else's results."""
     try:
         what(*args)

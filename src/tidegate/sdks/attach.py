@@ -10,7 +10,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.sdks.sdk import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
-from tidegate.transports.governance import MARK, Mark, policy_of
+from tidegate.transports.governance import MARK, Binding, policy_of
 from tidegate.transports.table import TRANSPORTS, transport_of
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ def wrap(
     senders, sdk = _senders(client)
     registry = registry or default_registry()
     family = sdk.family_of(client) if sdk is not None else None
-    mark = Mark(registry, policy_of(registry, max_wait), priority, family, any_host=True)
+    mark = Binding(registry, policy_of(registry, max_wait), priority, family, any_host=True)
     for sender in senders:
         _put(sender)
         # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, Update, and_, func, insert, or
 from tidegate.errors import ConfigurationError
 from tidegate.storage.database import Database
 from tidegate.storage.json_codec import cleaned, encoded
-from tidegate.storage.records import JSON, Category, Claim, Level, Status, Toggle
+from tidegate.storage.records import JSON, Category, Claim, LogLevel, Status, Toggle
 from tidegate.storage.schema import RUNNING, execution_configs, logs
 from tidegate.storage.sql_clock import ago, now
 
@@ -73,7 +73,7 @@ async def stop(database: Database, experiment_id: int, by: Mapping[str, JSON]) -
         epoch = connection.execute(stopped).scalar_one_or_none()
         if epoch is not None:
             detail = {"type": "stopped_by_user", "epoch": epoch, **by}
-            line = {"level": Level.INFO, "category": Category.EXPERIMENT, "detail": encoded(detail)}
+            line = {"level": LogLevel.INFO, "category": Category.EXPERIMENT, "detail": encoded(detail)}
             connection.execute(insert(logs).values(experiment_id=experiment_id, at=now(), **line))
         return epoch is not None
 

@@ -51,7 +51,7 @@ class Category(StrEnum):
     EXPERIMENT = "EXPERIMENT"
 
 
-class Level(StrEnum):
+class LogLevel(StrEnum):
     """The level of a log line."""
 
     ERROR = "ERROR"
@@ -222,7 +222,7 @@ class LogLine:
 
     experiment_id: int
     epoch: int
-    level: Level
+    level: LogLevel
     category: Category
     detail: Mapping[str, JSON]
 
@@ -232,13 +232,13 @@ class LoggedLine:
     """One line of an experiment's log as it was written, with the time by the database's clock."""
 
     at: datetime
-    level: Level
+    level: LogLevel
     category: Category
     detail: Mapping[str, JSON]
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ResultCounts:
     """The counts of an experiment: rows stored, runs by status, and by evaluator its eval items by status."""
 
     rows: int

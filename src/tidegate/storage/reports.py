@@ -18,10 +18,10 @@ from tidegate.storage.pending import content, extent_of, past
 from tidegate.storage.records import (
     Annotation,
     Category,
-    Counts,
     Failure,
-    Level,
     LoggedLine,
+    LogLevel,
+    ResultCounts,
     ResultStatus,
     Score,
     StoredRun,
@@ -33,7 +33,7 @@ MOST_LABELS = 100
 """Different labels that a summary tells apart; an output with more of them is free text."""
 
 
-async def counts(database: Database, experiment_id: int) -> Counts:
+async def counts(database: Database, experiment_id: int) -> ResultCounts:
     """Return the counts of an experiment: rows, task items by status, and eval items by evaluator and status."""
     one = runs.c
     of_runs = select(one.status, func.count()).where(one.experiment_id == experiment_id, not_ok(runs))
@@ -44,7 +44,7 @@ async def counts(database: Database, experiment_id: int) -> Counts:
         total = (await connection.execute(all_runs.select_from(runs))).scalar_one()
         failed = (await connection.execute(of_runs.group_by(one.status))).all()
         judged = await _judged(connection, experiment_id)
-    return Counts(stored, by_status(total, {ResultStatus(status): count for status, count in failed}), judged)
+    return ResultCounts(stored, by_status(total, {ResultStatus(status): count for status, count in failed}), judged)
 
 
 async def scores(database: Database, experiment_id: int) -> list[Score]:
@@ -222,7 +222,7 @@ def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: 
 
 
 def _line(row: Any) -> LoggedLine:
-    return LoggedLine(row.at, Level(row.level), Category(row.category), decoded(row.detail))
+    return LoggedLine(row.at, LogLevel(row.level), Category(row.category), decoded(row.detail))
 
 
 def _annotation(row: Row[Any]) -> Annotation:

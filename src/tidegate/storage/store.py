@@ -21,7 +21,6 @@ from tidegate.storage.records import (
     JSON,
     AnnotationResult,
     Claim,
-    Counts,
     EvalCursor,
     ExperimentRow,
     ExperimentSummary,
@@ -31,6 +30,7 @@ from tidegate.storage.records import (
     NewRow,
     PendingEval,
     PendingTask,
+    ResultCounts,
     RunResult,
     Score,
     Status,
@@ -153,7 +153,7 @@ class Store:
         """
         return await pending.pending_evals(self._database, experiment_id, evaluators, after, limit, again)
 
-    async def counts(self, experiment_id: int) -> Counts:
+    async def counts(self, experiment_id: int) -> ResultCounts:
         """Return how far an experiment is."""
         return await reports.counts(self._database, experiment_id)
 

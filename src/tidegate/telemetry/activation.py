@@ -41,12 +41,12 @@ _attending: weakref.WeakSet[RateLimitRegistry] = weakref.WeakSet()
 _listening: weakref.WeakKeyDictionary[RateLimitRegistry, Telemetry] = weakref.WeakKeyDictionary()
 
 
-class Anybody:
+class ProcessProvider:
     """Stands for the meter provider of the process, whichever that will be."""
 
 
-_ANYBODY = Anybody()
-_metrics: weakref.WeakKeyDictionary[MeterProvider | Anybody, Metrics] = weakref.WeakKeyDictionary()
+_ANYBODY = ProcessProvider()
+_metrics: weakref.WeakKeyDictionary[MeterProvider | ProcessProvider, Metrics] = weakref.WeakKeyDictionary()
 """The instruments by meter provider: an instrument may be made once in each."""
 
 
@@ -166,7 +166,7 @@ def _metrics_of(provider: MeterProvider | None) -> Metrics:
 
     from tidegate.telemetry.instruments import Metrics
 
-    owner: MeterProvider | Anybody = provider if provider is not None else _ANYBODY
+    owner: MeterProvider | ProcessProvider = provider if provider is not None else _ANYBODY
     metrics = _metrics.get(owner)
     if metrics is None:
         metrics = _metrics[owner] = Metrics(get_meter(SCOPE, tidegate.__version__, provider))

@@ -103,7 +103,7 @@ def _counts(plain: dict[str, Any]) -> Counts:
     return Counts(**{**plain, "levels": tuple(levels)})
 
 
-class Tally:
+class CallCounter:
     """Counts that are still moving; not safe for threads."""
 
     __slots__ = ("abandoned", "admitted", "answered", "broken", "in_flight", "peak_in_flight", "received", "refused")
@@ -146,16 +146,16 @@ class Account:
 
     def __init__(self, gate: Gate) -> None:
         self.gate = gate
-        self.tally = Tally()
+        self.tally = CallCounter()
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmittedCall:
     """A call that was let in `at` an instant: what it holds, its fault, and its latency and pace in seconds."""
 
     at: float
     account: Account
-    total: Tally
+    total: CallCounter
     ticket: Ticket
     fault: Fault | None
     latency: float
@@ -163,10 +163,10 @@ class Admission:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionRecord:
     """The accounts of a call, with the levels that headers announce, read just after it was charged."""
 
-    outcome: Admission | Refusal
+    outcome: AdmittedCall | Refusal
     announced: tuple[Level, ...]
 
 
@@ -183,7 +183,7 @@ class Accounts:
         self._started_at = self._clock()
         self._random = random.Random(self.scenario.seed)
         self._accounts: dict[str, Account] = {}
-        self._total = Tally()
+        self._total = CallCounter()
         self._order: dict[str, None] = {}
         self._admitted_at: list[float] = []
         self._held: list[float] = []
@@ -200,7 +200,7 @@ class Accounts:
             drawn = self.scenario.output_tokens
             return default if drawn is None else max(1, round(drawn.draw(self._random)))
 
-    def admit(self, key: str, row: str, call: Call, *, stream: bool) -> Verdict:
+    def admit(self, key: str, row: str, call: Call, *, stream: bool) -> AdmissionRecord:
         """Charge the call to its key, or refuse it; an empty `row` gets the number of the call."""
         with self._lock:
             now = self.now
@@ -213,22 +213,22 @@ class Accounts:
             if isinstance(outcome, Refusal):
                 for tally in (account.tally, self._total):
                     tally.refused[outcome.name] += 1
-                return Verdict(outcome, self._announced(account.gate, now))
+                return AdmissionRecord(outcome, self._announced(account.gate, now))
             for tally in (account.tally, self._total):
                 tally.admit()
             self._order.setdefault(row or f"#{self._total.received}")
             self._admitted_at.append(now)
             admission = self._admission(now, account, outcome, stream)
-            return Verdict(admission, self._announced(account.gate, now))
+            return AdmissionRecord(admission, self._announced(account.gate, now))
 
-    def _admission(self, now: float, account: Account, ticket: Ticket, stream: bool) -> Admission:
+    def _admission(self, now: float, account: Account, ticket: Ticket, stream: bool) -> AdmittedCall:
         scenario = self.scenario
         latency = scenario.latency.draw(self._random)
         if scenario.knee is not None:
             latency *= max(1.0, self._total.in_flight / scenario.knee)
         self._streams += stream
         fault = next((fault for fault in scenario.faults if self._is_due(fault, stream)), None)
-        return Admission(now, account, self._total, ticket, fault, latency, scenario.token_pace)
+        return AdmittedCall(now, account, self._total, ticket, fault, latency, scenario.token_pace)
 
     def _is_due(self, fault: Fault, stream: bool) -> bool:
         in_stream = fault.kind.startswith("stream")
@@ -244,7 +244,7 @@ class Accounts:
         limiters = gate.limiters[len(scenario.outages) :]
         return tuple(limiter.level(now) for limiter, told in zip(limiters, scenario.announced, strict=True) if told)
 
-    def end(self, admission: Admission, how: str, produced: int) -> None:
+    def end(self, admission: AdmittedCall, how: str, produced: int) -> None:
         """A call has ended: `answered`, `broken` or `abandoned`, with so many output tokens produced."""
         with self._lock:
             now = self.now

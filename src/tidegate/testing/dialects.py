@@ -193,7 +193,7 @@ ACCELERATION = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RefusalResponse:
     """A refusal as it goes out; `body` is a JSON value, or text for the HTML of a proxy that has lost its server."""
 
     status: int
@@ -202,7 +202,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class RefusalFacts:
     """The facts of a refusal: the model's name and the seconds to wait (None: nothing), in headers and in prose."""
 
     model: str
@@ -215,7 +215,7 @@ class Dialect:
     """The two things a dialect writes: `headers(levels, wall)` of any answer, and `refuse(refusal, telling)`."""
 
     headers: Callable[[Sequence[Level], float], Headers]
-    refuse: Callable[[Refusal, Telling], Answer]
+    refuse: Callable[[Refusal, RefusalFacts], RefusalResponse]
 
 
 def told(mode: str, seconds: float | None) -> float | None:
@@ -314,7 +314,7 @@ def no_headers(levels: Sequence[Level], wall: float) -> Headers:
     return []
 
 
-def _retry_after(telling: Telling, *, milliseconds: bool) -> Headers:
+def _retry_after(telling: RefusalFacts, *, milliseconds: bool) -> Headers:
     if telling.seconds is None:
         return []
     rows = [("retry-after", _whole_seconds(telling.seconds))]
@@ -327,37 +327,41 @@ def _openai_error(message: str, kind: str, code: str | None) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
-def openai_refusal(refusal: Refusal, telling: Telling) -> Answer:
+def openai_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """OpenAI's errors: rate and day 429, `insufficient_quota`, "Request too large", and 5xx."""
     if refusal.reason is Reason.OUTAGE:
         return _broken(refusal.status or 503)
     if refusal.reason is Reason.MONEY:
         message = "You exceeded your current quota, please check your plan and billing details."
-        return Answer(429, [], _openai_error(message, "insufficient_quota", "insufficient_quota"))
+        return RefusalResponse(429, [], _openai_error(message, "insufficient_quota", "insufficient_quota"))
     if refusal.reason is Reason.SLOTS and refusal.status != 429:
         message = "The engine is currently overloaded, please try again later. The request queue is full."
-        return Answer(refusal.status or 503, [], _openai_error(message, "server_error", "server_is_overloaded"))
+        return RefusalResponse(
+            refusal.status or 503, [], _openai_error(message, "server_error", "server_is_overloaded")
+        )
     if refusal.reason is Reason.SLOTS:
         message = f"Too many concurrent requests: Limit {refusal.level.limit:.0f}."
-        return Answer(429, [], _openai_error(message, "requests", "rate_limit_exceeded"))
+        return RefusalResponse(429, [], _openai_error(message, "requests", "rate_limit_exceeded"))
     if refusal.reason is Reason.SLOPE:
-        return Answer(429, _retry_after(telling, milliseconds=True), _openai_error(SLOPE, *SLOPE_KIND))
+        return RefusalResponse(429, _retry_after(telling, milliseconds=True), _openai_error(SLOPE, *SLOPE_KIND))
     kind = "requests" if refusal.level.unit == "requests" else "tokens"
     message = openai_rate(refusal, telling.model, telling.seconds if telling.prose else None)
     headers = [] if refusal.reason is Reason.TOO_LARGE else _retry_after(telling, milliseconds=True)
-    return Answer(429, headers, _openai_error(message, kind, "rate_limit_exceeded"))
+    return RefusalResponse(429, headers, _openai_error(message, kind, "rate_limit_exceeded"))
 
 
-def _broken(status: int) -> Answer:
+def _broken(status: int) -> RefusalResponse:
     names = {500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout"}
     name = names.get(status, "Overloaded")
     if status in (502, 504):
-        return Answer(status, [], f"<html><head><title>{status} {name}</title></head><body>{name}</body></html>")
+        return RefusalResponse(
+            status, [], f"<html><head><title>{status} {name}</title></head><body>{name}</body></html>"
+        )
     message = "The server had an error while processing your request." if status == 500 else f"{name}."
-    return Answer(status, [], _openai_error(message, "server_error", None))
+    return RefusalResponse(status, [], _openai_error(message, "server_error", None))
 
 
-def azure_refusal(refusal: Refusal, telling: Telling) -> Answer:
+def azure_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """Azure's 429, which names the time in whole seconds; other errors as OpenAI has them."""
     if refusal.reason not in (Reason.RATE, Reason.DAY):
         return openai_refusal(refusal, telling)
@@ -370,62 +374,62 @@ def azure_refusal(refusal: Refusal, telling: Telling) -> Answer:
     if telling.prose and telling.seconds is not None:
         message += f" Please retry after {_whole_seconds(telling.seconds)} seconds."
     headers = _retry_after(telling, milliseconds=True)
-    return Answer(429, headers, {"error": {"code": "429", "message": message}})
+    return RefusalResponse(429, headers, {"error": {"code": "429", "message": message}})
 
 
 def _anthropic_error(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
 
 
-def anthropic_refusal(refusal: Refusal, telling: Telling) -> Answer:
+def anthropic_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """Anthropic's errors: `rate_limit_error`, the credit balance, and `overloaded_error` for 529 and 503."""
     status = refusal.status or 503
     if refusal.reason is Reason.OUTAGE and status in (502, 504):
         return _broken(status)
     if refusal.reason is Reason.MONEY:
         message = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
-        return Answer(400, [("x-should-retry", "false")], _anthropic_error("invalid_request_error", message))
+        return RefusalResponse(400, [("x-should-retry", "false")], _anthropic_error("invalid_request_error", message))
     if refusal.reason is Reason.SLOTS and status == 429:
         message = "Number of concurrent connections has exceeded your rate limit. Please try again later."
-        return Answer(429, [], _anthropic_error("rate_limit_error", message))
+        return RefusalResponse(429, [], _anthropic_error("rate_limit_error", message))
     if refusal.reason in (Reason.OUTAGE, Reason.SLOTS):
         overloaded = status == 529 or refusal.reason is Reason.SLOTS
         error = ("overloaded_error", "Overloaded") if overloaded else ("api_error", "Internal server error")
-        return Answer(status, [], _anthropic_error(*error))
+        return RefusalResponse(status, [], _anthropic_error(*error))
     headers = [] if refusal.reason is Reason.TOO_LARGE else _retry_after(telling, milliseconds=False)
     message = ACCELERATION if refusal.reason is Reason.SLOPE else anthropic_rate(refusal)
-    return Answer(429, headers, _anthropic_error("rate_limit_error", message))
+    return RefusalResponse(429, headers, _anthropic_error("rate_limit_error", message))
 
 
-def bedrock_refusal(refusal: Refusal, telling: Telling) -> Answer:
+def bedrock_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """Bedrock's errors: their name stands in a header, with what botocore cuts off after the colon."""
     if refusal.reason is Reason.OUTAGE and refusal.status in (502, 504):
         return _broken(refusal.status)
     status, name, message = bedrock_words(refusal)
     kind = f"{name}:http://internal.amazon.com/coral/com.amazon.bedrock/"
-    return Answer(status, [("x-amzn-errortype", kind)], {"message": message})
+    return RefusalResponse(status, [("x-amzn-errortype", kind)], {"message": message})
 
 
-def gemini_refusal(refusal: Refusal, telling: Telling) -> Answer:
+def gemini_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """Gemini's errors, which say everything in their details; a proxy's 502 is HTML."""
     if refusal.status == 502:
         return _broken(502)
     status, body = gemini_error(refusal, telling.model, telling.seconds, telling.prose)
-    return Answer(status, [], body)
+    return RefusalResponse(status, [], body)
 
 
-def ietf_refusal(refusal: Refusal, telling: Telling) -> Answer:
+def ietf_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """OpenAI's bodies with a `retry-after` in seconds, and no other time."""
-    answer = openai_refusal(refusal, Telling(telling.model, telling.seconds, prose=False))
-    return Answer(answer.status, [row for row in answer.headers if row[0] == "retry-after"], answer.body)
+    answer = openai_refusal(refusal, RefusalFacts(telling.model, telling.seconds, prose=False))
+    return RefusalResponse(answer.status, [row for row in answer.headers if row[0] == "retry-after"], answer.body)
 
 
-def silent_refusal(refusal: Refusal, telling: Telling) -> Answer:
+def silent_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     """The status and a bare message: no header and no time anywhere."""
     if refusal.reason in (Reason.RATE, Reason.SLOPE, Reason.DAY):
         message = "Too Many Requests per day" if refusal.reason is Reason.DAY else "Too Many Requests"
-        return Answer(429, [], {"error": {"message": message}})
-    return openai_refusal(refusal, Telling(telling.model, None, prose=False))
+        return RefusalResponse(429, [], {"error": {"message": message}})
+    return openai_refusal(refusal, RefusalFacts(telling.model, None, prose=False))
 
 
 DIALECT_TABLE: dict[str, Dialect] = {

@@ -59,7 +59,7 @@ def ideal_schedule(
     return _Oracle(scenario, most, drawn).play(costs, start)
 
 
-class Foreseen:
+class OracleCharge:
     """The amounts that the oracle has room for at admission: all that the call will have been charged at its end.
 
     A provider that charges the output as it is written lets a client go into debt; the oracle keeps its limits, but for
@@ -83,7 +83,7 @@ class _Oracle:
     def __init__(self, scenario: Scenario, most: float, drawn: bool) -> None:
         self.scenario = scenario
         limiters = scenario.gate().limiters
-        self.gate = Gate(limiters, Foreseen(scenario.pricing, limiters))
+        self.gate = Gate(limiters, OracleCharge(scenario.pricing, limiters))
         self.most = most
         self.drawn = drawn
         self.random = random.Random(scenario.seed)

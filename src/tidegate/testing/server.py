@@ -19,12 +19,21 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.accounts import Accounts, Admission, Verdict
+from tidegate.testing.accounts import Accounts, AdmissionRecord, AdmittedCall
 from tidegate.testing.admission import Call, Refusal
-from tidegate.testing.dialects import DIALECT_TABLE, Answer, Headers, Telling, told
+from tidegate.testing.dialects import DIALECT_TABLE, Headers, RefusalFacts, RefusalResponse, told
 from tidegate.testing.formats import bedrock, cohere_ollama, gemini
 from tidegate.testing.formats.anthropic import MESSAGES
-from tidegate.testing.formats.base import CHARS_PER_TOKEN, Body, Endpoint, Question, Reply, Stream, dumps, tokens_in
+from tidegate.testing.formats.base import (
+    CHARS_PER_TOKEN,
+    Body,
+    SimulatedEndpoint,
+    SimulatedQuestion,
+    SimulatedReply,
+    SimulatedStream,
+    dumps,
+    tokens_in,
+)
 from tidegate.testing.formats.json_schema import fitted
 from tidegate.testing.formats.openai import CHAT, EMBEDDINGS, RESPONSES
 from tidegate.testing.scenario import Scenario
@@ -39,7 +48,12 @@ class LiveCall:
     __slots__ = ("_accounts", "_admission", "_at", "_connection", "_headers", "_reply", "_stream", "_timer")
 
     def __init__(
-        self, accounts: Accounts, connection: Connection, admission: Admission, reply: Reply, headers: Headers
+        self,
+        accounts: Accounts,
+        connection: Connection,
+        admission: AdmittedCall,
+        reply: SimulatedReply,
+        headers: Headers,
     ) -> None:
         self._accounts = accounts
         self._connection = connection
@@ -47,7 +61,7 @@ class LiveCall:
         self._reply = reply
         self._headers = headers
         self._timer: asyncio.TimerHandle | None = None
-        self._stream: Stream | None = None
+        self._stream: SimulatedStream | None = None
         self._at = 0
         connection.on_lost = self._lost
 
@@ -74,7 +88,7 @@ class LiveCall:
                 fault.status, self._headers, dumps(error_body("Injected error", "server_error")), JSON
             )
 
-    def stream(self, stream: Stream) -> None:
+    def stream(self, stream: SimulatedStream) -> None:
         """Stream after the latency, each piece at its share of the tokens' pace."""
         self._stream = stream
         fault = self._admission.fault
@@ -149,7 +163,7 @@ def error_body(message: str, kind: str = "invalid_request_error") -> dict[str, A
     return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
-ENDPOINTS: dict[str, Endpoint] = {
+ENDPOINTS: dict[str, SimulatedEndpoint] = {
     "/v1/chat/completions": CHAT,
     "/v1/responses": RESPONSES,
     "/v1/embeddings": EMBEDDINGS,
@@ -167,7 +181,7 @@ MODELS = ("gpt-5-mini", "claude-sonnet-5", "text-embedding-3-small")
 AnswerText = Callable[[str], str]
 
 
-class Provider:
+class SimulatedProvider:
     """A simulated provider without its socket: give it requests of `wire` connections.
 
     `answer` makes the text of an answer from the prompt (the last message of the user); by default the scenario's
@@ -217,7 +231,7 @@ class Provider:
         else:
             _send(connection, 404, error_body(f"Unknown control: {request.method} {request.path}"))
 
-    def _infer(self, request: Request, connection: Connection, route: Route) -> None:
+    def _infer(self, request: Request, connection: Connection, route: RequestTarget) -> None:
         endpoint = route.endpoint
         try:
             body = _body(request)
@@ -249,7 +263,7 @@ class Provider:
         else:
             live.whole(whole)
 
-    def _counted(self, question: Question) -> Question:
+    def _counted(self, question: SimulatedQuestion) -> SimulatedQuestion:
         """The question in the tokens of this provider's models."""
         ratio = self.accounts.scenario.chars_per_token
         if ratio == CHARS_PER_TOKEN:
@@ -257,7 +271,9 @@ class Provider:
         tokens = max(1, math.ceil(question.input_tokens * CHARS_PER_TOKEN / ratio))
         return dataclasses.replace(question, input_tokens=tokens)
 
-    def _reply(self, endpoint: Endpoint, question: Question, model: str, scenario: Scenario) -> Reply:
+    def _reply(
+        self, endpoint: SimulatedEndpoint, question: SimulatedQuestion, model: str, scenario: Scenario
+    ) -> SimulatedReply:
         text = self._text(question.prompt, scenario)
         form = question.form
         if form is not None:
@@ -266,7 +282,7 @@ class Provider:
         bound = natural if question.max_tokens is None else max(0, question.max_tokens)
         if natural > bound and scenario.output_tokens is None:
             text = text[: bound * 4]
-        return Reply(
+        return SimulatedReply(
             id=f"{endpoint.dialect}-{next(self._numbers)}",
             model=model,
             text=text,
@@ -286,7 +302,7 @@ class Provider:
                 return scenario.answers[max(found, key=len)]
         return f"You said: {prompt[:60]}" if prompt else "Yes."
 
-    def _headers(self, verdict: Verdict, dialect: str, scenario: Scenario) -> Headers:
+    def _headers(self, verdict: AdmissionRecord, dialect: str, scenario: Scenario) -> Headers:
         wall = time.time()
         request_id = REQUEST_IDS.get(dialect, "x-request-id")
         headers: Headers = [(request_id, f"req_{next(self._numbers):08d}")]
@@ -297,15 +313,15 @@ class Provider:
         return headers
 
 
-class Route(NamedTuple):
+class RequestTarget(NamedTuple):
     """Where a path leads; `model` is empty where the body names it."""
 
-    endpoint: Endpoint
+    endpoint: SimulatedEndpoint
     model: str
     dialect: str
 
 
-def _route(path: str) -> Route | None:
+def _route(path: str) -> RequestTarget | None:
     endpoint, model, dialect = ENDPOINTS.get(path), "", ""
     if path.startswith("/openai/deployments/"):
         model, _, rest = path.removeprefix("/openai/deployments/").partition("/")
@@ -317,7 +333,7 @@ def _route(path: str) -> Route | None:
     elif endpoint is None:
         model, method = gemini.route(path)
         endpoint = gemini.METHODS.get(method)
-    return Route(endpoint, model, dialect or endpoint.dialect) if endpoint is not None else None
+    return RequestTarget(endpoint, model, dialect or endpoint.dialect) if endpoint is not None else None
 
 
 def _body(request: Request) -> dict[str, Any]:
@@ -359,8 +375,8 @@ def _refuse(
     if refusal.drops:
         connection.cut()
         return
-    telling = Telling(model, told(scenario.retry_after, refusal.retry_after), scenario.prose)
-    answer: Answer = DIALECT_TABLE[dialect].refuse(refusal, telling)
+    telling = RefusalFacts(model, told(scenario.retry_after, refusal.retry_after), scenario.prose)
+    answer: RefusalResponse = DIALECT_TABLE[dialect].refuse(refusal, telling)
     rows = answer.headers if answer.status >= 500 else headers + answer.headers
     if isinstance(answer.body, str):
         connection.reply(answer.status, rows, answer.body.encode(), "text/html")

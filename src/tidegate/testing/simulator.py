@@ -28,7 +28,7 @@ import tidegate.errors
 from tidegate.errors import ConfigurationError
 from tidegate.testing.accounts import Truth
 from tidegate.testing.scenario import Scenario, plain
-from tidegate.testing.server import AnswerText, Provider
+from tidegate.testing.server import AnswerText, SimulatedProvider
 from tidegate.testing.wire import Connection
 
 
@@ -211,7 +211,7 @@ def check_loopback(host: str) -> str:
 
 
 async def _serve(
-    provider: Provider, host: str, port: int, on_ready: Callable[[str], None], stopped: asyncio.Event
+    provider: SimulatedProvider, host: str, port: int, on_ready: Callable[[str], None], stopped: asyncio.Event
 ) -> None:
     connections: set[Connection] = set()
     loop = asyncio.get_running_loop()
@@ -245,7 +245,7 @@ class Simulator(Addresses):
         port: int = 0,
     ) -> None:
         super().__init__()
-        self._provider = Provider(Scenario() if scenario is None else scenario, answer=answer)
+        self._provider = SimulatedProvider(Scenario() if scenario is None else scenario, answer=answer)
         self._host = check_loopback(host)
         self._port = port
         self._thread: threading.Thread | None = None

@@ -22,14 +22,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 from tidegate import providers, redaction
-from tidegate.admission.context import Cell
+from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive
-from tidegate.core.exchange import Sent
+from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
-from tidegate.transports.call import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, GovernedCall, Route, Sending
+from tidegate.transports.call import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, HttpCall, OutgoingRequest, RequestRoute
 from tidegate.transports.governance import marked, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import accounts_of
@@ -155,7 +155,7 @@ PLAIN = (str, bytes, int, float)
 """Values of a form's fields that say the same each time they are sent."""
 
 
-class AiohttpCall(GovernedCall):
+class AiohttpCall(HttpCall):
     """One `_request` of a session; `check` is what is to be made of a refusing status: True, a function, or nothing."""
 
     __slots__ = ("check", "received", "session", "stack", "unread", "url")
@@ -163,31 +163,31 @@ class AiohttpCall(GovernedCall):
     check: Any
     received: tuple[Any, bytes | None] | None
     session: Any
-    stack: Stack
+    stack: AiohttpModule
     unread: tuple[Any, bytes] | None
     url: Any
 
-    async def asend(self, permit: Permit) -> Sent:
+    async def asend(self, permit: Permit) -> AttemptResult:
         """Sends the request; the body goes on streaming, unless it is an error's or there already."""
         self.received = self.unread = None
         try:
-            with Cell():
+            with AttemptScope():
                 response = await self.wrapped(*self.args, **self.kwargs)
                 _, body = self.received or await self.receive(response)
         except Exception as error:
             outcome = self._judge_raised(permit, error)
             self._cut(permit, outcome)
-            return Sent(outcome, error=error)
+            return AttemptResult(outcome, error=error)
         outcome = self.outcome(permit, response.status, response, body)
         self._cut(permit, outcome)
         if body is not None or outcome.kind is not Kind.OK:
-            return Sent(outcome, response=response)
+            return AttemptResult(outcome, response=response)
         if not self.stack.readers.follow(response.content, StreamWatch(self, permit, outcome)):
-            return Sent(outcome, response=response)
+            return AttemptResult(outcome, response=response)
         # Nothing more is sent: what is under way keeps neither the session nor the request.
         self.received = None
         del self.wrapped, self.args, self.kwargs, self.session
-        return Sent(outcome, response=response, streaming=True)
+        return AttemptResult(outcome, response=response, streaming=True)
 
     async def receive(self, response: Any) -> tuple[Any, bytes | None]:
         """Takes in a response, with its body where that is complete or an error's; the caller can still read it."""
@@ -299,7 +299,7 @@ class AiohttpCall(GovernedCall):
         return outcome
 
 
-class Stack:
+class AiohttpModule:
     """The module, and what is made of its classes."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -364,8 +364,8 @@ class Stack:
             params = kwargs.get("params")
             url = url.update_query(params) if params else url
             port = None if url.is_default_port() else url.port
-            sending = Sending(
-                Route(provider, url.scheme, url.raw_host, port, url.path),
+            sending = OutgoingRequest(
+                RequestRoute(provider, url.scheme, url.raw_host, port, url.path),
                 _pairs(session, kwargs),
                 body.content,
                 body.replayable,
@@ -400,7 +400,7 @@ class Body(NamedTuple):
 
 def put(module: ModuleType) -> None:
     """Patches aiohttp, once."""
-    Stack(module).put()
+    AiohttpModule(module).put()
 
 
 TRANSPORT = Clients(("aiohttp",), ("ClientSession",), put)

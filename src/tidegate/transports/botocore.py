@@ -28,14 +28,14 @@ from urllib.parse import SplitResult, urlsplit
 import wrapt
 
 from tidegate import providers
-from tidegate.admission.context import Cell
+from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive, drive
-from tidegate.core.exchange import Sent
+from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import httpx
 from tidegate.transports.aiohttp import Readers, arrived
-from tidegate.transports.call import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, GovernedCall, Route, Sending, good
+from tidegate.transports.call import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
 from tidegate.transports.governance import marked
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.streams import StreamWatch, WatchedRaw
@@ -95,7 +95,7 @@ class WatchedParser(wrapt.ObjectProxy[Any]):
         return self.__wrapped__.parse(response, shape)
 
 
-class BotocoreCall(GovernedCall):
+class BotocoreCall(HttpCall):
     """One `_get_response` of an endpoint, whose answer is the pair (response, exception) that it returns."""
 
     __slots__ = ("endpoint", "signed_at")
@@ -109,10 +109,10 @@ class BotocoreCall(GovernedCall):
         context: dict[str, Any] = self.args[2]
         return context
 
-    def send(self, permit: Permit) -> Sent:
+    def send(self, permit: Permit) -> AttemptResult:
         """Send the request once; what is not to be streamed comes with its body."""
         try:
-            with Cell():
+            with AttemptScope():
                 if self.stood:
                     self._anew(permit.sent_at, self._make(permit.sent_at))
                 # The token bucket of the adaptive mode would sleep in `before-send`, inside our slot.
@@ -122,16 +122,16 @@ class BotocoreCall(GovernedCall):
                 finally:
                     _sending.reset(token)
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return AttemptResult(self.judge_error(error), error=error)
         if answer is None:
-            return Sent(self.judge_error(failure), response=(None, failure))
+            return AttemptResult(self.judge_error(failure), response=(None, failure))
         content = answer[0].content if self._is_complete(answer[0]) else None
         return self._received(permit, answer, content)
 
-    async def asend(self, permit: Permit) -> Sent:
+    async def asend(self, permit: Permit) -> AttemptResult:
         """Send the request once; what is not to be streamed comes with its body."""
         try:
-            with Cell():
+            with AttemptScope():
                 if self.stood:
                     self._anew(permit.sent_at, await self._make(permit.sent_at))
                 token = _sending.set(True)
@@ -140,9 +140,9 @@ class BotocoreCall(GovernedCall):
                 finally:
                     _sending.reset(token)
         except Exception as error:
-            return Sent(self.judge_error(error), error=error)
+            return AttemptResult(self.judge_error(error), error=error)
         if answer is None:
-            return Sent(self.judge_error(failure), response=(None, failure))
+            return AttemptResult(self.judge_error(failure), response=(None, failure))
         # It was read to be parsed, and is kept.
         content = await answer[0].content if self._is_complete(answer[0]) else None
         return self._received(permit, answer, content)
@@ -150,12 +150,12 @@ class BotocoreCall(GovernedCall):
     def _is_complete(self, response: Any) -> bool:
         return not self.stream or response.status_code >= 300
 
-    def _received(self, permit: Permit, answer: Any, content: bytes | None) -> Sent:
+    def _received(self, permit: Permit, answer: Any, content: bytes | None) -> AttemptResult:
         """Return what an answer came to; a body under way carries the permit."""
         response, parsed = answer
         if not self.mocks and made_up(response):
             status = response.status_code
-            return Sent(UNREAL if status >= 400 else good(status), response=(answer, None))
+            return AttemptResult(UNREAL if status >= 400 else good(status), response=(answer, None))
         streaming = None
         if content is None:
             streaming = _streaming(parsed)
@@ -166,13 +166,13 @@ class BotocoreCall(GovernedCall):
             failure = providers.judge_event(self.provider, content[-SHORT:])
             outcome = outcome if failure is None else failure._replace(status=response.status_code)
         if streaming is None or content is not None:
-            return Sent(outcome, response=(answer, None))
+            return AttemptResult(outcome, response=(answer, None))
         watch = StreamWatch(self, permit, outcome)
         if not _watched(streaming, watch):
-            return Sent(outcome, response=(answer, None))
+            return AttemptResult(outcome, response=(answer, None))
         if hasattr(streaming, "_parser"):
             streaming._parser = WatchedParser(streaming._parser, watch)
-        return Sent(outcome, response=(answer, None), streaming=True)
+        return AttemptResult(outcome, response=(answer, None), streaming=True)
 
     def _make(self, now: float) -> Any:
         """Make and sign the request again, as `_send_request` does before it repeats one; a coroutine if that is."""
@@ -313,8 +313,8 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         whole = bytes(body) if isinstance(body, bytes | bytearray) else None
         replayable = body is None or whole is not None or _seekable(body)
         headers = [pair for pair in _pairs(request.headers) if pair[0].lower() in CREDENTIALS]
-        route = Route(provider, url.scheme, host, url.port, url.path)
-        call = BotocoreCall(mark, Sending(route, headers, whole, replayable))
+        route = RequestRoute(provider, url.scheme, host, url.port, url.path)
+        call = BotocoreCall(mark, OutgoingRequest(route, headers, whole, replayable))
     except Exception:
         unreadable()
         return None

@@ -1,6 +1,6 @@
 """The part that every HTTP stack shares: one governed call, its cost, and the outcome of its answers.
 
-A transport asks `marks` whether a request is governed; if so, it makes a `GovernedCall`, runs it through
+A transport asks `marks` whether a request is governed; if so, it makes a `HttpCall`, runs it through
 `tidegate.admission.drive` and tells it what came back.
 
 The key of a request, whose quota it counts against: from where it goes and from the credential that pays.
@@ -20,20 +20,20 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from tidegate import providers, redaction
-from tidegate.admission.call import Turn
+from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.classification import UNREADABLE, connection_failure
-from tidegate.core.cost_estimator import Estimate
+from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.display import printable
-from tidegate.core.exchange import Again, Ended, Ending, again_after
+from tidegate.core.exchange import Ending, ExchangeResult, RetryTime, again_after
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import OK, Cause, Cost, Inquiry, Key, Kind, Outcome
-from tidegate.transports.governance import Mark
+from tidegate.core.values import OK, Cause, Cost, Key, Kind, Outcome, RequestFacts
+from tidegate.transports.governance import Binding
 from tidegate.transports.principals import stable
 
 
-class Route:
+class RequestRoute:
     """Where requests go, without the query, and which provider's table holds there; equal ones need not be the same."""
 
     __slots__ = ("facts", "host", "names", "path", "place", "port", "provider", "scheme")
@@ -49,14 +49,14 @@ class Route:
         self.facts = (provider.name, scheme, host, port, path)
 
 
-class Sending(NamedTuple):
+class OutgoingRequest(NamedTuple):
     """A request as its HTTP stack sees it, before it is queued.
 
     `headers` are its raw pairs, in any case, read once; `body` is None where it cannot be read twice. `query` is the
     raw one. `account` distinguishes credentials that the stack adds only when it sends (see `principals`).
     """
 
-    route: Route
+    route: RequestRoute
     headers: Iterable[tuple[bytes, bytes]]
     body: bytes | None
     replayable: bool
@@ -65,7 +65,7 @@ class Sending(NamedTuple):
     account: str = ""
 
 
-def key_of(registry: RateLimitRegistry, sending: Sending, inquiry: Inquiry) -> Key:
+def key_of(registry: RateLimitRegistry, sending: OutgoingRequest, inquiry: RequestFacts) -> Key:
     """Return the key of a request; keys are interned, so that a client's next request finds its own."""
     route = sending.route
     provider, names = route.provider, route.names
@@ -127,7 +127,7 @@ def _payer(provider: providers.Provider, value: bytes) -> bytes:
     return providers.payer(provider, value.decode("latin-1")).encode("latin-1")
 
 
-def base_url(route: Route) -> str:
+def base_url(route: RequestRoute) -> str:
     """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint.
 
     A credential may stand in that path: `masked` takes it out.
@@ -189,7 +189,7 @@ def good(status: int) -> Outcome:
     return Outcome(Kind.OK, status=status)
 
 
-class GovernedCall(Turn, ABC):
+class HttpCall(GovernedCall, ABC):
     """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity.
 
     It carries what the SDK called: `wrapped(*args, **kwargs)`, whose answer is to be streamed or not.
@@ -197,7 +197,7 @@ class GovernedCall(Turn, ABC):
 
     __slots__ = ("args", "inquiry", "kwargs", "mocks", "provider", "stream", "wrapped")
 
-    def __init__(self, mark: Mark, sending: Sending) -> None:
+    def __init__(self, mark: Binding, sending: OutgoingRequest) -> None:
         registry, route = mark.registry, sending.route
         provider = route.provider
         # A client that was wrapped is governed whatever answers it. In a process that merely has tidegate installed,
@@ -224,7 +224,7 @@ class GovernedCall(Turn, ABC):
         """The stack's request."""
         return self.args[0] if self.args else self.kwargs["request"]
 
-    def finish(self, ended: Ended) -> Any:
+    def finish(self, ended: ExchangeResult) -> Any:
         """The response or the exception that was received last; a 429 of our own where there is none."""
         sent = ended.sent
         if sent is None or sent.outcome.kind is not OK:
@@ -262,7 +262,7 @@ class GovernedCall(Turn, ABC):
         policy = self.policy
         left = self.began + policy.max_wait - self.now()
         # As if every transient failure had been spent: one that is repeated later still shows its body.
-        return again_after(policy, permit, outcome, left, policy.attempts) is Again.AT_ONCE
+        return again_after(policy, permit, outcome, left, policy.attempts) is RetryTime.AT_ONCE
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
@@ -294,7 +294,7 @@ class GovernedCall(Turn, ABC):
         except Exception:
             return False
 
-    def price(self, estimate: Estimate) -> Cost:
+    def price(self, estimate: CostEstimator) -> Cost:
         """Return what the call is expected to be charged, by what its key has learned so far."""
         inquiry = self.inquiry
         mean = estimate.output_for(inquiry.max_output_tokens)
@@ -376,7 +376,7 @@ class GovernedCall(Turn, ABC):
         self.registry.learn_usage(permit, self.inquiry, providers.charged(self.provider, usage))
         return outcome._replace(usage=usage)
 
-    def refusal(self, ended: Ended) -> tuple[dict[str, str], dict[str, Any]]:
+    def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
         """Headers and JSON body of the 429 that stands for "nothing was received before the deadline"."""
         text = (
             f"tidegate: no answer was received: the call waited {ended.waited:.1f} s for {self.key} "

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from tidegate import providers
 from tidegate.admission import key_hook
-from tidegate.admission.context import passes
+from tidegate.admission.context import is_passthrough
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.exchange import Policy
+from tidegate.core.exchange import CallPolicy
 
 MARK = "_tidegate_mark"
 """The attribute that `wrap` leaves on an HTTP client, or on an SDK's object that sends through clients of its own."""
@@ -31,7 +31,7 @@ def nobody(host: str) -> str | None:
     return None
 
 
-class Mark(NamedTuple):
+class Binding(NamedTuple):
     """The mark of a client; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
 
     With `any_host` every inference path is governed, else those of known providers, of local servers, of the hosts that
@@ -39,13 +39,13 @@ class Mark(NamedTuple):
     """
 
     registry: RateLimitRegistry
-    policy: Policy
+    policy: CallPolicy
     priority: int = 0
     family: str | None = None
     any_host: bool = False
     named: Callable[[str], str | None] = nobody
 
-    def __deepcopy__(self, memo: object) -> Mark:
+    def __deepcopy__(self, memo: object) -> Binding:
         """The same: the copy of a client counts at the registry of the first."""
         return self
 
@@ -54,18 +54,18 @@ class Mark(NamedTuple):
         return type(None), ()
 
 
-def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> Policy:
+def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> CallPolicy:
     """Return what a client's calls may do by themselves: transient failures are its SDK's to repeat."""
-    return Policy(registry.settings.max_wait if max_wait is None else max_wait, 1)
+    return CallPolicy(registry.settings.max_wait if max_wait is None else max_wait, 1)
 
 
 class Installation:
     """The process-wide mark, while tidegate is installed."""
 
-    mark: Mark | None = None
+    mark: Binding | None = None
 
 
-def marked(client: Any) -> Mark | None:
+def marked(client: Any) -> Binding | None:
     """The mark that decides over a client's requests: its own, else the carrier's, else that of the installation.
 
     None: nobody's.
@@ -73,7 +73,7 @@ def marked(client: Any) -> Mark | None:
     mark = getattr(client, MARK, None)
     if mark is None:
         mark = carried() or Installation.mark
-    if mark is None or mark.registry.disabled or passes():
+    if mark is None or mark.registry.disabled or is_passthrough():
         return None
     return mark
 
@@ -81,7 +81,7 @@ def marked(client: Any) -> Mark | None:
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
+def provider_of(mark: Binding, host: str, path: str) -> providers.Provider | None:
     """Return whose inference endpoint `path` on `host` is, as far as `mark` governs it; None: pass through."""
     if mark.any_host:
         return providers.adopt(host, path, mark.family)
@@ -95,7 +95,7 @@ def provider_of(mark: Mark, host: str, path: str) -> providers.Provider | None:
 
 
 def provider_elsewhere(
-    mark: Mark, host: str, path: str, headers: Callable[[], Headers], networked: Callable[[], bool]
+    mark: Binding, host: str, path: str, headers: Callable[[], Headers], networked: Callable[[], bool]
 ) -> providers.Provider | None:
     """Return the table for a request to a host that nobody has named; None: pass through.
 
@@ -169,16 +169,16 @@ def is_private_name(host: str) -> bool:
     return single or name.endswith(PRIVATE_SUFFIXES)
 
 
-_carried: ContextVar[Mark | None] = ContextVar("tidegate_mark", default=None)
+_carried: ContextVar[Binding | None] = ContextVar("tidegate_mark", default=None)
 
 
-def carried() -> Mark | None:
+def carried() -> Binding | None:
     """The mark that this context carries."""
     return _carried.get()
 
 
 @contextmanager
-def carrying(mark: Mark | None) -> Iterator[None]:
+def carrying(mark: Binding | None) -> Iterator[None]:
     """Govern requests inside by `mark`, through whatever HTTP client they go; None changes nothing."""
     if mark is None:
         yield

@@ -16,15 +16,15 @@ from types import ModuleType
 from typing import Any
 
 from tidegate import providers, redaction
-from tidegate.admission.context import Cell
+from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive, drive
-from tidegate.core.exchange import Sent
+from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
-from tidegate.transports.call import TOO_MANY, UNREAL, GovernedCall, Route, Sending, good
-from tidegate.transports.governance import Mark, marked, provider_elsewhere, provider_of
+from tidegate.transports.call import TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
+from tidegate.transports.governance import Binding, marked, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import account_of
 from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
@@ -43,42 +43,42 @@ MOST_WRAPPED = 3
 MOST_PATHS = 4096
 """Hosts with paths of which it is kept whether they generate: some 200 bytes each."""
 
-_stacks: dict[type, Stack] = {}
+_stacks: dict[type, HttpxModule] = {}
 _known_paths: dict[tuple[Any, ...], bool] = {}
 
 
-class HttpxCall(GovernedCall):
+class HttpxCall(HttpCall):
     """One `send` of a client."""
 
     __slots__ = ("direct", "signer", "stack")
 
     direct: bool
     signer: sigv4.BotocoreSigner | None
-    stack: Stack
+    stack: HttpxModule
 
-    def send(self, permit: Permit) -> Sent:
+    def send(self, permit: Permit) -> AttemptResult:
         """One attempt, marked as such where something else that is governed may lie below."""
         if self.direct:
             return self._send(permit)
-        with Cell():
+        with AttemptScope():
             return self._send(permit)
 
-    def asend(self, permit: Permit) -> Awaitable[Sent]:
+    def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
         """One attempt, marked as such where something else that is governed may lie below."""
         return self._asend(permit) if self.direct else self._within(permit)
 
-    async def _within(self, permit: Permit) -> Sent:
-        with Cell():
+    async def _within(self, permit: Permit) -> AttemptResult:
+        with AttemptScope():
             return await self._asend(permit)
 
-    def _send(self, permit: Permit) -> Sent:
+    def _send(self, permit: Permit) -> AttemptResult:
         """Send the request once; the body of an error is read as far as it is judged by."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
                 sigv4.renew(self.request, self.signer)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
-            return Sent(self.raised(permit, error), error=error)
+            return AttemptResult(self.raised(permit, error), error=error)
         mocked, error_stream = not self.mocks and _made_up(response), None
         if self.stream and not mocked and _is_unread_error(response):
             error_stream = response.stream = self.stack.sync_error(response.stream)
@@ -88,14 +88,14 @@ class HttpxCall(GovernedCall):
             error_stream.cut()
         return sent
 
-    async def _asend(self, permit: Permit) -> Sent:
+    async def _asend(self, permit: Permit) -> AttemptResult:
         """Send the request once; the body of an error is read as far as it is judged by."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
                 await sigv4.arenew(self.request, self.signer)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
-            return Sent(self.raised(permit, error), error=error)
+            return AttemptResult(self.raised(permit, error), error=error)
         mocked, error_stream = not self.mocks and _made_up(response), None
         if self.stream and not mocked and _is_unread_error(response):
             error_stream = response.stream = self.stack.async_error(response.stream)
@@ -118,17 +118,19 @@ class HttpxCall(GovernedCall):
         response.elapsed = timedelta()
         return response
 
-    def _received(self, permit: Permit, response: Any, error_stream: Any, stream: type | None) -> Sent:
+    def _received(self, permit: Permit, response: Any, error_stream: Any, stream: type | None) -> AttemptResult:
         """Return what came; `stream` carries the permit of a body under way, None where a mock made the answer up."""
         if stream is None:
-            return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
+            return AttemptResult(
+                UNREAL if response.status_code >= 400 else good(response.status_code), response=response
+            )
         body = self._body(response, error_stream)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
-            return Sent(outcome, response=response)
+            return AttemptResult(outcome, response=response)
         watch = StreamWatch(self, permit, outcome)
         response.stream = stream(response.stream, watch)
-        return Sent(outcome, response=response, streaming=True)
+        return AttemptResult(outcome, response=response, streaming=True)
 
     def _body(self, response: Any, error_stream: Any) -> bytes | None:
         """Return the body to judge by, decompressed; None while a good answer streams."""
@@ -166,7 +168,7 @@ class HttpxCall(GovernedCall):
         return pairs
 
 
-class Stack:
+class HttpxModule:
     """One of the two modules: its classes, and the wrappers made for them."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -221,7 +223,9 @@ class Stack:
             else:
                 parts = getattr(url, "_uri_reference", None)  # its properties encode anew each time
                 account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
-            call = HttpxCall(mark, Sending(route, _headers(request.headers), body, replayable, model, query, account))
+            call = HttpxCall(
+                mark, OutgoingRequest(route, _headers(request.headers), body, replayable, model, query, account)
+            )
             call.direct, call.signer = _direct(client, self.networks), None
             if route.provider.credential_part is not None:
                 call.signer = sigv4.signed_by(call, request.headers, body, sigv4.SIGNER in request.extensions)
@@ -232,7 +236,7 @@ class Stack:
         call.carry(wrapped, args, kwargs, bool(kwargs.get("stream")))
         return call
 
-    def _route_elsewhere(self, mark: Mark, client: Any, request: Any) -> Route | None:
+    def _route_elsewhere(self, mark: Binding, client: Any, request: Any) -> RequestRoute | None:
         """Return where a request leads whose host nobody has named, None where that is not governed."""
         url = request.url
         host, path = url.host, url.path
@@ -242,9 +246,9 @@ class Stack:
         if provider is None:
             return None
         facts = (url.scheme, host, url.port, path, providers.version(), provider)
-        route: Route | None = mark.registry.routes.get(facts)
+        route: RequestRoute | None = mark.registry.routes.get(facts)
         if route is None:
-            route = Route(provider, url.scheme, host, url.port, path)
+            route = RequestRoute(provider, url.scheme, host, url.port, path)
             mark.registry.keep_route(facts, route)
         return route
 
@@ -253,10 +257,10 @@ class Stack:
         return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MOST_WRAPPED)
 
 
-def stack_of(module: ModuleType) -> Stack:
+def stack_of(module: ModuleType) -> HttpxModule:
     """Return what is made of a module, once, under whatever name it goes."""
     if module.Client not in _stacks:
-        _stacks[module.Client] = Stack(module)
+        _stacks[module.Client] = HttpxModule(module)
     return _stacks[module.Client]
 
 
@@ -269,14 +273,14 @@ def put(module: ModuleType) -> None:
 TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
 
 
-def _route(mark: Mark, url: Any) -> Route | None:
+def _route(mark: Binding, url: Any) -> RequestRoute | None:
     """Where a URL leads, None where that is not governed; the registry keeps what was found, without the query."""
     parts = getattr(url, "_uri_reference", None)  # its properties decode anew each time
     if parts is None:
         return _found(mark, url)
     routes = mark.registry.routes
     facts = (parts.scheme, parts.host, parts.port, parts.path, providers.version(), *mark[3:])
-    route: Route | None = routes.get(facts)
+    route: RequestRoute | None = routes.get(facts)
     if route is None and _generates(url):
         route = _found(mark, url)
         if route is not None:
@@ -298,10 +302,10 @@ def _generates(url: Any) -> bool:
     return known
 
 
-def _found(mark: Mark, url: Any) -> Route | None:
+def _found(mark: Binding, url: Any) -> RequestRoute | None:
     host, path = url.host, url.path
     provider = provider_of(mark, host, path)
-    return Route(provider, url.scheme, host, url.port, path) if provider is not None else None
+    return RequestRoute(provider, url.scheme, host, url.port, path) if provider is not None else None
 
 
 def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:

@@ -61,13 +61,13 @@ PLAIN = (str, bytes, int, float, bool)
 
 _PROCESS = uuid.uuid4().hex
 _lock = threading.Lock()
-_known: OrderedDict[int, Known] = OrderedDict()
+_known: OrderedDict[int, KnownPrincipals] = OrderedDict()
 _serials: dict[int, tuple[weakref.ref[Any], str]] = {}
 _renewed: OrderedDict[str, str] = OrderedDict()
 """The account of new objects with a state that an object has left: that one has kept the account of the state."""
 
 
-class Known:
+class KnownPrincipals:
     """An object that was seen: how to tell that it is the same one, its state then, and its account.
 
     `plain` says that plain values make up the whole state.
@@ -96,7 +96,7 @@ def account_of(auth: Any) -> str:
         if known is None or not _is(known.held, auth):
             account = f"{type(auth).__module__}.{type(auth).__qualname__}:{state}" if state else _serial()
             account = _renewed.get(account, account)
-            _known[id(auth)] = known = Known(_hold(auth), state, plain, account)
+            _known[id(auth)] = known = KnownPrincipals(_hold(auth), state, plain, account)
             _forget()
         elif known.state and known.state != state:
             # What sent the same credential as its equals until now goes on by itself: no other follows its changes.
@@ -125,7 +125,7 @@ def _claims(value: bytes) -> bytes:
     return json.dumps(lasting, sort_keys=True).encode() if SUBJECT & lasting.keys() else value
 
 
-def _part(known: Known, first: str) -> None:
+def _part(known: KnownPrincipals, first: str) -> None:
     """Separate an object whose state has changed from the equals of its `first` account."""
     alone = not any(other is not known and other.account == known.account for other in list(_known.values()))
     if not known.plain and alone:

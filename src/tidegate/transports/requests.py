@@ -16,20 +16,20 @@ from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from tidegate.admission.context import Cell
+from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import drive
-from tidegate.core.exchange import Sent
+from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
-from tidegate.transports.call import TOO_MANY, UNREAL, GovernedCall, Route, Sending, good
+from tidegate.transports.call import TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
 from tidegate.transports.governance import marked, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
 
 
-class RequestsCall(GovernedCall):
+class RequestsCall(HttpCall):
     """One `send` of a session."""
 
     __slots__ = ("module", "signer")
@@ -37,14 +37,14 @@ class RequestsCall(GovernedCall):
     module: ModuleType
     signer: sigv4.BotocoreSigner | None
 
-    def send(self, permit: Permit) -> Sent:
+    def send(self, permit: Permit) -> AttemptResult:
         """Send the request once; the body of an error is read as far as it is judged by."""
         unread: BegunRaw | None = None
         body: bytes | None = None
         try:
             if self.signer is not None and permit.sent_at - self.began > sigv4.STALE_AFTER:
                 self.signer.sign(self.request)
-            with Cell():
+            with AttemptScope():
                 response = self.wrapped(*self.args, **self.kwargs)
                 error, mocked = response.status_code >= 400, not self.mocks and made_up(response)
                 if self.stream and error and not mocked and is_unread(response):
@@ -54,16 +54,18 @@ class RequestsCall(GovernedCall):
                 elif not self.stream or (error and not mocked):
                     body = response.content
         except Exception as raised:
-            return Sent(self.raised(permit, raised), error=raised)
+            return AttemptResult(self.raised(permit, raised), error=raised)
         if mocked:
-            return Sent(UNREAL if response.status_code >= 400 else good(response.status_code), response=response)
+            return AttemptResult(
+                UNREAL if response.status_code >= 400 else good(response.status_code), response=response
+            )
         outcome = self.outcome(permit, response.status_code, response, body)
         if unread is not None and self.repeats(permit, outcome):
             unread.cut()
         if body is not None:
-            return Sent(outcome, response=response)
+            return AttemptResult(outcome, response=response)
         response.raw = WatchedRaw(response.raw, StreamWatch(self, permit, outcome))
-        return Sent(outcome, response=response, streaming=True)
+        return AttemptResult(outcome, response=response, streaming=True)
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         """The answer's headers."""
@@ -105,7 +107,7 @@ class RequestsCall(GovernedCall):
         return response
 
 
-class Stack:
+class RequestsModule:
     """The module, and the wrapper made for its session."""
 
     def __init__(self, module: ModuleType) -> None:
@@ -145,8 +147,8 @@ class Stack:
                 headers = [pair for pair in headers if pair[0].lower() != b"authorization"]
             call = RequestsCall(
                 mark,
-                Sending(
-                    Route(provider, url.scheme, host, url.port, url.path),
+                OutgoingRequest(
+                    RequestRoute(provider, url.scheme, host, url.port, url.path),
                     headers,
                     whole,
                     replayable,
@@ -184,7 +186,7 @@ class Stack:
 
 def put(module: ModuleType) -> None:
     """Patches requests, once."""
-    Stack(module).put()
+    RequestsModule(module).put()
     sigv4.watch(TRANSPORT.patches)
 
 

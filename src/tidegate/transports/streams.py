@@ -17,7 +17,7 @@ from tidegate import providers
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
 from tidegate.transports import bodies
-from tidegate.transports.call import GovernedCall
+from tidegate.transports.call import HttpCall
 
 KEPT = 4096
 """Bytes kept of a stream's beginning and end: usage stands in the first or last events, a failure in the last."""
@@ -33,8 +33,8 @@ class StreamWatch:
 
     __slots__ = ("_chunks", "_head", "_held", "_outcome")
 
-    def __init__(self, call: GovernedCall, permit: Permit, outcome: Outcome) -> None:
-        self._held: tuple[GovernedCall, Permit] | None = (call, permit)
+    def __init__(self, call: HttpCall, permit: Permit, outcome: Outcome) -> None:
+        self._held: tuple[HttpCall, Permit] | None = (call, permit)
         self._outcome = outcome
         self._head = b""
         self._chunks: list[bytes] = []

@@ -11,14 +11,14 @@ from rich.console import Console
 
 import tidegate
 from tidegate.cli.experiment.common import MEANINGS, Code, code_of
-from tidegate.cli.experiment.display import Board, Display, Tally, line, waits
-from tidegate.cli.experiment.run import Trouble
+from tidegate.cli.experiment.display import Display, ProgressBoard, ShownCounts, line, waits
+from tidegate.cli.experiment.run import LastFailures
 from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.values import Cause, Key, Kind
 from tidegate.runner import StageProgress, Wait
 from tidegate.runner.progress import Summary
-from tidegate.storage import Counts, Failure, ResultStatus, Status
+from tidegate.storage import Failure, ResultCounts, ResultStatus, Status
 from tidegate.storage.records import ExperimentRow
 
 OK, ERROR, PARKED, INVALID = ResultStatus.OK, ResultStatus.ERROR, ResultStatus.PARKED, ResultStatus.INVALID
@@ -32,8 +32,8 @@ def judge(name: str = "judge", wait: Wait | None = None, **done: int) -> StagePr
     return dataclasses.replace(task(0, wait, **done), name=name)
 
 
-def tally(*stages: StageProgress, now: float = 0.0) -> Tally:
-    made = Tally()
+def tally(*stages: StageProgress, now: float = 0.0) -> ShownCounts:
+    made = ShownCounts()
     made.look(stages, now)
     return made
 
@@ -55,7 +55,7 @@ def test_the_eta_is_told_by_the_slower_of_both_and_by_nobody_before_there_is_a_r
 
 
 def test_the_rate_is_that_of_the_last_minute() -> None:
-    seen, done = Tally(), 0
+    seen, done = ShownCounts(), 0
     for second in range(200):
         done += 10 if second < 100 else 1
         seen.look([task(2000, ok=done)], float(second))
@@ -96,7 +96,7 @@ def test_calls_that_wait_inside_are_told_from_the_registry(registry: tidegate.Ra
 )
 def test_a_breaker_is_told_with_the_last_failure_of_its_key(status: int | None, cause: Cause, said: str) -> None:
     key, other = (Key("openai", "https://api.openai.com", name, "", "") for name in ("m", "n"))
-    trouble = Trouble()
+    trouble = LastFailures()
     trouble.listen(SlotReleased(key, 1.0, 0.1, 0, Kind.TRANSIENT, cause, status))
     trouble.listen(SlotReleased(other, 2.0, 0.1, 0, Kind.OK))
     stages = [task(9, Wait("breaker", str(key), 1.0)), judge("judge", Wait("breaker", str(other), 1.0))]
@@ -129,7 +129,7 @@ def test_a_line_says_what_there_is_to_say_and_no_more() -> None:
 
 def test_a_board_fits_a_narrow_terminal_and_shows_names_as_they_are() -> None:
     console = Console(file=io.StringIO(), width=60)
-    console.print(Board("a [red]name[/x]", tally(task(4), judge()), ["task: pace · " + "k" * 200], "[bold]"))
+    console.print(ProgressBoard("a [red]name[/x]", tally(task(4), judge()), ["task: pace · " + "k" * 200], "[bold]"))
     told = console.file.getvalue() if isinstance(console.file, io.StringIO) else ""
     assert "a [red]name[/x]  [bold]" in told
     assert max(len(each) for each in told.splitlines()) <= 60
@@ -147,7 +147,7 @@ def test_where_there_is_no_terminal_a_line_is_printed_every_ten_seconds() -> Non
 def summary(status: Status, ok: int, **failed: int) -> Summary:
     row = ExperimentRow(1, "x", 1, "list", 3, True, 1, {}, datetime.now(UTC), status, None, None, 1, None)
     runs = {OK: ok, **{ResultStatus(name): count for name, count in failed.items()}}
-    return Summary(row, Counts(3, runs), ())
+    return Summary(row, ResultCounts(3, runs), ())
 
 
 @pytest.mark.parametrize(

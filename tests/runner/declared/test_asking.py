@@ -13,8 +13,8 @@ import tidegate
 from tests.cli.experiment.commands import Place
 from tidegate.errors import CannotLoad
 from tidegate.runner.declared import clients
-from tidegate.runner.declared.clients import Asked, NoText
-from tidegate.runner.declared.schema import Question
+from tidegate.runner.declared.clients import LazyClient, NoText
+from tidegate.runner.declared.schema import QuestionSpec
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 # google-genai's own, over aiohttp.
@@ -46,10 +46,10 @@ def url_of(provider: str, simulator: Simulator) -> str:
 
 def asked(provider: str, simulator: Simulator, values: dict[str, Any], **fields: Any) -> str:
     given = {"prompt": "What is the capital of {country}?", "api_key_env": "SOME_KEY", **fields}
-    question = Question(provider=provider, model="gemini-x", base_url=url_of(provider, simulator), **given)
+    question = QuestionSpec(provider=provider, model="gemini-x", base_url=url_of(provider, simulator), **given)
 
     async def ask() -> str:
-        one = Asked(question, "experiment.yaml")
+        one = LazyClient(question, "experiment.yaml")
         try:
             return await one(values)
         finally:
@@ -113,7 +113,7 @@ def test_a_provider_whose_sdk_is_missing_says_what_to_install(monkeypatch: pytes
     with pytest.raises(
         CannotLoad, match=r"experiment\.yaml: the provider openai needs its SDK: pip install no-such-sdk"
     ):
-        Asked(Question(provider="openai", model="m", prompt="{a}"), "experiment.yaml")
+        LazyClient(QuestionSpec(provider="openai", model="m", prompt="{a}"), "experiment.yaml")
 
 
 DECLARED = """\

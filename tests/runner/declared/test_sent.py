@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.runner.declared.clients import Asked
-from tidegate.runner.declared.schema import Question
+from tidegate.runner.declared.clients import LazyClient
+from tidegate.runner.declared.schema import QuestionSpec
 
 # google-genai's own, over aiohttp.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
@@ -63,10 +63,10 @@ def sent(heard: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **fields: Any) 
     """The body of the one request that a question is."""
     monkeypatch.setenv("SOME_KEY", "k-a-secret")
     given = {"model": "m/1:x", "system": SYSTEM, "prompt": PROMPT, "api_key_env": "SOME_KEY", **fields}
-    question = Question(base_url=heard["url"], **given)
+    question = QuestionSpec(base_url=heard["url"], **given)
 
     async def ask() -> None:
-        one = Asked(question, "experiment.yaml")
+        one = LazyClient(question, "experiment.yaml")
         try:
             with pytest.raises(Exception, match="400"):
                 await one(ROW)

@@ -162,7 +162,7 @@ def published(name: str, replica: str) -> Iterator[None]:
     if os.name != "posix":
         yield
         return
-    from tidegate.launch.bootstrap import Openings
+    from tidegate.launch.bootstrap import KeyRecorder
     from tidegate.launch.environment import running
     from tidegate.launch.runs import COMMAND, run_folder
 
@@ -173,7 +173,7 @@ def published(name: str, replica: str) -> Iterator[None]:
                 (Path(folder) / COMMAND).write_text(f"{os.getpid()} {_command(name, replica)}\n", "utf-8", "replace")
                 before = key_hook.told
                 stack.callback(setattr, key_hook, "told", before)
-                key_hook.told = Openings(folder).told
+                key_hook.told = KeyRecorder(folder).told
         yield
 
 

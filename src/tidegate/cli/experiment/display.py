@@ -42,7 +42,7 @@ SPAN = 60.0
 FAILED = (ResultStatus.ERROR, ResultStatus.INVALID)
 
 
-class Pace:
+class ShownRate:
     """Tasks, or all evaluations together: how many of `total` are done, and how fast they were of late."""
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class Pace:
         return (self.total - self.done) * (now - then) / (after - before) if after > before else None
 
 
-class Tally:
+class ShownCounts:
     """The counts of one run of one experiment, as its runner tells them. What was tried again counts as not done."""
 
     def __init__(self) -> None:
-        self.tasks, self.evals = Pace(), Pace()
+        self.tasks, self.evals = ShownRate(), ShownRate()
         self.evaluators = self.failed = self.parked = 0
         self.all_rows = True
 
@@ -294,11 +294,11 @@ def _why(gate: str, trouble: str) -> str:
     return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
 
 
-class Board(NamedTuple):
+class ProgressBoard(NamedTuple):
     """The picture of a run, as wide as there is room: a narrow terminal has no bars."""
 
     name: str
-    tally: Tally
+    tally: ShownCounts
     waiting: Sequence[str]
     note: str
     ending: bool = False
@@ -330,7 +330,7 @@ class Board(NamedTuple):
         return "" if self.ending or self.tally.eta is None else clock(self.tally.eta)
 
 
-def line(name: str, tally: Tally, waiting: Sequence[str], note: str) -> str:
+def line(name: str, tally: ShownCounts, waiting: Sequence[str], note: str) -> str:
     """The same as a line of plain text."""
     parts = [f"{_part(tally.tasks)} tasks"]
     if tally.evaluators:
@@ -379,12 +379,12 @@ class Display:
         if self._live is None:
             self.say(f"{self._name}: {note}")
 
-    def look(self, tally: Tally, waiting: Sequence[str], now: float) -> None:
+    def look(self, tally: ShownCounts, waiting: Sequence[str], now: float) -> None:
         """Shows how far it is at `now` (monotonic seconds)."""
         if self._live is not None:
             # A terminal that is closed has nobody who looks; the run hears of that by SIGHUP.
             with contextlib.suppress(OSError):
-                self._live.update(Board(self._name, tally, waiting, self.note, self._ending), refresh=True)
+                self._live.update(ProgressBoard(self._name, tally, waiting, self.note, self._ending), refresh=True)
             return
         if self._line_at is None:
             # What ends before the first line is due has none.
@@ -399,10 +399,10 @@ class Display:
             self._console.print(text, markup=False, soft_wrap=True)
 
 
-def _bar(pace: Pace, width: int) -> ProgressBar:
+def _bar(pace: ShownRate, width: int) -> ProgressBar:
     total, done = max(1, pace.total), min(pace.done, pace.total)
     return ProgressBar(total=total, completed=done, width=width, complete_style="cyan", finished_style="green")
 
 
-def _part(pace: Pace) -> str:
+def _part(pace: ShownRate) -> str:
     return f"{pace.done}/{pace.total}"

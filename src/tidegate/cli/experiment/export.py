@@ -65,7 +65,7 @@ def _names(title: str) -> Iterator[str]:
     yield from (f"{title}#{number}" for number in itertools.count(2))
 
 
-class Writer(Protocol):
+class ExportWriter(Protocol):
     """Writes runs in one format into a binary file that somebody else closes."""
 
     def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None: ...
@@ -167,7 +167,7 @@ class Parquet:
         self._cells = []
 
 
-FORMATS: dict[str, type[Writer]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
+FORMATS: dict[str, type[ExportWriter]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
 
 
 def _fixed(run: StoredRun) -> dict[str, Any]:
@@ -257,7 +257,7 @@ def exported(name: str, url: str, form: str | None, output: Path | None) -> None
     asyncio.run(_write(name, url, make, output))
 
 
-async def _write(name: str, url: str, make: type[Writer], output: Path | None) -> None:
+async def _write(name: str, url: str, make: type[ExportWriter], output: Path | None) -> None:
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
         known = columns(await store.scores(row.id))

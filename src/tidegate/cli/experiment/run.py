@@ -32,7 +32,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.errors import stop
 from tidegate.cli.experiment import display
 from tidegate.cli.experiment.common import Code, code_of, command, existing, found, once_cooled, published
-from tidegate.cli.experiment.display import LOOK_EVERY, Display, Tally, printer, waits
+from tidegate.cli.experiment.display import LOOK_EVERY, Display, ShownCounts, printer, waits
 from tidegate.cli.status_text import clock
 from tidegate.core.events import Event, SlotReleased
 from tidegate.core.values import Cause, Kind
@@ -70,7 +70,7 @@ async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> type
     return await block(url, row, error)
 
 
-class Trouble:
+class LastFailures:
     """Listens to a registry; `of(key)` says what the last failure of a key was, by the key as people see it."""
 
     def __init__(self) -> None:
@@ -250,10 +250,10 @@ async def _conducted(experiment: Experiment, url: str, max_concurrency: int | No
     began = time.monotonic()
     async with runner:
         with published(experiment.name, runner.replica):
-            return await Conducting(runner, experiment, began).ended(again)
+            return await ExperimentCommand(runner, experiment, began).ended(again)
 
 
-class Conducting:
+class ExperimentCommand:
     """One experiment in one runner, from its claim to its end."""
 
     def __init__(self, runner: ExperimentRunner, experiment: Experiment, began: float) -> None:
@@ -261,8 +261,8 @@ class Conducting:
         self._experiment = experiment
         self._began = began
         self._display = Display(experiment.name, printer(stderr=True))
-        self._tally = Tally()
-        self._trouble = Trouble()
+        self._tally = ShownCounts()
+        self._trouble = LastFailures()
         self._interrupts = 0
         self._going: asyncio.Task[None] | None = None
 

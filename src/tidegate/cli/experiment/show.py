@@ -25,7 +25,7 @@ from tidegate.cli.experiment.display import printer, table
 from tidegate.cli.status import facts as key_facts
 from tidegate.cli.status_text import clock
 from tidegate.core.display import json_line
-from tidegate.core.snapshot import foresee
+from tidegate.core.snapshot import estimate_eta
 from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.progress import Summary
@@ -99,7 +99,7 @@ def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
     for key in keys:
         seen = key.outlook(now)
         # What waits for this key waits outside its queue: when the next one may go is asked as if it stood there.
-        ahead = foresee(seen._replace(waiting=max(1, seen.waiting)))
+        ahead = estimate_eta(seen._replace(waiting=max(1, seen.waiting)))
         when = f"next one in {clock(ahead.seconds)}" if ahead.seconds else "next one now"
         when = "next one when one ends" if ahead.seconds is None else when
         gate = f" ({ahead.gate})" if ahead.gate and ahead.seconds != 0.0 else ""

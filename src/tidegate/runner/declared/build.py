@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import UnusableAnswer
-from tidegate.runner.declared.clients import Asked
-from tidegate.runner.declared.schema import Declaration, Document, Judge, declared, stored, values_of
+from tidegate.runner.declared.clients import LazyClient
+from tidegate.runner.declared.schema import Declaration, Document, JudgeSpec, declared, stored, values_of
 from tidegate.runner.experiment import Evaluator, Experiment
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)%?")
@@ -116,8 +116,8 @@ class Declared(Experiment):
     """An experiment of declared questions, whose clients it closes at the end of a run."""
 
     def __init__(self, declaration: Declaration, source: str) -> None:
-        task = Asked(declaration.task, source)
-        judges = [Asked(judge, source) for judge in declaration.evaluators]
+        task = LazyClient(declaration.task, source)
+        judges = [LazyClient(judge, source) for judge in declaration.evaluators]
         self._asked = [task, *judges]
         super().__init__(
             declaration.name,
@@ -138,14 +138,14 @@ class Declared(Experiment):
             await asked.close()
 
 
-def _task(asked: Asked) -> Callable[[Any], Awaitable[str]]:
+def _task(asked: LazyClient) -> Callable[[Any], Awaitable[str]]:
     async def answer(row: Any) -> str:
         return await asked(values_of(row))
 
     return answer
 
 
-def _evaluator(judge: Judge, asked: Asked) -> Evaluator:
+def _evaluator(judge: JudgeSpec, asked: LazyClient) -> Evaluator:
     read = _reading(judge)
 
     async def judged(row: Any, output: Any) -> Any:
@@ -154,13 +154,13 @@ def _evaluator(judge: Judge, asked: Asked) -> Evaluator:
     return Evaluator(judged, name=judge.name, outputs=_outputs(judge), timeout=judge.timeout)
 
 
-def _outputs(judge: Judge) -> Sequence[str]:
+def _outputs(judge: JudgeSpec) -> Sequence[str]:
     if judge.outputs is not None:
         return judge.outputs
     return ("label", "score") if isinstance(judge.labels, dict) else ()
 
 
-def _reading(judge: Judge) -> Callable[[str], Any]:
+def _reading(judge: JudgeSpec) -> Callable[[str], Any]:
     """Return how the judge's answer becomes a score, a label, or named outputs."""
     if judge.outputs is not None:
         names = judge.outputs

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol
 
 from tidegate.errors import CannotLoad, UnusableAnswer
-from tidegate.runner.declared.schema import Question, Template
+from tidegate.runner.declared.schema import QuestionSpec, Template
 
 
 class NoText(UnusableAnswer):
@@ -32,7 +32,7 @@ class Prompt(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-class Asking(Protocol):
+class ModelClient(Protocol):
     """One SDK's client: answers prompts with texts. Raises what the SDK raises, and `NoText`."""
 
     async def __call__(self, prompt: Prompt) -> str:
@@ -42,25 +42,25 @@ class Asking(Protocol):
         """Closes its connections."""
 
 
-def _openai(key: str | None, base_url: str | None) -> Asking:
+def _openai(key: str | None, base_url: str | None) -> ModelClient:
     from tidegate.runner.declared.openai_client import OpenAI
 
     return OpenAI(key, base_url)
 
 
-def _anthropic(key: str | None, base_url: str | None) -> Asking:
+def _anthropic(key: str | None, base_url: str | None) -> ModelClient:
     from tidegate.runner.declared.anthropic_client import Anthropic
 
     return Anthropic(key, base_url)
 
 
-def _google(key: str | None, base_url: str | None) -> Asking:
+def _google(key: str | None, base_url: str | None) -> ModelClient:
     from tidegate.runner.declared.google_client import Google
 
     return Google(key, base_url)
 
 
-SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], Asking]]] = {
+SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], ModelClient]]] = {
     "openai": ("openai", "openai", _openai),
     "compatible": ("openai", "openai", _openai),
     "anthropic": ("anthropic", "anthropic", _anthropic),
@@ -69,17 +69,17 @@ SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], Asking]]] = {
 """Of each provider the module, the package that has it, and what makes a client."""
 
 
-class Asked:
+class LazyClient:
     """One question with its client, which is made when it is first asked, anew in each event loop."""
 
-    def __init__(self, question: Question, source: str) -> None:
+    def __init__(self, question: QuestionSpec, source: str) -> None:
         module, package, self._make = SDKS[question.provider]
         if not _installed(module):
             raise CannotLoad(source, f"the provider {question.provider} needs its SDK: pip install {package}")
         self._question = question
         self._system = Template(question.system) if question.system is not None else None
         self._messages = [(each.role, Template(each.content)) for each in question.conversation]
-        self._client: Asking | None = None
+        self._client: ModelClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, values: Mapping[str, Any]) -> str:
@@ -99,7 +99,7 @@ class Asked:
             client, self._client = self._client, None
             await client.close()
 
-    def _asking(self) -> Asking:
+    def _asking(self) -> ModelClient:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             question = self._question

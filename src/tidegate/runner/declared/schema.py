@@ -258,14 +258,14 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class Message(_Part):
+class MessageTemplate(_Part):
     """One message of a conversation; its content is a template."""
 
     role: Literal["user", "assistant"]
     content: Text
 
 
-class Question(_Part):
+class QuestionSpec(_Part):
     """The question and its model. `prompt` is short for one message of the user."""
 
     provider: Literal["openai", "anthropic", "google", "compatible"]
@@ -274,7 +274,7 @@ class Question(_Part):
     api_key_env: Annotated[str | None, BeforeValidator(_named)] = None
     system: Text | None = None
     prompt: Text | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[MessageTemplate] | None = Field(None, min_length=1)
     parameters: dict[str, JsonValue] = Field(default_factory=dict)
     timeout: Seconds | None = None
 
@@ -302,9 +302,9 @@ class Question(_Part):
         return "prompt" if self.messages is None else "messages"
 
     @property
-    def conversation(self) -> Sequence[Message]:
+    def conversation(self) -> Sequence[MessageTemplate]:
         """The messages, templates as they are."""
-        return self.messages or [Message(role="user", content=self.prompt or "")]
+        return self.messages or [MessageTemplate(role="user", content=self.prompt or "")]
 
     @property
     def fields(self) -> frozenset[str]:
@@ -324,7 +324,7 @@ class Question(_Part):
         return self.api_key_env or KEY_VARIABLES.get(self.provider)
 
 
-class Judge(Question):
+class JudgeSpec(QuestionSpec):
     """A model that judges answers, and how its own answer is read: `{output}` is what is to be judged."""
 
     name: Text
@@ -353,8 +353,8 @@ class Declaration(_Part):
     dataset: Text
     repetitions: int = Field(1, ge=1, le=1_000_000)
     max_concurrency: int | None = Field(None, ge=1, le=100_000)
-    task: Question
-    evaluators: list[Judge] = Field(default_factory=list)
+    task: QuestionSpec
+    evaluators: list[JudgeSpec] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _names_are_unlike(self) -> Self:
@@ -367,7 +367,7 @@ class Declaration(_Part):
     @property
     def credentials(self) -> tuple[str, ...]:
         """The environment variables that it needs, each once."""
-        parts: list[Question] = [self.task, *self.evaluators]
+        parts: list[QuestionSpec] = [self.task, *self.evaluators]
         named = [name for part in parts for name in (part.credential, *REFERENCE.findall(part.base_url or "")) if name]
         return tuple(dict.fromkeys(named))
 
@@ -434,8 +434,8 @@ def _known(place: Place) -> list[str]:
     if len(place) == 1:
         return sorted(Declaration.model_fields)
     if "messages" in place[:-1]:
-        return sorted(Message.model_fields)
-    return sorted(Question.model_fields if place[0] == "task" else Judge.model_fields)
+        return sorted(MessageTemplate.model_fields)
+    return sorted(QuestionSpec.model_fields if place[0] == "task" else JudgeSpec.model_fields)
 
 
 def _shown(value: object, place: Place) -> object:

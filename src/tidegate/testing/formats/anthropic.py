@@ -6,10 +6,10 @@ from typing import Any
 
 from tidegate.testing.formats.base import (
     Body,
-    Endpoint,
-    Question,
-    Reply,
-    Stream,
+    SimulatedEndpoint,
+    SimulatedQuestion,
+    SimulatedReply,
+    SimulatedStream,
     bound_of,
     event,
     text_of,
@@ -18,21 +18,21 @@ from tidegate.testing.formats.base import (
 )
 
 
-def read_messages(body: Body) -> Question:
+def read_messages(body: Body) -> SimulatedQuestion:
     """`messages`, `system`, `max_tokens` (required, as it is there)."""
     texts = texts_of(body.get("messages"))
     bound = bound_of(body, "max_tokens")
     if bound is None:
         raise ValueError("max_tokens: Field required")
     size = sum(map(len, texts)) + len(text_of(body.get("system")))
-    return Question(texts[-1] if texts else "", tokens_in(size), bound)
+    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound)
 
 
-def _stop(reply: Reply) -> str:
+def _stop(reply: SimulatedReply) -> str:
     return "max_tokens" if reply.cut_short else "end_turn"
 
 
-def _message(reply: Reply, content: list[dict[str, Any]], stop: str | None, produced: int) -> dict[str, Any]:
+def _message(reply: SimulatedReply, content: list[dict[str, Any]], stop: str | None, produced: int) -> dict[str, Any]:
     return {
         "id": reply.id,
         "type": "message",
@@ -51,12 +51,12 @@ def _message(reply: Reply, content: list[dict[str, Any]], stop: str | None, prod
     }
 
 
-def whole_message(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_message(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """A `message`."""
     return _message(reply, [{"type": "text", "text": reply.text}], _stop(reply), reply.output_tokens)
 
 
-def stream_message(body: Body, reply: Reply) -> Stream:
+def stream_message(body: Body, reply: SimulatedReply) -> SimulatedStream:
     """The events from `message_start` to `message_stop`."""
 
     def typed(name: str, **fields: Any) -> bytes:
@@ -72,7 +72,7 @@ def stream_message(body: Body, reply: Reply) -> Stream:
     tail += typed("message_delta", delta=stopped, usage={"output_tokens": reply.output_tokens})
     tail += typed("message_stop")
     broken = typed("error", error={"type": "overloaded_error", "message": "Overloaded"})
-    return Stream(head, [delta(piece) for piece in reply.pieces], tail, broken)
+    return SimulatedStream(head, [delta(piece) for piece in reply.pieces], tail, broken)
 
 
-MESSAGES = Endpoint("anthropic", read_messages, whole_message, stream_message)
+MESSAGES = SimulatedEndpoint("anthropic", read_messages, whole_message, stream_message)

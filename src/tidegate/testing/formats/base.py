@@ -20,7 +20,7 @@ _PIECE = re.compile(r"\s*\S+\s*?")
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AnswerForm:
     """The form of an answer: JSON that fits `schema`, as its text or as the arguments of the function `tool`."""
 
     schema: Mapping[str, Any]
@@ -28,17 +28,17 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SimulatedQuestion:
     """The question: the text that decides the answer, what counts as input, the bound on the output, and its form."""
 
     prompt: str
     input_tokens: int
     max_tokens: int | None
-    form: Form | None = None
+    form: AnswerForm | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SimulatedReply:
     """The answer: `cut_short` where the request's own bound was reached; `created` is in seconds of wall time.
 
     With a `tool` the text is the arguments of a call of it.
@@ -60,7 +60,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class SimulatedStream:
     """A streamed answer: at once, piece by piece, and at the end; `broken` is an error in its middle."""
 
     head: bytes
@@ -81,16 +81,16 @@ def always(body: Body) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class SimulatedEndpoint:
     """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can.
 
     `dialect` is that of its refusals; `streams` says of a body whether the answer is to be streamed.
     """
 
     dialect: str
-    read: Callable[[Body], Question]
-    whole: Callable[[Body, Reply], dict[str, Any]]
-    stream: Callable[[Body, Reply], Stream] | None
+    read: Callable[[Body], SimulatedQuestion]
+    whole: Callable[[Body, SimulatedReply], dict[str, Any]]
+    stream: Callable[[Body, SimulatedReply], SimulatedStream] | None
     streams: Callable[[Body], bool] = asks_stream
 
 

@@ -21,10 +21,10 @@ from tidegate.testing.dialects import TOO_MANY_TOKENS
 from tidegate.testing.formats.anthropic import read_messages, stream_message, whole_message
 from tidegate.testing.formats.base import (
     Body,
-    Endpoint,
-    Question,
-    Reply,
-    Stream,
+    SimulatedEndpoint,
+    SimulatedQuestion,
+    SimulatedReply,
+    SimulatedStream,
     always,
     bound_of,
     dumps,
@@ -68,32 +68,32 @@ BROKEN = exception("throttlingException", TOO_MANY_TOKENS)
 """How a stream breaks: the refusal that comes after a 200."""
 
 
-def read_converse(body: Body) -> Question:
+def read_converse(body: Body) -> SimulatedQuestion:
     """`messages`, `system`, `inferenceConfig.maxTokens`."""
     texts = texts_of(body.get("messages"))
     config = body.get("inferenceConfig")
     size = sum(map(len, texts)) + len(text_of(body.get("system")))
     bound = bound_of(config, "maxTokens") if isinstance(config, Mapping) else None
-    return Question(texts[-1] if texts else "", tokens_in(size), bound)
+    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound)
 
 
-def _stop(reply: Reply) -> str:
+def _stop(reply: SimulatedReply) -> str:
     return "max_tokens" if reply.cut_short else "end_turn"
 
 
-def _measured(reply: Reply) -> dict[str, Any]:
+def _measured(reply: SimulatedReply) -> dict[str, Any]:
     total = reply.input_tokens + reply.output_tokens
     usage = {"inputTokens": reply.input_tokens, "outputTokens": reply.output_tokens, "totalTokens": total}
     return {"usage": usage, "metrics": {"latencyMs": 1}}
 
 
-def whole_converse(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_converse(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """A `ConverseResponse`."""
     message = {"role": "assistant", "content": [{"text": reply.text}]}
     return {"output": {"message": message}, "stopReason": _stop(reply), **_measured(reply)}
 
 
-def stream_converse(body: Body, reply: Reply) -> Stream:
+def stream_converse(body: Body, reply: SimulatedReply) -> SimulatedStream:
     """The events from `messageStart` to `metadata`."""
 
     def delta(piece: str) -> bytes:
@@ -101,7 +101,7 @@ def stream_converse(body: Body, reply: Reply) -> Stream:
 
     tail = event("contentBlockStop", {"contentBlockIndex": 0})
     tail += event("messageStop", {"stopReason": _stop(reply)})
-    return Stream(
+    return SimulatedStream(
         head=event("messageStart", {"role": "assistant"}),
         pieces=[delta(piece) for piece in reply.pieces],
         tail=tail + event("metadata", _measured(reply)),
@@ -110,10 +110,10 @@ def stream_converse(body: Body, reply: Reply) -> Stream:
     )
 
 
-def stream_invoke(body: Body, reply: Reply) -> Stream:
+def stream_invoke(body: Body, reply: SimulatedReply) -> SimulatedStream:
     """Anthropic's events, each in the bytes of a `chunk`."""
     plain = stream_message(body, reply)
-    return Stream(
+    return SimulatedStream(
         head=_chunks(plain.head),
         pieces=[_chunks(piece) for piece in plain.pieces],
         tail=_chunks(plain.tail),
@@ -127,15 +127,17 @@ def _chunks(events: bytes) -> bytes:
     return b"".join(event("chunk", {"bytes": base64.b64encode(line).decode()}) for line in lines)
 
 
-ENDPOINTS: dict[str, Endpoint] = {
-    "converse": Endpoint("bedrock", read_converse, whole_converse, None),
-    "converse-stream": Endpoint("bedrock", read_converse, whole_converse, stream_converse, streams=always),
-    "invoke": Endpoint("bedrock", read_messages, whole_message, None),
-    "invoke-with-response-stream": Endpoint("bedrock", read_messages, whole_message, stream_invoke, streams=always),
+ENDPOINTS: dict[str, SimulatedEndpoint] = {
+    "converse": SimulatedEndpoint("bedrock", read_converse, whole_converse, None),
+    "converse-stream": SimulatedEndpoint("bedrock", read_converse, whole_converse, stream_converse, streams=always),
+    "invoke": SimulatedEndpoint("bedrock", read_messages, whole_message, None),
+    "invoke-with-response-stream": SimulatedEndpoint(
+        "bedrock", read_messages, whole_message, stream_invoke, streams=always
+    ),
 }
 
 
-def endpoint_of(path: str) -> tuple[Endpoint | None, str]:
+def endpoint_of(path: str) -> tuple[SimulatedEndpoint | None, str]:
     """The endpoint and the model, or inference profile, that a path under `PREFIX` names."""
     model, _, action = path.removeprefix(PREFIX).rpartition("/")
     return ENDPOINTS.get(action), unquote(model)

@@ -12,10 +12,10 @@ from typing import Any
 
 from tidegate.testing.formats.base import (
     Body,
-    Endpoint,
-    Question,
-    Reply,
-    Stream,
+    SimulatedEndpoint,
+    SimulatedQuestion,
+    SimulatedReply,
+    SimulatedStream,
     always,
     bound_of,
     event,
@@ -34,7 +34,7 @@ def _parts(content: object) -> str:
     return text_of(content.get("parts")) if isinstance(content, Mapping) else text_of(content)
 
 
-def read_generate(body: Body) -> Question:
+def read_generate(body: Body) -> SimulatedQuestion:
     """`contents`, `systemInstruction`, `generationConfig.maxOutputTokens`."""
     contents = body.get("contents")
     if not isinstance(contents, list):
@@ -42,10 +42,10 @@ def read_generate(body: Body) -> Question:
     texts = [_parts(content) for content in contents]
     size = sum(map(len, texts)) + len(_parts(body.get("systemInstruction")))
     bound = bound_of(body.get("generationConfig") or {}, "maxOutputTokens")
-    return Question(texts[-1] if texts else "", tokens_in(size), bound)
+    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound)
 
 
-def _candidate(reply: Reply, text: str, finish: str | None) -> dict[str, Any]:
+def _candidate(reply: SimulatedReply, text: str, finish: str | None) -> dict[str, Any]:
     candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0}
     return {
         "candidates": [candidate | ({"finishReason": finish} if finish else {})],
@@ -59,19 +59,19 @@ def _candidate(reply: Reply, text: str, finish: str | None) -> dict[str, Any]:
     }
 
 
-def _finish(reply: Reply) -> str:
+def _finish(reply: SimulatedReply) -> str:
     return "MAX_TOKENS" if reply.cut_short else "STOP"
 
 
-def whole_content(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_content(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """A `GenerateContentResponse`."""
     return _candidate(reply, reply.text, _finish(reply))
 
 
-def stream_content(body: Body, reply: Reply) -> Stream:
+def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
     """One response for each piece; the last has the reason why it ended."""
     overloaded = {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}
-    return Stream(
+    return SimulatedStream(
         head=b"",
         pieces=[event(_candidate(reply, piece, None)) for piece in reply.pieces],
         tail=event(_candidate(reply, "", _finish(reply))),
@@ -79,9 +79,9 @@ def stream_content(body: Body, reply: Reply) -> Stream:
     )
 
 
-def read_embed(body: Body) -> Question:
+def read_embed(body: Body) -> SimulatedQuestion:
     """The `content`, or that of each of the `requests`."""
-    return Question("", tokens_in(sum(map(len, _embedded(body)))), 0)
+    return SimulatedQuestion("", tokens_in(sum(map(len, _embedded(body)))), 0)
 
 
 def _embedded(body: Body) -> list[str]:
@@ -93,7 +93,7 @@ def _embedded(body: Body) -> list[str]:
     return [_parts(each.get("content")) for each in asked]
 
 
-def whole_embeddings(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """A vector, or one for each request; the same text has the same vector."""
     rows = []
     for text in _embedded(body):
@@ -102,14 +102,16 @@ def whole_embeddings(body: Body, reply: Reply) -> dict[str, Any]:
     return {"embeddings": rows} if "requests" in body else {"embedding": rows[0]}
 
 
-def read_interaction(body: Body) -> Question:
+def read_interaction(body: Body) -> SimulatedQuestion:
     """`input`: a text, or contents."""
     given = body.get("input")
     text = given if isinstance(given, str) else text_of(given)
-    return Question(text, tokens_in(len(text)), bound_of(body.get("generation_config") or {}, "max_output_tokens"))
+    return SimulatedQuestion(
+        text, tokens_in(len(text)), bound_of(body.get("generation_config") or {}, "max_output_tokens")
+    )
 
 
-def whole_interaction(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_interaction(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """An `Interaction` that is completed."""
     return {
         "id": reply.id,
@@ -131,10 +133,10 @@ def count_tokens(body: Body) -> dict[str, Any]:
     return {"totalTokens": read_generate(body).input_tokens}
 
 
-GENERATE = Endpoint("gemini", read_generate, whole_content, None)
-STREAM = Endpoint("gemini", read_generate, whole_content, stream_content, always)
-EMBED = Endpoint("gemini", read_embed, whole_embeddings, None)
-INTERACTIONS = Endpoint("gemini", read_interaction, whole_interaction, None)
+GENERATE = SimulatedEndpoint("gemini", read_generate, whole_content, None)
+STREAM = SimulatedEndpoint("gemini", read_generate, whole_content, stream_content, always)
+EMBED = SimulatedEndpoint("gemini", read_embed, whole_embeddings, None)
+INTERACTIONS = SimulatedEndpoint("gemini", read_interaction, whole_interaction, None)
 
 METHODS = {
     "generateContent": GENERATE,

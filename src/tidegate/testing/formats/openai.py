@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tidegate.testing.formats.base import (
+    AnswerForm,
     Body,
-    Endpoint,
-    Form,
-    Question,
-    Reply,
-    Stream,
+    SimulatedEndpoint,
+    SimulatedQuestion,
+    SimulatedReply,
+    SimulatedStream,
     bound_of,
     event,
     prompt_of,
@@ -32,7 +32,7 @@ from tidegate.testing.formats.base import (
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
-def chat_form(body: Body) -> Form | None:
+def chat_form(body: Body) -> AnswerForm | None:
     """Of a chat completion: `tools` with a forcing `tool_choice`, else `response_format`; None for words."""
     functions = [tool.get("function") or {} for tool in body.get("tools") or () if tool.get("type") == "function"]
     choice = body.get("tool_choice")
@@ -43,14 +43,14 @@ def chat_form(body: Body) -> Form | None:
     return _forced(functions, choice) or _formatted(wanted.get("type"), schema)
 
 
-def response_form(body: Body) -> Form | None:
+def response_form(body: Body) -> AnswerForm | None:
     """Of a response: `tools` with a forcing `tool_choice`, else `text.format`; None for words."""
     functions = [tool for tool in body.get("tools") or () if tool.get("type") == "function"]
     wanted = (body.get("text") or {}).get("format") or {}
     return _forced(functions, body.get("tool_choice")) or _formatted(wanted.get("type"), wanted.get("schema"))
 
 
-def _forced(functions: list[Mapping[str, Any]], choice: object) -> Form | None:
+def _forced(functions: list[Mapping[str, Any]], choice: object) -> AnswerForm | None:
     if isinstance(choice, Mapping):
         functions = [each for each in functions if each.get("name") == choice.get("name")]
     elif choice != "required":
@@ -58,13 +58,13 @@ def _forced(functions: list[Mapping[str, Any]], choice: object) -> Form | None:
     name = functions[0].get("name") if functions else None
     if not isinstance(name, str):
         raise ValueError("tool_choice: no such function among the tools")
-    return Form(functions[0].get("parameters") or ANY_OBJECT, name)
+    return AnswerForm(functions[0].get("parameters") or ANY_OBJECT, name)
 
 
-def _formatted(kind: object, schema: Mapping[str, Any] | None) -> Form | None:
+def _formatted(kind: object, schema: Mapping[str, Any] | None) -> AnswerForm | None:
     if kind == "json_schema":
-        return Form(schema or ANY_OBJECT)
-    return Form(ANY_OBJECT) if kind == "json_object" else None
+        return AnswerForm(schema or ANY_OBJECT)
+    return AnswerForm(ANY_OBJECT) if kind == "json_object" else None
 
 
 STREAM_ERROR = {
@@ -77,15 +77,15 @@ STREAM_ERROR = {
 DIMENSIONS = 8
 
 
-def read_chat(body: Body) -> Question:
+def read_chat(body: Body) -> SimulatedQuestion:
     """`messages`, `max_completion_tokens` or `max_tokens`, `response_format`, `tools`."""
     messages = body.get("messages")
     size = sum(map(len, texts_of(messages)))
     bound = bound_of(body, "max_completion_tokens", "max_tokens")
-    return Question(prompt_of(messages), tokens_in(size), bound, chat_form(body))
+    return SimulatedQuestion(prompt_of(messages), tokens_in(size), bound, chat_form(body))
 
 
-def _chat_usage(reply: Reply) -> dict[str, Any]:
+def _chat_usage(reply: SimulatedReply) -> dict[str, Any]:
     return {
         "prompt_tokens": reply.input_tokens,
         "completion_tokens": reply.output_tokens,
@@ -100,17 +100,17 @@ def _chat_usage(reply: Reply) -> dict[str, Any]:
     }
 
 
-def _finish(reply: Reply) -> str:
+def _finish(reply: SimulatedReply) -> str:
     if reply.cut_short:
         return "length"
     return "tool_calls" if reply.tool else "stop"
 
 
-def _tool_call(reply: Reply, arguments: str) -> dict[str, Any]:
+def _tool_call(reply: SimulatedReply, arguments: str) -> dict[str, Any]:
     return {"id": f"call_{reply.id}", "type": "function", "function": {"name": reply.tool, "arguments": arguments}}
 
 
-def whole_chat(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """A `chat.completion`."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None, "annotations": []}
     if reply.tool:
@@ -127,7 +127,7 @@ def whole_chat(body: Body, reply: Reply) -> dict[str, Any]:
     }
 
 
-def stream_chat(body: Body, reply: Reply) -> Stream:
+def stream_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
     """`chat.completion.chunk` events; the usage in a last one of its own if `stream_options.include_usage`."""
     with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
     frame = {"id": reply.id, "object": "chat.completion.chunk", "created": reply.created, "model": reply.model}
@@ -144,7 +144,7 @@ def stream_chat(body: Body, reply: Reply) -> Stream:
     if reply.tool:
         first |= {"content": None, "tool_calls": [{"index": 0, **_tool_call(reply, "")}]}
     deltas = [_chat_delta(reply, piece) for piece in reply.pieces]
-    return Stream(
+    return SimulatedStream(
         head=chunk(first),
         pieces=[chunk(delta) for delta in deltas],
         tail=tail + b"data: [DONE]\n\n",
@@ -152,34 +152,36 @@ def stream_chat(body: Body, reply: Reply) -> Stream:
     )
 
 
-def _chat_delta(reply: Reply, piece: str) -> dict[str, Any]:
+def _chat_delta(reply: SimulatedReply, piece: str) -> dict[str, Any]:
     if reply.tool:
         return {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
     return {"content": piece}
 
 
-def read_responses(body: Body) -> Question:
+def read_responses(body: Body) -> SimulatedQuestion:
     """`input` (a text or a list of items), `instructions`, `max_output_tokens`, `text.format`, `tools`."""
     given = body.get("input", "")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     size = sum(map(len, texts_of(items))) + len(text_of(body.get("instructions")))
-    return Question(prompt_of(items), tokens_in(size), bound_of(body, "max_output_tokens"), response_form(body))
+    return SimulatedQuestion(
+        prompt_of(items), tokens_in(size), bound_of(body, "max_output_tokens"), response_form(body)
+    )
 
 
 def _output_text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _message(reply: Reply, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
+def _message(reply: SimulatedReply, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
     return {"id": f"msg_{reply.id}", "type": "message", "status": status, "role": "assistant", "content": content}
 
 
-def _function_call(reply: Reply, status: str, arguments: str) -> dict[str, Any]:
+def _function_call(reply: SimulatedReply, status: str, arguments: str) -> dict[str, Any]:
     call = {"id": f"fc_{reply.id}", "type": "function_call", "status": status, "call_id": f"call_{reply.id}"}
     return call | {"name": reply.tool, "arguments": arguments}
 
 
-def _response(body: Body, reply: Reply, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+def _response(body: Body, reply: SimulatedReply, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
     usage = {
         "input_tokens": reply.input_tokens,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -214,11 +216,11 @@ def _response(body: Body, reply: Reply, status: str, output: list[dict[str, Any]
     }
 
 
-def _status(reply: Reply) -> str:
+def _status(reply: SimulatedReply) -> str:
     return "incomplete" if reply.cut_short else "completed"
 
 
-def whole_response(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_response(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """A `response`."""
     status = _status(reply)
     if reply.tool:
@@ -226,7 +228,7 @@ def whole_response(body: Body, reply: Reply) -> dict[str, Any]:
     return _response(body, reply, status, [_message(reply, status, [_output_text(reply.text)])])
 
 
-def stream_response(body: Body, reply: Reply) -> Stream:
+def stream_response(body: Body, reply: SimulatedReply) -> SimulatedStream:
     """The typed events from `response.created` to `response.completed`, numbered in sequence."""
     number = -1
 
@@ -242,10 +244,10 @@ def stream_response(body: Body, reply: Reply) -> Stream:
     closing += typed("response.output_item.done", output_index=0, item=whole["output"][0])
     closing += typed(f"response.{status}", response=whole)
     broken = event({"type": "error", "sequence_number": len(pieces), "error": STREAM_ERROR}, "error")
-    return Stream(head + opening, pieces, closing, broken)
+    return SimulatedStream(head + opening, pieces, closing, broken)
 
 
-def _message_events(typed: Callable[..., bytes], reply: Reply) -> tuple[bytes, list[bytes], bytes]:
+def _message_events(typed: Callable[..., bytes], reply: SimulatedReply) -> tuple[bytes, list[bytes], bytes]:
     at = {"item_id": f"msg_{reply.id}", "output_index": 0, "content_index": 0}
     opening = typed("response.output_item.added", output_index=0, item=_message(reply, "in_progress", []))
     opening += typed("response.content_part.added", part=_output_text(""), **at)
@@ -254,7 +256,7 @@ def _message_events(typed: Callable[..., bytes], reply: Reply) -> tuple[bytes, l
     return opening, pieces, closing + typed("response.content_part.done", part=_output_text(reply.text), **at)
 
 
-def _call_events(typed: Callable[..., bytes], reply: Reply) -> tuple[bytes, list[bytes], bytes]:
+def _call_events(typed: Callable[..., bytes], reply: SimulatedReply) -> tuple[bytes, list[bytes], bytes]:
     at = {"item_id": f"fc_{reply.id}", "output_index": 0}
     opening = typed("response.output_item.added", output_index=0, item=_function_call(reply, "in_progress", ""))
     pieces = [typed("response.function_call_arguments.delta", delta=piece, **at) for piece in reply.pieces]
@@ -262,11 +264,11 @@ def _call_events(typed: Callable[..., bytes], reply: Reply) -> tuple[bytes, list
     return opening, pieces, done
 
 
-def read_embeddings(body: Body) -> Question:
+def read_embeddings(body: Body) -> SimulatedQuestion:
     """`input`: a text, texts, or tokens."""
     inputs = _inputs(body)
     size = sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
-    return Question("", tokens_in(size), 0)
+    return SimulatedQuestion("", tokens_in(size), 0)
 
 
 def _inputs(body: Body) -> list[str | list[int]]:
@@ -278,7 +280,7 @@ def _inputs(body: Body) -> list[str | list[int]]:
     return [given] if isinstance(given[0], int) else given
 
 
-def whole_embeddings(body: Body, reply: Reply) -> dict[str, Any]:
+def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     """A list of vectors, of floats or in base64 as the SDK asks; the same text has the same vector."""
     size = bound_of(body, "dimensions") or DIMENSIONS
     rows: list[dict[str, Any]] = []
@@ -292,6 +294,6 @@ def whole_embeddings(body: Body, reply: Reply) -> dict[str, Any]:
     return {"object": "list", "model": reply.model, "data": rows, "usage": usage}
 
 
-CHAT = Endpoint("openai", read_chat, whole_chat, stream_chat)
-RESPONSES = Endpoint("openai", read_responses, whole_response, stream_response)
-EMBEDDINGS = Endpoint("openai", read_embeddings, whole_embeddings, None)
+CHAT = SimulatedEndpoint("openai", read_chat, whole_chat, stream_chat)
+RESPONSES = SimulatedEndpoint("openai", read_responses, whole_response, stream_response)
+EMBEDDINGS = SimulatedEndpoint("openai", read_embeddings, whole_embeddings, None)
