@@ -106,7 +106,7 @@ class Laboratory(World):
             self.join(VirtualCall(self, number, LabTurn(self, call)), self.now)
             return
 
-    def concluded(self, call: VirtualCall) -> None:
+    def finish_fast(self, call: VirtualCall) -> None:
         """The caller goes on; one that reads a stream is busy until its end."""
         sent = self.ended[call.row].sent
         if sent is None or not sent.streaming:

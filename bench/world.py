@@ -115,7 +115,7 @@ class World(ABC):
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
         """What becomes of a request that is sent now: `reply` is called when its answer is there."""
 
-    def concluded(self, call: VirtualCall) -> None:  # noqa: B027
+    def finish_fast(self, call: VirtualCall) -> None:  # noqa: B027
         """A call has its answer, for good; by default nobody minds."""
 
 
@@ -200,7 +200,7 @@ class VirtualCall:
         self.finished = True
         self.world.ended[self.row] = ended
         self.world.makespan = self.world.now
-        self.world.concluded(self)
+        self.world.finish_fast(self)
 
     def _repeats(self, ended: ExchangeResult) -> bool:
         """Whether the caller makes the call again: its own back-off runs, in which nothing stands or is under way."""
@@ -221,7 +221,7 @@ class VirtualCall:
             self._step(lambda: self.flow.send(Resume(self.world.now, sent)))
             return
         permit, self.passed = self.passed, None
-        if self.turn.concluded(permit, sent):
+        if self.turn.finish_fast(permit, sent):
             self._ends(ExchangeResult(Ending.ANSWERED, sent, 0.0))
         else:
             self._goes_on(permit, sent)

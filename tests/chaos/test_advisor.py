@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from tests.chaos.floor import LATENCY, apart, registry, runner_of, seconds_of
 from tests.chaos.providers import Provider, per_second
+from tests.chaos.shared import LATENCY, apart, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows
 from tidegate.runner import Evaluator, Experiment

@@ -74,7 +74,7 @@ class Caller:
         assert self.permit is not None, "nothing is under way"
         sent, permit, self.permit = AttemptResult(outcome, response=response), self.permit, None
         if self.flow is None:
-            if self.turn.concluded(permit, sent):
+            if self.turn.finish_fast(permit, sent):
                 self.ended = ExchangeResult(Any, sent, 0.0)  # type: ignore[arg-type]
                 return self.state
             self.flow = self.turn.flow(lambda: self, permit, sent)

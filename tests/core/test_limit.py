@@ -60,7 +60,7 @@ def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyL
 
 
 @pytest.mark.parametrize(
-    "hear", [lambda limit: limit.heard(), lambda limit: limit.succeeded(1), lambda limit: limit.lift()]
+    "hear", [lambda limit: limit.heard(), lambda limit: limit.succeeded(1), lambda limit: limit.remove_ceiling()]
 )
 def test_answer_ends_the_listening_to_a_new_key(
     limit: ConcurrencyLimit, hear: Callable[[ConcurrencyLimit], object]
@@ -190,7 +190,7 @@ def test_a_ceiling_that_lets_trials_in_is_lifted_by_more_each_time(limit: Concur
 
 def test_a_rate_lifts_the_ceiling(limit: ConcurrencyLimit) -> None:
     capped(limit, 5)
-    limit.lift()
+    limit.remove_ceiling()
     open_until(limit, 2.0, 1.0)
     assert limit.slots > 20
 
@@ -239,18 +239,18 @@ def test_after_a_refusal_no_header_lifts_the_limit(limit: ConcurrencyLimit) -> N
 @pytest.mark.parametrize(("share", "slots"), [(1.0, 20), (0.1, 20), (0.05, 8), (0.0, 4), (-1.0, 4)])
 def test_a_scarce_quota_holds_back_a_part_of_the_slots(share: float, slots: int) -> None:
     limit = ConcurrencyLimit(20, 100, 0.5)
-    limit.scarce(share)
+    limit.scale_down(share)
     assert limit.slots == slots
 
 
 def test_one_slot_remains_however_scarce_the_quota_is() -> None:
     limit = ConcurrencyLimit(1, 100, 0.5)
-    limit.scarce(0.0)
+    limit.scale_down(0.0)
     assert limit.slots == 1
 
 
 def test_while_a_quota_is_scarce_no_slot_opens_by_itself(limit: ConcurrencyLimit) -> None:
-    limit.scarce(0.05)
+    limit.scale_down(0.05)
     limit.filled(limit.slots, 0.0)
     assert limit.opens_at(5.0) == INFINITY
 

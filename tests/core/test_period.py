@@ -50,7 +50,7 @@ def test_a_bucket_that_is_full_soon_holds_what_remains_and_comes_back_until_then
     for remaining, reset in ((4.0, 0.25), (2.0, 0.75), (0.0, 1.25), (3.0, 0.5)):
         window = read(period, 240.0 - remaining, reset, 0.0, limit=240.0)
     assert window == 60.0
-    assert period.brim == pytest.approx(5.0)
+    assert period.capacity == pytest.approx(5.0)
     assert period.turned is None
 
 
@@ -58,7 +58,7 @@ def test_a_bucket_full_within_a_second_holds_less_than_its_limit_from_the_first_
     period: WindowInference,
 ) -> None:
     assert read(period, 600.0, 0.1, 0.0, limit=600.0) == 60.0
-    assert period.brim == 1.0
+    assert period.capacity == 1.0
 
 
 def test_a_declared_window_holds_while_little_is_used(period: WindowInference) -> None:
@@ -74,7 +74,7 @@ def test_resets_of_whole_seconds_may_err_to_either_side(period: WindowInference)
     read(period, 150.0, 2.0, 0.0, resolution=1.0)
     window = read(period, 290.0, 6.0, 3.0, resolution=1.0)
     assert 6.0 <= window <= 7.3
-    assert period.brim is None
+    assert period.capacity is None
 
 
 def test_the_time_until_full_tells_the_fraction_of_a_level(period: WindowInference) -> None:
@@ -92,4 +92,4 @@ def test_a_new_limit_begins_anew(period: WindowInference) -> None:
     for remaining, reset in ((4.0, 0.25), (0.0, 1.25)):
         read(period, 240.0 - remaining, reset, 0.0, limit=240.0)
     period.forget()
-    assert period.brim is None
+    assert period.capacity is None

@@ -124,4 +124,4 @@ def test_no_wait_is_longer_than_the_slowest_pace() -> None:
         for _ in range(200):
             spacing.wait_alone(next_wait(spacing, cause))
         assert spacing.wait <= 1.0 / SLOWEST
-        spacing.went_on()
+        spacing.reset_backoff()

@@ -68,7 +68,7 @@ def test_waits_are_counted_until_it_goes_on(spacing: PacingBucket) -> None:
     spacing.wait_alone(0.5)
     spacing.wait_alone(0.8)
     assert (spacing.waits, spacing.wait) == (2, 0.8)
-    spacing.went_on()
+    spacing.reset_backoff()
     assert (spacing.waits, spacing.wait) == (0, 0.0)
 
 

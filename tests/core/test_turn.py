@@ -72,13 +72,13 @@ def ending(flow: Flow, resume: Resume | None = None) -> ExchangeResult:
 
 
 def test_an_answered_call_needs_no_dialogue(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    assert turn.concluded(permit, AttemptResult(answer(bucket(60.0, 10.0)))) is True
+    assert turn.finish_fast(permit, AttemptResult(answer(bucket(60.0, 10.0)))) is True
     seen = registry.snapshot().keys[KEY]
     assert (seen.in_flight, seen.answered, len(seen.quotas)) == (0, 1, 1)
 
 
 def test_a_streaming_answer_keeps_its_slot(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    assert turn.concluded(permit, AttemptResult(OK, streaming=True)) is True
+    assert turn.finish_fast(permit, AttemptResult(OK, streaming=True)) is True
     assert in_flight(registry) == 1
     registry.settle(permit, OK)
     assert in_flight(registry) == 0
@@ -94,7 +94,7 @@ def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, turn: PlainTu
     assert second.begin() is None
     flow = second.flow(Bell, None, None)
     assert isinstance(next(flow), WaitUntil)
-    turn.concluded(permit, AttemptResult(OK))
+    turn.finish_fast(permit, AttemptResult(OK))
     assert third.begin() is None
     assert isinstance(flow.send(Resume(0.0)), Send)
     flow.close()
@@ -114,7 +114,7 @@ def test_a_call_that_failed_at_once_ends_in_the_dialogue(
     registry: RateLimitRegistry, turn: PlainTurn, permit: Permit, outcome, how: Ending
 ) -> None:
     sent = AttemptResult(outcome)
-    assert turn.concluded(permit, sent) is False
+    assert turn.finish_fast(permit, sent) is False
     assert ending(turn.flow(no_waker, permit, sent)).ending is how
     assert in_flight(registry) == 0
 
@@ -127,7 +127,7 @@ def test_a_call_that_was_refused_at_once_returns_before_those_that_came_later(
     waiting = later.flow(Bell, None, None)
     next(waiting)
     sent = AttemptResult(refusal(5.0))
-    assert turn.concluded(permit, sent) is False
+    assert turn.finish_fast(permit, sent) is False
     flow = turn.flow(Bell, permit, sent)
     effect = next(flow)
     assert isinstance(effect, WaitUntil)

@@ -54,7 +54,7 @@ class Moody(World):
             turn.tokens = 0
             self.join(VirtualCall(self, self.made, turn), self.now)
 
-    def concluded(self, call: VirtualCall) -> None:
+    def finish_fast(self, call: VirtualCall) -> None:
         self._next()
 
     def _arrive(

@@ -109,7 +109,7 @@ def test_deadlines_of_running_loops_are_met_behind_stalled_ones(
     for loop in stalled:
         world.loops[loop].stops.append((1.0, math.inf))
     ended_at: dict[int, float] = {}
-    world.concluded = lambda call: ended_at.setdefault(call.row, world.now)  # type: ignore[method-assign]
+    world.finish_fast = lambda call: ended_at.setdefault(call.row, world.now)  # type: ignore[method-assign]
     world.run()
     for row, loop in enumerate(made):
         if loop not in stalled:

@@ -11,13 +11,13 @@ from tidegate.runner.watermark import EvalBacklog
 def test_a_fresh_experiment_owes_nothing_and_an_earlier_run_everything() -> None:
     assert not EvalBacklog(left_over=False).owing
     left = EvalBacklog(left_over=True)
-    assert (left.owing, left.begin(), left.floor()) == (True, None, 0)
+    assert (left.owing, left.begin(), left.shared()) == (True, None, 0)
 
 
 def test_the_scan_begins_just_before_what_was_turned_away_first() -> None:
     backlog = EvalBacklog(left_over=False)
     backlog.turned_away(Place(40, 1))
-    assert (backlog.owing, backlog.begin(), backlog.floor()) == (True, Place(40, -1), 40)
+    assert (backlog.owing, backlog.begin(), backlog.shared()) == (True, Place(40, -1), 40)
 
 
 def test_it_ends_when_a_page_finds_no_more_and_nothing_came_meanwhile() -> None:
@@ -40,7 +40,7 @@ def test_what_comes_behind_the_cursor_makes_it_begin_again_before_that() -> None
     backlog.begin()
     backlog.scanned(Place(50, 0), at_end=False)
     backlog.turned_away(Place(20, 1))
-    assert backlog.floor() == 20
+    assert backlog.shared() == 20
     backlog.begin()
     backlog.scanned(Place(80, 0), at_end=True)
     assert (backlog.owing, backlog.begin()) == (True, Place(20, -1))
@@ -76,6 +76,6 @@ def test_whatever_the_order_every_place_that_was_turned_away_is_met_after_it_was
                     backlog.turned_away(place)
                 durable.difference_update(page)
                 backlog.scanned(page[-1] if page else None, at_end=len(seen) <= 4)
-            floor = backlog.floor()
-            assert not durable or (floor is not None and floor <= min(durable).ordinal)
+            shared = backlog.shared()
+            assert not durable or (shared is not None and shared <= min(durable).ordinal)
         assert not durable

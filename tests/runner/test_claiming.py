@@ -41,7 +41,7 @@ class TestClaims:
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             assert await there.stop(number) is Toggle.DONE
-            await here._ownership.beat()
+            await here._heartbeat.beat()
             task.go.set()
             summary = await here.wait(number)
             assert (summary.status, summary.answered) == (Status.STOPPED, 1)
@@ -138,7 +138,7 @@ class TestClaims:
             number = await here.start(experiment)
             waiting = asyncio.create_task(there.start(experiment, follow=True))
             await looked_at(there, 1)
-            await there._taking.take_up(number)
+            await there._claim_service.take_up(number)
             waiting.cancel()
             task.go.set()
             assert (await here.wait(number)).complete
@@ -150,7 +150,7 @@ class TestClaims:
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             assert await there.stop(number) is Toggle.DONE
-            await here._ownership.beat()
+            await here._heartbeat.beat()
             task.go.set()
             await here.wait(number)
         assert "is stopped by a user" in caplog.text
@@ -167,7 +167,7 @@ class TestClaims:
             assert claim is not None
             row = await alive.store.find(number)
             assert row is not None
-            alive._lives.begin(Experiment("e", rows(10), task), row, claim, again=False)
+            alive._supervisor.begin(Experiment("e", rows(10), task), row, claim, again=False)
             late.go.set()
             await paused.wait(number)
             assert (await alive.wait(number)).complete
@@ -360,7 +360,7 @@ class TestOrphans:
         async with runner_at(tmp_path) as here, make(tmp_path, restore=lambda spec: experiment) as there:
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
-            await there._taking.take_up(number)
+            await there._claim_service.take_up(number)
             row = await there.store.find(number)
             assert row is not None
             assert (row.claimed_by, row.epoch) == (here.replica, 1)
@@ -380,9 +380,9 @@ class TestOrphans:
 
         number = await self.abandoned(tmp_path, Experiment("e", rows(5), Watch()))
         async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
-            runner._ownership._recover = runner._taking.take_up
+            runner._heartbeat._recover = runner._claim_service.take_up
             for _ in range(8):
-                await runner._ownership.look()
+                await runner._heartbeat.look()
             row = await runner.store.find(number)
             assert row is not None
             assert (row.status, row.claimed_by, row.epoch, row.last_error) == (Status.RUNNING, "dead", 1, None)
@@ -402,11 +402,11 @@ class TestOrphans:
             raise CannotLoad("e.py:e", "no such file")
 
         async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
-            runner._ownership._recover = runner._taking.take_up
+            runner._heartbeat._recover = runner._claim_service.take_up
             for name in ("first", "second"):
                 row = await runner.store.create(name, Experiment(name, rows(1), Watch()).spec(), 1, "rows")
                 await runner.store.claim(row.id, "dead", 60.0)
-                await runner._ownership.look()
+                await runner._heartbeat.look()
         assert order == ["first", "second", "first"]
 
     @in_loop
@@ -423,9 +423,9 @@ class TestOrphans:
         ):
             number = await asleep.start(experiment)
             await task.until(lambda: task.inside == 1)
-            without._ownership._recover = without._taking.take_up
-            await without._ownership.look()
-            await asleep._ownership.beat()
+            without._heartbeat._recover = without._claim_service.take_up
+            await without._heartbeat.look()
+            await asleep._heartbeat.beat()
             task.go.set()
             assert (await asleep.wait(number)).complete
 

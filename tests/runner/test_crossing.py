@@ -45,7 +45,7 @@ async def test_rows_that_come_while_anothers_results_fill_the_writer_are_fetched
     async with runner_at(tmp_path, unwritten=5) as runner:
         number = await runner.start(Experiment("late", late, Watch()))
         running = runner._dispatcher.running[number]
-        while running.books.unwritten:  # noqa: ASYNC110 - nobody tells of it
+        while running.tracker.unwritten:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.001)
         gate.clear()
         writing = gated(monkeypatch, runner.store, "write", gate)
@@ -124,7 +124,7 @@ async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
         before = (await runner.run(experiment)).experiment
         more = Experiment("e", rows(3), task, repetitions=2)
         gate = asyncio.Event()
-        owner = runner.store if where == "amend" else runner._taking
+        owner = runner.store if where == "amend" else runner._claim_service
         reached = gated(monkeypatch, owner, where, gate)
         asked = runner.start(more) if toggle == "start" else runner.resume("e")
         asking = asyncio.create_task(asked)

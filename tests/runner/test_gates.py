@@ -19,8 +19,8 @@ DAY = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per da
 
 
 def remembered(runner: ExperimentRunner) -> tuple[int, int]:
-    floor = runner._lives._floor
-    return len(floor.gates._gates), len(floor.roster._gates)
+    shared = runner._supervisor._shared
+    return len(shared.gates._gates), len(shared.fair_queue._gates)
 
 
 @in_virtual_time
@@ -62,7 +62,7 @@ async def test_one_that_is_left_behind_a_closed_key_leaves_none_either(tmp_path:
     async with runner_at(tmp_path, registry=registry, row_deadline=1.0) as runner:
         number = await runner.start(Experiment("e", rows(5), answer))
         await asyncio.sleep(100.0)
-        assert runner._lives._floor.gates.closed(KEY) is not None
+        assert runner._supervisor._shared.gates.closed(KEY) is not None
         runner.leave(number)
         await runner.wait(number)
         assert remembered(runner) == (0, 0)
@@ -84,7 +84,7 @@ async def test_a_day_that_is_over_is_remembered_until_its_end_though_nobody_stan
         await asyncio.sleep(10.0)
         runner.leave(number)
         await runner.wait(number)
-        assert runner._lives._floor.gates.closed(key) is not None
+        assert runner._supervisor._shared.gates.closed(key) is not None
         await asyncio.sleep(5400.0)
         assert remembered(runner) == (0, 0)
 

@@ -43,7 +43,7 @@ async def test_run_whose_file_is_deleted_ends_with_error_and_a_copy(tmp_path: Pa
         number = await runner.start(experiment)
         await task.until(lambda: task.inside == 1)
         delete(tmp_path)
-        await runner._ownership.beat()
+        await runner._heartbeat.beat()
         task.go.set()
         summary = await runner.wait(number)
         assert runner.saved == tmp_path / "runs.saved.db"
@@ -73,7 +73,7 @@ async def test_run_goes_on_from_the_saved_file(tmp_path: Path) -> None:
         number = await runner.start(experiment)
         await task.until(lambda: task.inside == 1)
         delete(tmp_path)
-        await runner._ownership.beat()
+        await runner._heartbeat.beat()
         task.go.set()
         await runner.wait(number)
         assert runner.saved is not None
@@ -105,7 +105,7 @@ async def test_two_runs_of_one_file_that_is_lost_are_both_saved(tmp_path: Path) 
         await task.until(lambda task=task: task.inside == 1)  # type: ignore[misc]
     delete(tmp_path)
     for task, runner in zip(tasks, runners, strict=True):
-        await runner._ownership.beat()
+        await runner._heartbeat.beat()
         task.go.set()
     for number, runner in enumerate(runners):
         assert (await runner.wait(f"e{number}")).status is Status.ERROR
@@ -132,7 +132,7 @@ async def test_run_whose_file_cannot_be_saved_says_so(tmp_path: Path, monkeypatc
             return DatabaseFileLost(tmp_path / "runs.db", "was deleted", failure="disk full")
 
         monkeypatch.setattr(runner.store, "save_lost", full)
-        await runner._ownership.beat()
+        await runner._heartbeat.beat()
         task.go.set()
         summary = await runner.wait(number)
     assert summary.status is Status.ERROR

@@ -122,7 +122,7 @@ class TestWriter:
                     broken_ones[0] += 1
                     if broken_ones[0] > 5:
                         if where == "durable":
-                            self.books.unwritten -= 1
+                            self.tracker.unwritten -= 1
                         raise ZeroDivisionError("inside")
                 return method(self, *args)
 
@@ -168,7 +168,7 @@ async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_re
 def left_over(begin: Any) -> Any:
     def called(self: RunSupervisor, experiment: Any, row: Any, claim: Any, *, again: bool) -> None:
         begin(self, experiment, row, claim, again=again)
-        for backlog in self.running[row.id].books.backlogs:
+        for backlog in self.running[row.id].tracker.backlogs:
             backlog.owing = True
 
     return called
@@ -256,8 +256,8 @@ class TestDispatcher:
         async with runner_at(tmp_path, registry=registry) as runner:
             going = asyncio.create_task(ends(runner, Experiment("fine", rows(200), governed(fine))))
             number = await runner.start(Experiment("bad", rows(50), governed(bad)))
-            workload = runner._dispatcher.running[number].workload
-            monkeypatch.setattr(workload, part, failing(1, after=3)(getattr(workload, part)))
+            work_queue = runner._dispatcher.running[number].work_queue
+            monkeypatch.setattr(work_queue, part, failing(1, after=3)(getattr(work_queue, part)))
             summary = await runner.wait(number)
             assert why(summary) == INSIDE
             assert (await going).complete

@@ -14,23 +14,23 @@ def level(experiment: int, gate: Hashable) -> int:
     return 0
 
 
-def serve(roster: FairQueue, count: int) -> list[int]:
+def serve(fair_queue: FairQueue, count: int) -> list[int]:
     served = []
     for _ in range(count):
-        turn = roster.next(level)
+        turn = fair_queue.next(level)
         if turn is None:
             break
-        roster.dispatched(turn[0])
+        fair_queue.dispatched(turn[0])
         served.append(turn[0])
     return served
 
 
 def roster_of(*experiments: int, gate: str = "key") -> FairQueue:
-    roster = FairQueue()
+    fair_queue = FairQueue()
     for experiment in experiments:
-        roster.join(experiment)
-        roster.offer(experiment, gate)
-    return roster
+        fair_queue.join(experiment)
+        fair_queue.offer(experiment, gate)
+    return fair_queue
 
 
 def test_experiments_on_one_key_alternate() -> None:
@@ -38,85 +38,85 @@ def test_experiments_on_one_key_alternate() -> None:
 
 
 def test_a_new_experiment_is_served_first_and_then_takes_turns() -> None:
-    roster = roster_of(1, 2)
-    serve(roster, 4)
-    roster.join(9)
-    roster.offer(9, "key")
-    assert serve(roster, 5) == [9, 1, 2, 9, 1]
+    fair_queue = roster_of(1, 2)
+    serve(fair_queue, 4)
+    fair_queue.join(9)
+    fair_queue.offer(9, "key")
+    assert serve(fair_queue, 5) == [9, 1, 2, 9, 1]
 
 
 def test_a_throttled_experiment_keeps_its_turn() -> None:
-    roster = roster_of(1)
-    roster.join(2)
-    roster.offer(2, "other")
-    serve(roster, 2)
-    roster.close("key")
-    assert serve(roster, 5) == [2] * 5
-    roster.open("key")
-    assert serve(roster, 3) == [1, 2, 1]
+    fair_queue = roster_of(1)
+    fair_queue.join(2)
+    fair_queue.offer(2, "other")
+    serve(fair_queue, 2)
+    fair_queue.close("key")
+    assert serve(fair_queue, 5) == [2] * 5
+    fair_queue.open("key")
+    assert serve(fair_queue, 3) == [1, 2, 1]
 
 
 def test_an_experiment_at_its_cap_keeps_its_turn() -> None:
-    roster = roster_of(1, 2, 3)
-    serve(roster, 3)
-    roster.hold(1)
-    assert serve(roster, 4) == [2, 3, 2, 3]
-    roster.free(1)
-    assert serve(roster, 3) == [1, 2, 3]
+    fair_queue = roster_of(1, 2, 3)
+    serve(fair_queue, 3)
+    fair_queue.hold(1)
+    assert serve(fair_queue, 4) == [2, 3, 2, 3]
+    fair_queue.free(1)
+    assert serve(fair_queue, 3) == [1, 2, 3]
 
 
 def test_one_that_drops_out_leaves_no_trace() -> None:
-    roster = roster_of(1, 2, 3)
-    serve(roster, 4)
-    roster.leave(2)
-    assert serve(roster, 4) == [3, 1, 3, 1]
-    roster.leave(2)
-    assert set(roster._seats) == {1, 3}
+    fair_queue = roster_of(1, 2, 3)
+    serve(fair_queue, 4)
+    fair_queue.leave(2)
+    assert serve(fair_queue, 4) == [3, 1, 3, 1]
+    fair_queue.leave(2)
+    assert set(fair_queue._seats) == {1, 3}
 
 
 def test_nobody_is_next_where_nothing_is_ready() -> None:
-    roster = roster_of(1)
-    roster.withdraw(1, "key")
-    assert roster.next(level) is None
-    roster.offer(1, "key")
-    assert roster.next(level) == (1, "key")
+    fair_queue = roster_of(1)
+    fair_queue.withdraw(1, "key")
+    assert fair_queue.next(level) is None
+    fair_queue.offer(1, "key")
+    assert fair_queue.next(level) == (1, "key")
 
 
 def test_of_an_experiments_open_gates_the_most_urgent_work_goes_first() -> None:
-    roster = FairQueue()
-    roster.join(1)
+    fair_queue = FairQueue()
+    fair_queue.join(1)
     for gate in ("tasks", "judge"):
-        roster.offer(1, gate)
+        fair_queue.offer(1, gate)
     urgent = {"tasks": 2, "judge": 0}
-    assert roster.next(lambda _, gate: urgent[str(gate)]) == (1, "judge")
+    assert fair_queue.next(lambda _, gate: urgent[str(gate)]) == (1, "judge")
     urgent = {"tasks": 0, "judge": 2}
-    assert roster.next(lambda _, gate: urgent[str(gate)]) == (1, "tasks")
-    roster.close("tasks")
-    assert roster.next(lambda _, gate: urgent[str(gate)]) == (1, "judge")
+    assert fair_queue.next(lambda _, gate: urgent[str(gate)]) == (1, "tasks")
+    fair_queue.close("tasks")
+    assert fair_queue.next(lambda _, gate: urgent[str(gate)]) == (1, "judge")
 
 
 def test_work_behind_a_closed_gate_holds_up_nothing_behind_an_open_one() -> None:
-    roster = roster_of(1)
-    roster.offer(1, "judge")
-    roster.close("judge")
-    assert roster.next(level) == (1, "key")
+    fair_queue = roster_of(1)
+    fair_queue.offer(1, "judge")
+    fair_queue.close("judge")
+    assert fair_queue.next(level) == (1, "key")
 
 
 def test_a_gate_that_is_removed_is_as_good_as_new() -> None:
-    roster = roster_of(1)
-    roster.close("key")
-    roster.remove("key")
-    roster.leave(1)
-    roster.join(2)
-    roster.offer(2, "key")
-    assert roster.next(level) == (2, "key")
+    fair_queue = roster_of(1)
+    fair_queue.close("key")
+    fair_queue.remove("key")
+    fair_queue.leave(1)
+    fair_queue.join(2)
+    fair_queue.offer(2, "key")
+    assert fair_queue.next(level) == (2, "key")
 
 
 def test_whatever_happens_the_next_is_the_open_experiment_that_was_served_longest_ago() -> None:
     """The same history on a plain list, which sorts everything every time."""
     draw = random.Random(11)
     for _ in range(60):
-        roster, last, offers, held = FairQueue(), {}, {}, set()
+        fair_queue, last, offers, held = FairQueue(), {}, {}, set()
         closed: set[str] = set()
         gates = ["a", "b", "c"]
         served, joined = 0, -1000
@@ -125,42 +125,42 @@ def test_whatever_happens_the_next_is_the_open_experiment_that_was_served_longes
             if move == 0 and who not in last:
                 joined += 1
                 last[who], offers[who] = joined, set()
-                roster.join(who)
+                fair_queue.join(who)
             elif move == 1 and who in last:
                 offers[who].add(gate)
-                roster.offer(who, gate)
+                fair_queue.offer(who, gate)
             elif move == 2 and who in last and draw.random() < 0.3:
                 offers[who].discard(gate)
-                roster.withdraw(who, gate)
+                fair_queue.withdraw(who, gate)
             elif move == 3 and who in last:
-                (roster.free if who in held else roster.hold)(who)
+                (fair_queue.free if who in held else fair_queue.hold)(who)
                 held ^= {who}
             elif move == 4:
-                (roster.open if gate in closed else roster.close)(gate)
+                (fair_queue.open if gate in closed else fair_queue.close)(gate)
                 closed ^= {gate}
             elif move == 5 and draw.random() < 0.1 and who in last:
-                roster.leave(who)
+                fair_queue.leave(who)
                 held.discard(who)
                 del last[who], offers[who]
             else:
                 able = [each for each in last if each not in held and offers[each] - closed]
-                turn = roster.next(level)
+                turn = fair_queue.next(level)
                 assert (turn is None) == (not able), step
                 if turn is not None:
                     assert turn[0] == min(able, key=last.__getitem__)
                     assert turn[1] in offers[turn[0]] - closed
                     served += 1
                     last[turn[0]] = served
-                    roster.dispatched(turn[0])
+                    fair_queue.dispatched(turn[0])
 
 
 def moves_of_a_dispatch(count: int) -> float:
     """Function calls that a dispatch takes with so many live experiments on three keys: exact on any machine."""
-    roster = FairQueue()
+    fair_queue = FairQueue()
     for experiment in range(count):
-        roster.join(experiment)
-        roster.offer(experiment, f"key {experiment % 3}")
-    serve(roster, 3 * count)
+        fair_queue.join(experiment)
+        fair_queue.offer(experiment, f"key {experiment % 3}")
+    serve(fair_queue, 3 * count)
     calls = 0
 
     def count_calls(frame: object, event: str, arg: object) -> None:
@@ -169,7 +169,7 @@ def moves_of_a_dispatch(count: int) -> float:
 
     sys.setprofile(count_calls)
     try:
-        serve(roster, 1000)
+        serve(fair_queue, 1000)
     finally:
         sys.setprofile(None)
     return calls / 1000
@@ -180,19 +180,19 @@ def test_a_dispatch_among_a_thousand_experiments_takes_no_more_steps_than_among_
 
 
 def test_experiments_on_one_key_are_served_equally_often_however_many_other_keys_there_are() -> None:
-    roster = roster_of(1, 2)
+    fair_queue = roster_of(1, 2)
     for experiment in range(3, 8):
-        roster.join(experiment)
-        roster.offer(experiment, f"key {experiment}")
-    counts = Counter(serve(roster, 700))
+        fair_queue.join(experiment)
+        fair_queue.offer(experiment, f"key {experiment}")
+    counts = Counter(serve(fair_queue, 700))
     assert set(counts.values()) == {100}
 
 
 def test_a_gate_that_opens_with_nobody_behind_it_is_forgotten_and_is_as_good_as_new() -> None:
-    roster = roster_of(1)
-    roster.close("other")
-    roster.open("other")
-    assert set(roster._gates) == {"key"}
-    roster.offer(1, "other")
-    roster.withdraw(1, "key")
-    assert roster.next(level) == (1, "other")
+    fair_queue = roster_of(1)
+    fair_queue.close("other")
+    fair_queue.open("other")
+    assert set(fair_queue._gates) == {"key"}
+    fair_queue.offer(1, "other")
+    fair_queue.withdraw(1, "key")
+    assert fair_queue.next(level) == (1, "other")

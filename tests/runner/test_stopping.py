@@ -47,7 +47,7 @@ class TestStop:
             number = await runner.start(experiment)
             await task.until(lambda: len(task.calls) == 24)
             await runner.store.stop(number)
-            await runner._ownership.beat()
+            await runner._heartbeat.beat()
             go.set()
             summary = await runner.wait(number)
             assert (summary.status, summary.answered) == (Status.STOPPED, 24)

@@ -14,7 +14,7 @@ def item(stage: int, ordinal: int, attempts: int = 0) -> Item:
     return made
 
 
-def workload(*gates: str, ageing: int = 8, retry_slots: int = 2) -> WorkQueue:
+def work_queue(*gates: str, ageing: int = 8, retry_slots: int = 2) -> WorkQueue:
     made = WorkQueue(len(gates), high=10, ageing=ageing, retry_slots=retry_slots)
     for stage, gate in enumerate(gates):
         made.stand_behind(stage, gate)
@@ -27,7 +27,7 @@ def order(work: WorkQueue, gate: str, count: int) -> list[tuple[int, int]]:
 
 
 def test_evaluations_go_before_ready_retries_and_those_before_tasks() -> None:
-    work = workload("key", "key")
+    work = work_queue("key", "key")
     work.add([item(TASK, 1), item(TASK, 2), item(JUDGE, 3)])
     work.delay(item(TASK, 4, attempts=1), ready_at=5.0)
     work.ripen(5.0)
@@ -35,7 +35,7 @@ def test_evaluations_go_before_ready_retries_and_those_before_tasks() -> None:
 
 
 def test_a_retry_waits_for_its_instant() -> None:
-    work = workload("key")
+    work = work_queue("key")
     work.delay(item(TASK, 1, attempts=1), ready_at=5.0)
     work.ripen(4.999)
     assert (work.ripe_at, work.take("key")) == (5.0, None)
@@ -44,7 +44,7 @@ def test_a_retry_waits_for_its_instant() -> None:
 
 
 def test_tasks_that_were_passed_over_often_enough_go_next() -> None:
-    work = workload("key", "key", ageing=3)
+    work = work_queue("key", "key", ageing=3)
     work.add([item(TASK, ordinal) for ordinal in range(3)])
     work.add([item(JUDGE, ordinal) for ordinal in range(10, 19)])
     stages = [stage for stage, _ in order(work, "key", 8)]
@@ -52,7 +52,7 @@ def test_tasks_that_were_passed_over_often_enough_go_next() -> None:
 
 
 def test_retries_with_their_share_of_the_slots_go_after_tasks_and_never_leave_a_slot_empty() -> None:
-    work = workload("key", ageing=100)
+    work = work_queue("key", ageing=100)
     work.add([item(TASK, 1)])
     for ordinal in (5, 6, 7, 8):
         work.delay(item(TASK, ordinal, attempts=1), ready_at=0.0)
@@ -67,7 +67,7 @@ def test_retries_with_their_share_of_the_slots_go_after_tasks_and_never_leave_a_
 
 
 def test_what_was_refused_goes_back_to_the_head() -> None:
-    work = workload("key")
+    work = work_queue("key")
     work.add([item(TASK, ordinal) for ordinal in range(3)])
     first = work.take("key")
     assert first is not None
@@ -76,7 +76,7 @@ def test_what_was_refused_goes_back_to_the_head() -> None:
 
 
 def test_stages_behind_different_gates_do_not_hold_each_other_up() -> None:
-    work = workload("tasks", "judge")
+    work = work_queue("tasks", "judge")
     work.add([item(TASK, 1), item(JUDGE, 2)])
     assert set(work.gates()) == {"tasks", "judge"}
     assert work.rank("judge") < work.rank("tasks")
@@ -85,7 +85,7 @@ def test_stages_behind_different_gates_do_not_hold_each_other_up() -> None:
 
 
 def test_a_gate_that_is_passed_over_becomes_urgent() -> None:
-    work = workload("tasks", "judge", ageing=3)
+    work = work_queue("tasks", "judge", ageing=3)
     work.add([item(TASK, 1)])
     work.add([item(JUDGE, ordinal) for ordinal in range(9)])
     order(work, "judge", 3)
@@ -93,13 +93,13 @@ def test_a_gate_that_is_passed_over_becomes_urgent() -> None:
 
 
 def test_evaluators_of_one_gate_take_turns() -> None:
-    work = workload("tasks", "judge", "judge")
+    work = work_queue("tasks", "judge", "judge")
     work.add([item(stage, ordinal) for stage in (1, 2) for ordinal in range(3)])
     assert [stage for stage, _ in order(work, "judge", 6)] == [1, 2, 1, 2, 1, 2]
 
 
 def test_the_water_marks_say_when_a_page_is_wanted_and_how_much_fits() -> None:
-    work = workload("key")
+    work = work_queue("key")
     assert (work.runs_low(TASK), work.room(TASK)) == (True, 10)
     work.add([item(TASK, ordinal) for ordinal in range(10)])
     assert (work.runs_low(TASK), work.room(TASK)) == (False, 0)
@@ -110,7 +110,7 @@ def test_the_water_marks_say_when_a_page_is_wanted_and_how_much_fits() -> None:
 
 
 def test_what_waits_is_forgotten_wherever_it_waits() -> None:
-    work = workload("key", "key")
+    work = work_queue("key", "key")
     work.add([item(TASK, 1), item(JUDGE, 2)])
     work.delay(item(TASK, 3, attempts=1), ready_at=9.0)
     assert (work.ripe_at, list(work.gates())) == (9.0, ["key", "key"])

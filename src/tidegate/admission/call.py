@@ -33,18 +33,18 @@ from tidegate.errors import DeadlineExceeded, KeyRefused
 class GovernedCall(Waiter):
     """One call at a key, from its coming to its end; `tidegate.admission.drive` runs it.
 
-    Most calls pass at once and are answered: `begin` and `concluded` are all they need. Any other goes on, or begins,
+    Most calls pass at once and are answered: `begin` and `finish_fast` are all they need. Any other goes on, or begins,
     as an exchange, in which the turn itself stands in the line (`tidegate.core.exchange.QueuedCall`). `window` is the
     provider's usual window in seconds; calls of equal `priority` are first come, first served.
     """
 
-    __slots__ = ("began", "given", "hand", "key", "policy", "registry", "window")
+    __slots__ = ("began", "given", "handoff", "key", "policy", "registry", "window")
 
     given: Permit | None
-    hand: PermitHandoff | None
+    handoff: PermitHandoff | None
 
     def __init__(self, registry: RateLimitRegistry, key: Key, policy: CallPolicy, window: float, priority: int) -> None:
-        # What only standing needs is set by `flow`: most calls never stand.
+        # What only standing needs is set by `exchange`: most calls never stand.
         self.registry = registry
         self.key = key
         self.policy = policy
@@ -57,24 +57,26 @@ class GovernedCall(Waiter):
 
     def begin(self) -> Permit | None:
         """The permit, where the call may go at once."""
-        hand = self.hand = current_handoff()
-        permit = self._handed(hand) if hand is not None else self.registry.enter(self.key, self.price, self.window)
+        handoff = self.handoff = current_handoff()
+        permit = (
+            self._handed(handoff) if handoff is not None else self.registry.enter(self.key, self.price, self.window)
+        )
         self.began = permit.sent_at if permit is not None else self.registry.clock()
         return permit
 
-    def concluded(self, permit: Permit, sent: AttemptResult) -> bool:
+    def finish_fast(self, permit: Permit, sent: AttemptResult) -> bool:
         """Settles an attempt that was simply answered; False leaves it to the exchange."""
         if sent.outcome.kind is not OK:
             return False
-        if self.hand is not None:
-            self.hand.came_to(permit, sent.outcome, False)
+        if self.handoff is not None:
+            self.handoff.came_to(permit, sent.outcome, False)
         if sent.streaming:
             self.registry.learn(permit, sent.outcome)
         else:
             self.registry.settle(permit, sent.outcome)
         return True
 
-    def flow(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: AttemptResult | None) -> Flow:
+    def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: AttemptResult | None) -> Flow:
         """The dialogue, from the beginning or from an attempt that came to `sent`."""
         registry = self.registry
         Waiter.__init__(self, make_waker, self.priority)
@@ -91,7 +93,7 @@ class GovernedCall(Waiter):
         return self.policy.max_wait == 0.0 and self.policy.patient
 
     @property
-    def stood(self) -> bool:
+    def was_queued(self) -> bool:
         """Return whether it had to stand in the line, before its first attempt or since."""
         return getattr(self, "waker", None) is not None
 
@@ -103,33 +105,33 @@ class GovernedCall(Waiter):
     @property
     def recalled(self) -> bool:
         """Return whether the scheduler that handed down this work wants it back."""
-        return self.hand is not None and self.hand.recalled
+        return self.handoff is not None and self.handoff.recalled
 
     def stand(self, now: float, deadline: float) -> Permit | None:
         """Joins the queue, or passes at once."""
         self.deadline = deadline
-        if self.hand is not None:
+        if self.handoff is not None:
             given = self.given
             if given is not None:
                 self.given = None
                 self.registry.seat(self, self.key, self.window)
                 return given
         permit = self.registry.stand(self, self.key, self.window)
-        if permit is None and self.hand is not None:
-            self.hand.stands(self, now)
+        if permit is None and self.handoff is not None:
+            self.handoff.stands(self, now)
         return permit
 
     def look(self, now: float) -> Permit | None:
         """The permit, if it was given meanwhile."""
         permit = self.registry.look(self)
-        if permit is not None and self.hand is not None:
-            self.hand.goes(self, now)
+        if permit is not None and self.handoff is not None:
+            self.handoff.goes(self, now)
         return permit
 
     def leave(self) -> None:
         """Gives up the place, or the permit that was never used."""
-        if self.hand is not None:
-            self.hand.goes(self, self.now())
+        if self.handoff is not None:
+            self.handoff.goes(self, self.now())
         self.registry.leave(self)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
@@ -138,16 +140,16 @@ class GovernedCall(Waiter):
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
         """Gives the slot back with what the attempt came to."""
-        if self.hand is not None:
-            self.hand.came_to(permit, outcome, not self.policy.patient)
+        if self.handoff is not None:
+            self.handoff.came_to(permit, outcome, not self.policy.patient)
             if rejoin:
-                self.hand.stands(self, now)
+                self.handoff.stands(self, now)
         self.registry.settle(permit, outcome, self if rejoin else None)
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
         """Gives the slot back with what a streaming answer came to at its end."""
-        if self.hand is not None:
-            self.hand.came_to(permit, outcome, False)
+        if self.handoff is not None:
+            self.handoff.came_to(permit, outcome, False)
         self.registry.settle(permit, outcome)
 
     def abandon(self, permit: Permit) -> None:
@@ -168,8 +170,8 @@ class GovernedCall(Waiter):
 
     def replayed(self, outcome: Outcome, unsent: bool) -> None:
         """Counts a call that is given the answer of another one."""
-        if self.hand is not None:
-            self.hand.was_given(self.key, outcome)
+        if self.handoff is not None:
+            self.handoff.was_given(self.key, outcome)
         self.registry.count_replayed(self, unsent)
 
     def tell(self, event: type[events.Event], *facts: object) -> None:
@@ -177,11 +179,11 @@ class GovernedCall(Waiter):
         if self.registry.listening:
             self.registry.tell(event(self.key, self.registry.clock(), *facts))
 
-    def _handed(self, hand: PermitHandoff) -> Permit | None:
+    def _handed(self, handoff: PermitHandoff) -> Permit | None:
         """As `begin`, where a permit may have been handed down; where somebody listens, `stand` gives it."""
         registry, policy = self.registry, self.policy
         self.given = None
-        permit = hand.take(registry, self.key)
+        permit = handoff.take(registry, self.key)
         if permit is not None:
             self.policy = policy._replace(patient=False)
             permit.sent_at = registry.clock()
@@ -189,8 +191,8 @@ class GovernedCall(Waiter):
                 self.given = permit
                 return None
             return permit
-        hand.asked(self.key, UNPRICED)
-        if hand.refused_at == self.key:
+        handoff.asked(self.key, UNPRICED)
+        if handoff.refused_at == self.key:
             # Whatever repeats the refused attempt must not wait in its stead.
             self.policy = policy._replace(max_wait=0.0, patient=False)
         return registry.enter(self.key, self.price, self.window)

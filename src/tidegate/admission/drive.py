@@ -30,7 +30,7 @@ class DrivenCall(Protocol):
         """The permit, where the call may go at once."""
         ...
 
-    def concluded(self, permit: Permit, sent: AttemptResult) -> bool:
+    def finish_fast(self, permit: Permit, sent: AttemptResult) -> bool:
         """Settles an attempt that was simply answered: its response is what the caller gets."""
         ...
 
@@ -38,7 +38,7 @@ class DrivenCall(Protocol):
         """Gives the slot back of an attempt that was cut short."""
         ...
 
-    def flow(self, make_waker: Callable[[], Any], permit: Permit | None, sent: AttemptResult | None) -> Flow:
+    def exchange(self, make_waker: Callable[[], Any], permit: Permit | None, sent: AttemptResult | None) -> Flow:
         """The dialogue, from the beginning or from an attempt that came to `sent`."""
         ...
 
@@ -81,11 +81,11 @@ def drive(turn: BlockingCall) -> Any:
         except BaseException:
             turn.abandon(permit)
             raise
-        if turn.concluded(permit, sent):
+        if turn.finish_fast(permit, sent):
             if sent.error is not None:
                 raise sent.error
             return sent.response
-    flow = turn.flow(ThreadWaker, permit, sent)
+    flow = turn.exchange(ThreadWaker, permit, sent)
     try:
         effect = next(flow)
         while True:
@@ -115,11 +115,11 @@ async def adrive(turn: AsyncCall) -> Any:
         except BaseException:
             turn.abandon(permit)
             raise
-        if turn.concluded(permit, sent):
+        if turn.finish_fast(permit, sent):
             if sent.error is not None:
                 raise sent.error
             return sent.response
-    flow, waker = turn.flow(async_waker, permit, sent), None
+    flow, waker = turn.exchange(async_waker, permit, sent), None
     try:
         effect = next(flow)
         while True:

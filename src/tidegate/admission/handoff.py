@@ -17,7 +17,7 @@ from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome
 
-_hand: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
+_handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
 MOST_KEYS = 16
 """Keys that are remembered of one piece of work: its first ones tell what to ask for next time."""
@@ -63,12 +63,12 @@ class PermitHandoff:
         self._since = self._waited = 0.0
 
     def __enter__(self) -> PermitHandoff:
-        self._token = _hand.set(self)
+        self._token = _handoff.set(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
         if self._token is not None:
-            _hand.reset(self._token)
+            _handoff.reset(self._token)
             self._token = None
         self.close()
 
@@ -161,4 +161,4 @@ def hand_off(queues: KeyTable, permit: Permit | None = None) -> PermitHandoff:
 
 def current_handoff() -> PermitHandoff | None:
     """Return what is handed down in this context."""
-    return _hand.get()
+    return _handoff.get()

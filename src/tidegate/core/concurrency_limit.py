@@ -318,7 +318,7 @@ class ConcurrencyLimit:
         self._cap(min(self.ceiling, in_flight - 1.0), now)
         return True
 
-    def suspect(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
+    def suspect_ceiling(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
         """Return whether it was a ceiling after all that a pace was taken for: it is, the third time in a row."""
         self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
         if self._suspicions < SUSPICIONS:
@@ -341,14 +341,14 @@ class ConcurrencyLimit:
         self.useful = useful
         self._set(self._before)
 
-    def lift(self) -> None:
+    def remove_ceiling(self) -> None:
         """It was a rate that refused, no ceiling."""
         self._heard = True
         self.ceiling = INFINITY
         self._ramping = True
         self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
-    def scarce(self, share: float) -> None:
+    def scale_down(self, share: float) -> None:
         """Holds back a part of the slots while `share` (0 to 1) of a quota remains: 20 % of them at 0, 60 % at 10 %.
 
         Only for quotas that no mirror can pace; promptfoo's scheduler acts at the same 10 % with the same factors.

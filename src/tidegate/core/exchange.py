@@ -209,11 +209,11 @@ class RetryTime(StrEnum):
 
 
 def exchange(
-    seat: QueuedCall, policy: CallPolicy, now: float, draw: Callable[[], float], begun: StartedExchange | None = None
+    call: QueuedCall, policy: CallPolicy, now: float, draw: Callable[[], float], begun: StartedExchange | None = None
 ) -> Flow:
     """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
     # A hundred thousand may wait: one generator is all that stands for each, with few names of its own.
-    return _Exchange(seat, policy, now if begun is None else begun.began).run(now, draw, begun)
+    return _Exchange(call, policy, now if begun is None else begun.began).run(now, draw, begun)
 
 
 class _Exchange:
@@ -226,21 +226,21 @@ class _Exchange:
     __slots__ = (
         "attempts",
         "began",
+        "call",
         "deadline",
         "failures",
         "gate",
         "permit",
         "policy",
         "probing",
-        "seat",
         "sent",
         "standing",
         "stood_at",
         "waited",
     )
 
-    def __init__(self, seat: QueuedCall, policy: CallPolicy, began: float) -> None:
-        self.seat = seat
+    def __init__(self, call: QueuedCall, policy: CallPolicy, began: float) -> None:
+        self.call = call
         self.policy = policy
         self.began = began
         self.deadline = began + policy.max_wait
@@ -259,10 +259,10 @@ class _Exchange:
                     self.stand(now)
                     while self.permit is None and now < self.deadline and not self.dismissed:
                         now = (yield self.wait()).now
-                        self.permit = self.seat.look(now)
+                        self.permit = self.call.look(now)
                     self.stood(now)
                     if self.permit is None:
-                        return self.expired(now) if self.seat.replay is None else self.replayed(now)
+                        return self.expired(now) if self.call.replay is None else self.replayed(now)
                     now = yield from self.send(now)
                 else:
                     self.permit, self.sent, begun = begun.permit, begun.sent, None
@@ -275,45 +275,45 @@ class _Exchange:
                         return self.too_late(now)
         finally:
             if self.permit is not None:
-                self.seat.abandon(self.permit)
-            self.seat.leave()
+                self.call.abandon(self.permit)
+            self.call.leave()
 
     def stand(self, now: float) -> None:
         """Joins the queue, or passes at once."""
         self.gate, self.stood_at = "", now
-        self.permit = self.seat.look(now) if self.standing else self.seat.stand(now, self.deadline)
+        self.permit = self.call.look(now) if self.standing else self.call.stand(now, self.deadline)
 
     @property
     def dismissed(self) -> bool:
         """Return whether nothing is gained by standing on."""
-        seat = self.seat
-        return seat.recalled or seat.replay is not None or seat.opens_at is not None
+        call = self.call
+        return call.recalled or call.replay is not None or call.opens_at is not None
 
     def wait(self) -> WaitUntil:
         """Until the seat is to be looked at again."""
-        self.gate = self.seat.gate or "queue"
-        return WaitUntil(self.seat.until, self.seat.alarm())
+        self.gate = self.call.gate or "queue"
+        return WaitUntil(self.call.until, self.call.alarm())
 
     def stood(self, now: float) -> None:
         """Counts the time in the queue."""
         if self.gate:
-            self.seat.tell(events.RequestWaited, now - self.stood_at, self.gate)
+            self.call.tell(events.RequestWaited, now - self.stood_at, self.gate)
         self.waited += now - self.stood_at
 
     def send(self, now: float) -> Generator[Effect, Resume, float]:
         """One attempt; returns the time of its end."""
         assert self.permit is not None, "an attempt is sent under a permit"
         if self.sent is None:
-            self.seat.tell(events.RequestStarted, self.waited)
+            self.call.tell(events.RequestStarted, self.waited)
         else:
-            self.seat.resent(self.sent.outcome.kind)
+            self.call.resent(self.sent.outcome.kind)
         here = yield Send(self.permit)
         self.sent = here.sent
         return here.now
 
     def settle(self, now: float) -> RetryTime:
         """Gives the permit back with what the attempt came to; decides whether and when there is another one."""
-        permit, sent, seat = self.permit, self.sent, self.seat
+        permit, sent, call = self.permit, self.sent, self.call
         assert permit is not None, "an attempt holds its permit"
         assert sent is not None, "a Send is resumed with what became of it"
         outcome, self.permit = sent.outcome, None
@@ -321,15 +321,15 @@ class _Exchange:
         self.attempts += 1
         if outcome.kind is Kind.OK:
             if sent.streaming:
-                seat.learn(permit, outcome, now)
+                call.learn(permit, outcome, now)
             else:
-                seat.settle(permit, outcome, now, False)
+                call.settle(permit, outcome, now, False)
             return RetryTime.NO
         again = again_after(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
         self.standing = again is RetryTime.AT_ONCE
-        seat.settle(permit, outcome, now, self.standing)
+        call.settle(permit, outcome, now, self.standing)
         if again is not RetryTime.NO:
-            seat.tell(events.RequestRetrying, self.attempts, outcome.kind, outcome.cause, outcome.status)
+            call.tell(events.RequestRetrying, self.attempts, outcome.kind, outcome.cause, outcome.status)
         return again
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
@@ -339,8 +339,8 @@ class _Exchange:
         until = now + full_jitter(self.failures, policy.backoff_base, policy.backoff_cap, draw())
         until = min(until, self.deadline)
         while now < until:
-            now = (yield WaitUntil(until, self.seat.alarm())).now
-        self.seat.tell(events.RequestWaited, now - began, "backoff")
+            now = (yield WaitUntil(until, self.call.alarm())).now
+        self.call.tell(events.RequestWaited, now - began, "backoff")
         return now
 
     def ended(self, now: float) -> ExchangeResult:
@@ -349,14 +349,14 @@ class _Exchange:
         assert sent is not None, "an attempt was made"
         outcome = sent.outcome
         if outcome.kind is Kind.OK:
-            self.seat.tell(events.RequestCompleted, self.attempts, now - self.began, outcome.status)
+            self.call.tell(events.RequestCompleted, self.attempts, now - self.began, outcome.status)
             return ExchangeResult(Ending.ANSWERED, sent, self.waited)
         refused = outcome.kind in CAPACITY and self.policy.replayable
         given_up = refused and self.policy.patient
         if given_up:
-            self.seat.gave_up(False)
+            self.call.gave_up(False)
         else:
-            self.seat.failed()
+            self.call.failed()
         self._failed(outcome, given_up, now)
         final = refused or outcome.kind in TERMINAL or (self.probing and not self.policy.patient)
         return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
@@ -364,34 +364,34 @@ class _Exchange:
     def too_late(self, now: float) -> ExchangeResult:
         """The result where the deadline came during the back-off."""
         assert self.sent is not None, "an attempt was made"
-        self.seat.gave_up(False)
+        self.call.gave_up(False)
         self._failed(self.sent.outcome, True, now)
         return ExchangeResult(Ending.GIVEN_UP, self.sent, self.waited)
 
     def expired(self, now: float) -> ExchangeResult:
         """The result where the deadline came in the queue."""
-        sent, gate = self.sent, self.seat.gate
-        self.seat.gave_up(sent is None)
-        self.seat.tell(events.QueueDeadline, now - self.began, gate)
-        opens = self.seat.opens_at
+        sent, gate = self.sent, self.call.gate
+        self.call.gave_up(sent is None)
+        self.call.tell(events.QueueDeadline, now - self.began, gate)
+        opens = self.call.opens_at
         ending = Ending.EXPIRED if sent is None else Ending.GIVEN_UP
         return ExchangeResult(ending, sent, self.waited, gate, opens - now if opens is not None else None)
 
     def replayed(self, now: float) -> ExchangeResult:
         """The result where the call is given the answer of another one; its own, if that said the same."""
-        outcome, sent = self.seat.replay, self.sent
+        outcome, sent = self.call.replay, self.sent
         assert outcome is not None, "there is an answer to give"
         if sent is not None and sent.outcome.kind is outcome.kind:
             return self.ended(now)
-        self.seat.replayed(outcome, sent is None)
+        self.call.replayed(outcome, sent is None)
         self._failed(outcome, False, now)
-        opens = self.seat.opens_at
+        opens = self.call.opens_at
         opens_in = opens - now if opens is not None else None
-        return ExchangeResult(Ending.REPLAYED, AttemptResult(outcome), self.waited, self.seat.gate, opens_in)
+        return ExchangeResult(Ending.REPLAYED, AttemptResult(outcome), self.waited, self.call.gate, opens_in)
 
     def _failed(self, outcome: Outcome, given_up: bool, now: float) -> None:
         why = (outcome.kind, outcome.cause, given_up, outcome.status)
-        self.seat.tell(events.RequestFailed, self.attempts, now - self.began, *why)
+        self.call.tell(events.RequestFailed, self.attempts, now - self.began, *why)
 
 
 def again_after(policy: CallPolicy, permit: Permit, outcome: Outcome, left: float, failures: int) -> RetryTime:

@@ -41,12 +41,12 @@ def read(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out:
             _adopt(gates, mirror, permit, now)
         _tell_of(gates, mirror, now, out)
     if scarcest is None:
-        gates.limit.scarce(1.0)
+        gates.limit.scale_down(1.0)
         return
     share, name = scarcest
     if out is not None and share < 0.1 and gates.limit.scarcity >= 1.0:
         out.append(events.RateLimitWarning(gates.key, now, share, name))
-    gates.limit.scarce(share)
+    gates.limit.scale_down(share)
 
 
 def prove(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -256,7 +256,7 @@ def _explanation(
     if not name or name in quotas.unproven:
         return ""
     if new_wave:
-        quotas.overdrawn(name, permit.order, permit.sent_at, now, hint)
+        quotas.on_rejected(name, permit.order, permit.sent_at, now, hint)
     return name
 
 
@@ -301,7 +301,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     if pacer.active:
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace, latency)
     else:
-        gates.limit.lift()
+        gates.limit.remove_ceiling()
         pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace, latency)
 
 
@@ -313,7 +313,7 @@ def _capped(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, n
     admitted = max((each.in_flight for each in gates.flying.values() if each.order < permit.order), default=0)
     if gates.pacer.active and cause is not Cause.CONCURRENCY:
         overload = new_wave and cause is Cause.OVERLOAD
-        return overload and limit.suspect(permit.in_flight, admitted, now, grace)
+        return overload and limit.suspect_ceiling(permit.in_flight, admitted, now, grace)
     if limit.refused(permit.in_flight, admitted, now, new_wave, grace):
         return True
     if cause is not Cause.CONCURRENCY:

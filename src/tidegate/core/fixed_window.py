@@ -312,7 +312,7 @@ class FixedWindowMirror(QuotaMirror):
         return boundaries.high - boundaries.low <= WIDE * boundaries.period
 
     @property
-    def paces(self) -> bool:
+    def is_predictable(self) -> bool:
         """Return whether the instant at which the quota comes back is known."""
         return self._boundaries.high is not None
 
@@ -324,7 +324,7 @@ class FixedWindowMirror(QuotaMirror):
             return min(0.0, level)
         return level if self._careful is None else min(level, self._careful.left(now))
 
-    def comes_back_at(self, now: float) -> float | None:
+    def resets_at(self, now: float) -> float | None:
         """When the whole limit is there again; at the latest, where no boundary is known."""
         self._roll(now)
         high = self._boundaries.high
@@ -370,7 +370,7 @@ class FixedWindowMirror(QuotaMirror):
         debit.amount = 0.0
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_rejected(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused what was sent at `sent_at`: the window is empty, whatever was counted.
 
         `retry_after` (seconds) tells its boundary.

@@ -177,7 +177,7 @@ class Pacer:
         self.gauge.note(run)
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
-        self.spacing.went_on()
+        self.spacing.reset_backoff()
         wait = first_wait(run, cause, grace)
         if cause is Cause.SLOPE:
             self.phase = PacerPhase.CLIMBING
@@ -225,7 +225,7 @@ class Pacer:
             # Where nothing came back it is still empty.
             self.gauge.zero(let_in, sent_at)
         if count >= SURE:
-            self.spacing.went_on()
+            self.spacing.reset_backoff()
 
     def export(self, now: float) -> dict[str, float]:
         """The pace, for a later run; nothing before it was measured."""

@@ -293,11 +293,11 @@ class QuotaSet:
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
-    def overdrawn(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_rejected(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
         self.ample = False
         mirror = self.mirrors[name]
-        mirror.overdrawn(sent_at, now, retry_after)
+        mirror.on_rejected(sent_at, now, retry_after)
         portion = self._portion
         if portion is not None and portion.mirror is mirror:
             portion.refused()
@@ -336,7 +336,7 @@ class QuotaSet:
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
-            if reading.remaining is not None and not mirror.paces:
+            if reading.remaining is not None and not mirror.is_predictable:
                 share = reading.remaining / mirror.limit, mirror.name
                 scarcest = share if scarcest is None else min(scarcest, share)
         if self._portion is not None:
@@ -358,7 +358,7 @@ class QuotaSet:
         if not hint:
             return ""
         for mirror in self.mirrors.values():
-            if mirror.unit == "requests" and mirror.paces and mirror.limit != self._whole.get(mirror.name):
+            if mirror.unit == "requests" and mirror.is_predictable and mirror.limit != self._whole.get(mirror.name):
                 told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
                 if told is not None and told.name not in self._mirrors:
                     window = FixedWindowMirror(told, now, self.default_window, supposed=True)

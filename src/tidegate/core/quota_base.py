@@ -182,7 +182,7 @@ class QuotaMirror(ABC):
         return None
 
     @property
-    def paces(self) -> bool:
+    def is_predictable(self) -> bool:
         """Return whether the instant of the next free unit is known."""
         return True
 
@@ -190,7 +190,7 @@ class QuotaMirror(ABC):
     def level(self, now: float) -> float:
         """Units that may be spent at `now`, in the provider's count; negative where more is promised than is there."""
 
-    def comes_back_at(self, now: float) -> float | None:
+    def resets_at(self, now: float) -> float | None:
         """When the whole limit is there again all at once; None where it comes back bit by bit."""
         return None
 
@@ -216,7 +216,7 @@ class QuotaMirror(ABC):
         """Takes back the charge of a request that the provider refused: it was not debited there."""
 
     @abstractmethod
-    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_rejected(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
 
     @abstractmethod

@@ -208,6 +208,6 @@ class PacingBucket:
         self._level = 1.0 - self.rate * seconds
         self._lone = True
 
-    def went_on(self) -> None:
+    def reset_backoff(self) -> None:
         """Enough was let in: the next wait is short again."""
         self.waits, self.wait = 0, 0.0

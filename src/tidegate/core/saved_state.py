@@ -104,7 +104,7 @@ def seed(admission: AdmissionController, learned: SavedKey, age: float, now: flo
 
 
 def _quota(mirror: QuotaMirror, lesson: QuotaProvenance, now: float) -> SavedQuota:
-    back_at = mirror.comes_back_at(now)
+    back_at = mirror.resets_at(now)
     refill: Refill = (
         "rolling" if isinstance(mirror, RollingWindowMirror) else "continuous" if back_at is None else "fixed"
     )
@@ -115,7 +115,7 @@ def _quota(mirror: QuotaMirror, lesson: QuotaProvenance, now: float) -> SavedQuo
         mirror.limit,
         mirror.window,
         min(mirror.limit, max(0.0, mirror.level(now))),
-        back_at - now if back_at is not None and mirror.paces else None,
+        back_at - now if back_at is not None and mirror.is_predictable else None,
         lesson.window is Source.HEADERS,
         lesson.said,
     )

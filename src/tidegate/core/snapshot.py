@@ -296,7 +296,7 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
 
 
 def _quota_outlook(mirror: QuotaMirror, mean: Cost, now: float) -> QuotaForecast:
-    back = mirror.comes_back_at(now)
+    back = mirror.resets_at(now)
     amount = mean.amount(mirror.unit) * mirror.scale + mean.reserve(mirror.unit)
     boundary = None if back is None else back - now
     return QuotaForecast(mirror.name, mirror.level(now), mirror.limit, mirror.window, boundary, amount)

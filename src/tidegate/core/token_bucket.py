@@ -294,7 +294,7 @@ class TokenBucketMirror(QuotaMirror):
         debit.estimate = 0.0
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def overdrawn(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_rejected(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
         if retry_after and self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
             self._read_wait(retry_after)
@@ -328,7 +328,7 @@ class TokenBucketMirror(QuotaMirror):
         confirmed += self.ledger.dropped
         refilled = self._anchor_level + self.rate * since
         if self.unit == "requests":
-            if since > 0.0 and not first and self.period.brim is None:
+            if since > 0.0 and not first and self.period.capacity is None:
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
         else:
             self._worth.confirmed(
@@ -355,7 +355,7 @@ class TokenBucketMirror(QuotaMirror):
             return
         if level >= self._anchor_remaining and debit.live and debit.order <= self._anchor_order:
             known = self.ledger.amend(debit, 0.0)
-            if self.period.brim is None:  # else the ceiling counts what the little that it holds can bear
+            if self.period.capacity is None:  # else the ceiling counts what the little that it holds can bear
                 self._ceiling -= known
             return
         if self.unit != "requests":
@@ -375,7 +375,7 @@ class TokenBucketMirror(QuotaMirror):
             self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
         self.window = self.period.window(reading, sent_at, self.window)
         self.rate = self.limit / self.window
-        brim = self.period.brim
+        brim = self.period.capacity
         if brim is not None:
             self._brim, self._spilt = brim, min(SPILT_MOST, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0
         else:

@@ -108,7 +108,11 @@ SHORTEST = 1.0
 
 
 class WindowInference:
-    """The window of one quota; `brim` is what it holds where that is less than its limit, `turned` what else it is."""
+    """Inference of the window of one quota from its resets.
+
+    `capacity` is what the quota holds where that is less than its limit. `turned` is its kind of refill where that is
+    another than announced.
+    """
 
     __slots__ = (
         "_default",
@@ -124,7 +128,7 @@ class WindowInference:
         "_same_time",
         "_taken",
         "_used",
-        "brim",
+        "capacity",
         "turned",
     )
 
@@ -136,7 +140,7 @@ class WindowInference:
         self._natural: float | None = None
         self._reset: float | None = None
         self._first: tuple[float, float] | None = None
-        self.brim: float | None = None
+        self.capacity: float | None = None
         self.forget()
 
     @property
@@ -147,7 +151,7 @@ class WindowInference:
     def whole_level(self, reading: QuotaReading, level: float) -> float:
         """The level with the fraction that `remaining` leaves out, where the time until full tells it; else `level`."""
         limit, reset = reading.limit, reading.reset_after
-        if limit is None or reset is None or reading.window is not None or self.brim is not None:
+        if limit is None or reset is None or reading.window is not None or self.capacity is not None:
             return level
         window = self._natural
         if window is None:
@@ -161,7 +165,7 @@ class WindowInference:
 
         In between, all but one of `limit` come back.
         """
-        if limit <= 1.0 or self._reset is None or not 0.0 < wait < self._reset or self.brim is not None:
+        if limit <= 1.0 or self._reset is None or not 0.0 < wait < self._reset or self.capacity is not None:
             return so_far
         window = (self._reset - wait) * limit / (limit - 1.0)
         if not self._low * (1.0 - EXACT) <= window <= self._high * (1.0 + EXACT):
@@ -177,7 +181,7 @@ class WindowInference:
     def forget(self) -> None:
         """Begins anew: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
-        self._natural = self._reset = self.brim = None
+        self._natural = self._reset = self.capacity = None
         self._first = None
         self._same_instant = self._same_time = True
         self._least, self._most = float("inf"), 0.0
@@ -207,7 +211,7 @@ class WindowInference:
 
     def _agrees(self, window: float, limit: float, used: float, reset: float, reading: QuotaReading) -> bool:
         # The bounds of `window_interval`, for the many answers that tell nothing new.
-        if self.brim is not None or self.turned is not None or used <= 0.0:
+        if self.capacity is not None or self.turned is not None or used <= 0.0:
             return False
         quantum, back = reading.quantum, reset * limit
         most = used + quantum if quantum > 1 else used
@@ -230,16 +234,16 @@ class WindowInference:
             natural = snap(low, high, so_far)
         # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
         small = high < SHORTEST or (denied and natural is None and high < self._default)
-        if small and self.brim is None and not early:
-            self.brim = 1.0
+        if small and self.capacity is None and not early:
+            self.capacity = 1.0
         self._low, self._high = low, high
         self._natural = natural if natural in NATURAL_WINDOWS else None
-        if self.brim is None:
+        if self.capacity is None:
             longest = min(high, 2 * low)
             # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
             return natural or (longest if early else (low + longest) / 2)
         window = max(natural or 0.0, self._default)
-        self.brim = min(limit, max(self.brim, remaining + reset * limit / window))
+        self.capacity = min(limit, max(self.capacity, remaining + reset * limit / window))
         return window
 
     def _compare(self, sent_at: float, used: float, reset: float, resolution: float) -> None:

@@ -22,18 +22,18 @@ MEANWHILE = 0.05
 
 
 class BackgroundTask:
-    """A task of which `died` is told where it raises, or is cancelled by anybody but `stop`."""
+    """A task of which `on_exit` is told where it raises, or is cancelled by anybody but `stop`."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         work: Coroutine[Any, Any, None],
         what: str,
-        died: Callable[[BaseException], object],
+        on_exit: Callable[[BaseException], object],
     ) -> None:
         self._loop = loop
         self._what = what
-        self._died = died
+        self._on_exit = on_exit
         self._stopped = False
         self.task = loop.create_task(work)
         self.task.add_done_callback(self._ended)
@@ -56,7 +56,7 @@ class BackgroundTask:
     def _tell(self, error: BaseException) -> None:
         if not self._stopped:
             logger.error("%s ended with an error", self._what, exc_info=error)
-            self._died(error)
+            self._on_exit(error)
 
 
 async def stop_within(patience: float, work: Awaitable[object], what: str) -> None:

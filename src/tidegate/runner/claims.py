@@ -47,24 +47,24 @@ logger = logging.getLogger("tidegate")
 class RunSupervisor:
     """All of them; `running` has the runs that have not ended, by the numbers of their experiments."""
 
-    def __init__(self, floor: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile) -> None:
+    def __init__(self, shared: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile) -> None:
         self.running = dispatcher.running
         self.tasks: dict[int, asyncio.Task[None]] = {}
-        self._floor = floor
+        self._shared = shared
         self._dispatcher = dispatcher
         self._lost_file = lost_file
 
     def fit(self) -> None:
         """Raises `RuntimeError` where a run would only stand still: where what all runs share is broken."""
-        broken = self._dispatcher.broken or self._floor.writer.broken
+        broken = self._dispatcher.broken or self._shared.writer.broken
         if broken is not None:
             raise RuntimeError("this runner is broken: make another one") from broken
 
     def begin(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, again: bool) -> None:
         """Runs a claimed experiment; `row` is how it stood under that claim."""
-        running = ExperimentRun(self._floor, experiment, claim, again=again)
+        running = ExperimentRun(self._shared, experiment, claim, again=again)
         self.running[row.id] = running
-        self.tasks[row.id] = self._floor.loop.create_task(self._live(running, row))
+        self.tasks[row.id] = self._shared.loop.create_task(self._live(running, row))
 
     async def ended(self, number: int) -> None:
         """Waits for the end of a run that is here; at once where there is none."""
@@ -80,11 +80,11 @@ class RunSupervisor:
             await self.ended(number)
 
     async def _live(self, running: ExperimentRun, row: ExperimentRow) -> None:
-        minded: list[BackgroundTask] = []
+        background: list[BackgroundTask] = []
         status: Status | None = None
         try:
             try:
-                await self._begin(running, row, minded)
+                await self._begin(running, row, background)
             except Exception as error:
                 logger.exception("experiment %s could not begin", row.name)
                 running.fail(error)
@@ -92,39 +92,39 @@ class RunSupervisor:
             status = await self._written_end(running)
         finally:
             try:
-                await self._close(running, row, minded, status)
+                await self._close(running, row, background, status)
             finally:
                 # Until now the next run of it waits: what is closed and whose streams end is this one's.
                 self.running.pop(row.id, None)
                 self.tasks.pop(row.id, None)
 
     async def _close(
-        self, running: ExperimentRun, row: ExperimentRow, minded: list[BackgroundTask], status: Status | None
+        self, running: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask], status: Status | None
     ) -> None:
         running.phase = RunPhase.ENDED
-        grace = self._floor.settings.cancel_grace
-        for each in minded:
+        grace = self._shared.settings.cancel_grace
+        for each in background:
             await each.stop(grace)
         await stop_within(grace, running.experiment.aclose(), f"experiment {row.name}: closing what it held")
         await self._told_end(running, status)
 
-    async def _begin(self, running: ExperimentRun, row: ExperimentRow, minded: list[BackgroundTask]) -> None:
-        loop, name = self._floor.loop, row.name
+    async def _begin(self, running: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> None:
+        loop, name = self._shared.loop, row.name
         if running.claim.epoch > 1:
             await self._count(running, row)
         if not running.live:
             return
         running.begin()
         feeder = Feeder(running, complete=row.complete)
-        minded.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeding it", running.fail))
+        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeding it", running.fail))
         if not row.complete:
             reading = ingest(running, feeder, running.experiment.dataset, row.dataset_id)
-            minded.append(BackgroundTask(loop, reading, f"experiment {name}: reading its dataset", running.fail))
+            background.append(BackgroundTask(loop, reading, f"experiment {name}: reading its dataset", running.fail))
 
     async def _count(self, running: ExperimentRun, row: ExperimentRow) -> None:
         """Tell those who watch how far an earlier run came."""
         try:
-            counts = await self._floor.store.counts(row.id)
+            counts = await self._shared.store.counts(row.id)
         except StoreError:
             logger.warning("experiment %s: how far it is could not be read", row.name)
             return
@@ -134,7 +134,7 @@ class RunSupervisor:
 
     async def _written_end(self, running: ExperimentRun) -> Status | None:
         """Gives the claim back, where that is to be done; the status that it has then, None where that is not known."""
-        await running.water.end()
+        await running.watermark.end()
         lost = await self._lost_file.at_end(running)
         try:
             return await self._released(running)
@@ -147,7 +147,7 @@ class RunSupervisor:
         final = running.final
         if final is None:
             return None
-        release = self._floor.store.release
+        release = self._shared.store.release
         try:
             released = await retry_while_unavailable(
                 lambda: release(running.claim, final, running.reason), "the end of a run"
@@ -160,7 +160,7 @@ class RunSupervisor:
     async def _told_end(self, running: ExperimentRun, status: Status | None) -> None:
         if status is None:
             try:
-                row = await self._floor.store.find(running.id)
+                row = await self._shared.store.find(running.id)
                 status = row.status if row is not None else None
             except Exception:
                 logger.exception("experiment %s: how it stands could not be read", running.experiment.name)
@@ -168,7 +168,7 @@ class RunSupervisor:
             if status is not None:
                 running.tell(StateChanged(status, running.reason))
         finally:
-            self._floor.hub.end(running.id, running.experiment.name)
+            self._shared.hub.end(running.id, running.experiment.name)
 
 
 T = TypeVar("T")
@@ -194,14 +194,14 @@ A heartbeat where that is shorter."""
 
 
 class ClaimService:
-    """Claims experiments for `replica`, and has them run as `lives`."""
+    """Claims experiments for `replica`, and has them run as `supervisor`."""
 
     def __init__(
-        self, store: Store, lives: RunSupervisor, replica: str, settings: RunnerSettings, restore: Restore
+        self, store: Store, supervisor: RunSupervisor, replica: str, settings: RunnerSettings, restore: Restore
     ) -> None:
         self.closed = False
         self._store = store
-        self._lives = lives
+        self._supervisor = supervisor
         self._replica = replica
         self._stale_after = settings.stale_after
         self._look_every = min(settings.heartbeat, FOLLOW_SECONDS)
@@ -211,7 +211,7 @@ class ClaimService:
 
     async def start(self, experiment: Experiment, *, follow: bool) -> int:
         """As `ExperimentRunner.start`, whose dataset is there."""
-        self._lives.fit()
+        self._supervisor.fit()
         row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
         before: tuple[ExperimentRow, float] | None = None
         while not await self._started(experiment, row):
@@ -228,10 +228,10 @@ class ClaimService:
 
     async def resume(self, row: ExperimentRow) -> Toggle:
         """As `ExperimentRunner.resume`."""
-        self._lives.fit()
+        self._supervisor.fit()
         experiment = await self._restored(row)
         async with self._one_at_a_time(row.id):
-            await self._lives.let_end(row.id)
+            await self._supervisor.let_end(row.id)
             return await _seen_through(partial(self._resumed, experiment, row))
 
     async def take_up(self, number: int) -> None:
@@ -240,10 +240,10 @@ class ClaimService:
         Raises `CannotLoad` where its code or credentials are not here. Nothing has changed then: its owner may only
         sleep, and another replica may have the code.
         """
-        self._lives.fit()
+        self._supervisor.fit()
         async with self._one_at_a_time(number):
             row = await self._store.find(number)
-            if row is None or number in self._lives.running:
+            if row is None or number in self._supervisor.running:
                 return
             experiment = await self._loaded(row)
             claim = await self._store.claim(number, self._replica, self._stale_after)
@@ -275,10 +275,10 @@ class ClaimService:
     async def _started(self, experiment: Experiment, row: ExperimentRow) -> bool:
         """Claim it for a user who asks for it, and run it; False where another replica has it."""
         async with self._one_at_a_time(row.id):
-            running = self._lives.running.get(row.id)
+            running = self._supervisor.running.get(row.id)
             if running is not None and running.live:
                 return True
-            await self._lives.let_end(row.id)
+            await self._supervisor.let_end(row.id)
             return await _seen_through(partial(self._start_once, experiment, row))
 
     async def _await_owner(
@@ -345,7 +345,7 @@ class ClaimService:
             self._known.move_to_end(experiment.name)
             if len(self._known) > MOST_KNOWN:
                 self._known.popitem(last=False)
-            self._lives.begin(experiment, row, claim, again=again)
+            self._supervisor.begin(experiment, row, claim, again=again)
         except Exception as error:
             if not self.closed and not isinstance(error, LeaseLost):
                 await self._give_back(claim, Status.ERROR, redacted(error))

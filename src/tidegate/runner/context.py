@@ -17,7 +17,7 @@ from tidegate.storage import Store
 
 @dataclass(slots=True)
 class RunnerContext:
-    """The shared parts. `poke` makes the dispatcher look again soon; `slots` are those that are free.
+    """The shared parts. `wake` makes the dispatcher look again soon; `slots` are those that are free.
 
     `draw` is uniform in [0, 1); instants are those of `loop.time()`, in seconds.
     """
@@ -26,10 +26,10 @@ class RunnerContext:
     registry: RateLimitRegistry
     settings: RunnerSettings
     loop: asyncio.AbstractEventLoop
-    roster: FairQueue
+    fair_queue: FairQueue
     gates: KeyGates
     writer: ResultWriter
     hub: SubscriberHub
     draw: Callable[[], float]
-    poke: Callable[[], None]
+    wake: Callable[[], None]
     slots: int

@@ -37,13 +37,13 @@ class Dispatcher:
         self.broken: BaseException | None = None
         self._loop = loop
         self._poked = False
-        self._floor: RunnerContext
+        self._shared: RunnerContext
 
-    def serve(self, floor: RunnerContext) -> None:
+    def serve(self, shared: RunnerContext) -> None:
         """Takes up the floor whose slots it gives."""
-        self._floor = floor
+        self._shared = shared
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Looks again, soon; any number of pokes until then are one."""
         if not self._poked and not self.stopped:
             self._poked = True
@@ -53,7 +53,7 @@ class Dispatcher:
         """The writer takes results again: looks again, and whoever has not gone on to feed itself does."""
         for running in self.running.values():
             running.look_for_more()
-        self.poke()
+        self.wake()
 
     def stop(self) -> None:
         """Dispatches nothing more."""
@@ -64,7 +64,7 @@ class Dispatcher:
         if self.stopped:
             return
         try:
-            while self._floor.slots > 0 and self._floor.writer.room and self._step():
+            while self._shared.slots > 0 and self._shared.writer.room and self._step():
                 pass
         except Exception as error:
             self._failed(error)
@@ -73,7 +73,7 @@ class Dispatcher:
 
     def _step(self) -> bool:
         """One turn: an item is started, or its gate turns out to be closed; False where nobody's turn it is."""
-        turn = self._floor.roster.next(self._urgency)
+        turn = self._shared.fair_queue.next(self._urgency)
         if turn is None:
             return False
         experiment, gate = turn
@@ -86,27 +86,27 @@ class Dispatcher:
         return True
 
     def _serve(self, running: ExperimentRun, gate: Hashable) -> None:
-        item = running.workload.peek(gate)
+        item = running.work_queue.peek(gate)
         if item is None or running.full(item.stage):
             # It is offered anew when a job of it ends.
-            self._floor.roster.withdraw(running.id, gate)
+            self._shared.fair_queue.withdraw(running.id, gate)
             return
-        permit = self._floor.gates.ask(gate, running.stages[item.stage].habit.cost)
+        permit = self._shared.gates.ask(gate, running.stages[item.stage].habit.cost)
         if permit is False:
             return
         try:
-            running.workload.take(gate)
-            self._floor.roster.dispatched(running.id)
+            running.work_queue.take(gate)
+            self._shared.fair_queue.dispatched(running.id)
             running.dispatch(item, None if permit is True else permit)
         except BaseException:
             if isinstance(permit, Permit) and not permit.settled:
-                self._floor.registry.withdraw(permit)
+                self._shared.registry.withdraw(permit)
             raise
-        if not running.workload.has(gate):
-            self._floor.roster.withdraw(running.id, gate)
+        if not running.work_queue.has(gate):
+            self._shared.fair_queue.withdraw(running.id, gate)
 
     def _urgency(self, experiment: int, gate: Hashable) -> int:
-        return self.running[experiment].workload.rank(gate)
+        return self.running[experiment].work_queue.rank(gate)
 
     def _failed(self, error: Exception) -> None:
         self.errors += 1

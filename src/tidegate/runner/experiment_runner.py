@@ -97,7 +97,7 @@ class ExperimentRunner:
         known = await self.store.find(experiment.name)
         if known is None or not known.complete:
             missing(experiment.dataset)
-        return await self._taking.start(experiment, follow=follow)
+        return await self._claim_service.start(experiment, follow=follow)
 
     async def run(self, experiment: Experiment) -> Summary:
         """Starts an experiment and returns how it went when it has ended, however that was.
@@ -114,7 +114,7 @@ class ExperimentRunner:
     async def wait(self, name_or_id: str | int) -> Summary:
         """Return how an experiment went, once its run here has ended; at once where it does not run here."""
         row = await self._row(name_or_id)
-        await self._lives.ended(row.id)
+        await self._supervisor.ended(row.id)
         return await self.summary(row.id)
 
     async def summary(self, name_or_id: str | int) -> Summary:
@@ -145,7 +145,7 @@ class ExperimentRunner:
 
         Raises `CannotLoad` where its code, or a credential that it names, is not here: nothing has changed then.
         """
-        return await self._taking.resume(await self._row(name_or_id))
+        return await self._claim_service.resume(await self._row(name_or_id))
 
     def progress(self, name_or_id: str | int) -> Progress | None:
         """Return how far an experiment is that runs here; None for any other."""
@@ -193,14 +193,14 @@ class ExperimentRunner:
 
     async def _end(self, grace: float | None) -> None:
         try:
-            self._taking.closed = True
-            await self._ownership.stop_looking()
+            self._claim_service.closed = True
+            await self._heartbeat.stop_looking()
             self._dispatcher.stop()
             for running in list(self._dispatcher.running.values()):
                 running.drain(None, "shut down", grace)
             grace = self.settings.grace if grace is None else grace
             await self._finish(grace + self.settings.cancel_grace + self.settings.write_grace)
-            await self._ownership.stop()
+            await self._heartbeat.stop()
         finally:
             self._hub.end_all()
             await self.store.close()
@@ -208,8 +208,8 @@ class ExperimentRunner:
     async def _finish(self, patience: float) -> None:
         """Waits for what is draining and for its results; what a lost database holds up longer is left to be redone."""
         late: set[asyncio.Task[None]] = set()
-        if self._lives.tasks:
-            _, late = await asyncio.wait(list(self._lives.tasks.values()), timeout=patience)
+        if self._supervisor.tasks:
+            _, late = await asyncio.wait(list(self._supervisor.tasks.values()), timeout=patience)
         for life in late:
             life.cancel()
         if late:
@@ -226,28 +226,28 @@ class ExperimentRunner:
         self._loop = loop
         forked.follow(loop)
         self._dispatcher = Dispatcher(loop)
-        poke = self._dispatcher.poke
+        wake = self._dispatcher.wake
         registry = self._registry if self._registry is not None else default_registry()
-        roster = FairQueue()
+        fair_queue = FairQueue()
         self._writer = ResultWriter(
             store, batch=settings.batch, batch_seconds=settings.batch_seconds, bound=settings.unwritten,
             roomy=self._dispatcher.roomy,
         )  # fmt: skip
-        gates = KeyGates(registry, roster, loop, poke, random.random)
-        floor = RunnerContext(
-            store, registry, settings, loop, roster, gates, self._writer, self._hub, random.random, poke,
+        gates = KeyGates(registry, fair_queue, loop, wake, random.random)
+        shared = RunnerContext(
+            store, registry, settings, loop, fair_queue, gates, self._writer, self._hub, random.random, wake,
             settings.max_concurrency,
         )  # fmt: skip
-        self._dispatcher.serve(floor)
+        self._dispatcher.serve(shared)
         self._lost_file = LostFile(store)
-        self._lives = RunSupervisor(floor, self._dispatcher, self._lost_file)
-        self._taking = ClaimService(store, self._lives, self.replica, settings, self._restore)
+        self._supervisor = RunSupervisor(shared, self._dispatcher, self._lost_file)
+        self._claim_service = ClaimService(store, self._supervisor, self.replica, settings, self._restore)
         self._write()
-        recover = self._taking.take_up if self._recovers else None
-        self._ownership = Heartbeat(
+        recover = self._claim_service.take_up if self._recovers else None
+        self._heartbeat = Heartbeat(
             store, self.replica, settings, self._dispatcher.running, recover, random.random, self._lost_file
         )
-        self._ownership.start()
+        self._heartbeat.start()
 
     def _write(self, error: BaseException | None = None) -> None:
         # Whatever ended it, its results are still there.

@@ -29,7 +29,7 @@ async def ingest(running: ExperimentRun, feeder: Feeder, dataset: Dataset, datas
 
     A dataset that cannot be read to its end ends the run, with the reason; what was read stays.
     """
-    store = running.floor.store
+    store = running.shared.store
     count = 0
     try:
         async for rows in batches(dataset, SIZE):
@@ -56,7 +56,7 @@ class Feeder:
 
     def __init__(self, running: ExperimentRun, *, complete: bool) -> None:
         self._running = running
-        self._store = running.floor.store
+        self._store = running.shared.store
         self._complete = complete
         self._dry = False
         self._cursor: tuple[int, int] | None = None
@@ -67,7 +67,7 @@ class Feeder:
         """The store has more rows than it had, or has them all."""
         self._complete = self._complete or complete
         self._dry = False
-        self._since = self._running.floor.loop.time()
+        self._since = self._running.shared.loop.time()
         self._running.wanted.set()
 
     async def feed(self) -> None:
@@ -86,19 +86,19 @@ class Feeder:
             running.fail(error)
 
     async def _page_of_tasks(self) -> None:
-        running, books = self._running, self._running.books
+        running, tracker = self._running, self._running.tracker
         if (
-            books.tasks_exhausted
+            tracker.tasks_exhausted
             or self._dry
             or running.phase is not RunPhase.LIVE
-            or not running.workload.runs_low(TASK)
+            or not running.work_queue.runs_low(TASK)
         ):
             return
-        if not running.floor.writer.room:
+        if not running.shared.writer.room:
             # Rows that are invalid become results at once. When there is room again, every run looks for more.
             return
         complete = self._complete
-        limit = self._sizers[TASK].limit(max(1, running.workload.room(TASK)))
+        limit = self._sizers[TASK].limit(max(1, running.work_queue.room(TASK)))
         self._dry = True
         page = await retry_while_unavailable(
             partial(self._store.pending_tasks, running.id, after=self._cursor, limit=limit, again=running.again),
@@ -112,12 +112,12 @@ class Feeder:
         if page:
             self._cursor = page[-1].cursor
             last = page[-1].ordinal
-            books.reached(last + (page[-1].repetition >= running.experiment.repetitions))
+            tracker.reached(last + (page[-1].repetition >= running.experiment.repetitions))
         if not at_end:
             self._dry = False
-        books.tasks_exhausted = at_end and complete
+        tracker.tasks_exhausted = at_end and complete
         self._take(page)
-        if running.workload.runs_low(TASK) and not self._dry:
+        if running.work_queue.runs_low(TASK) and not self._dry:
             # Rows that are invalid fill no queue.
             running.wanted.set()
 
@@ -134,16 +134,16 @@ class Feeder:
         running.look_around()
 
     async def _page_of_evals(self, index: int) -> None:
-        running, books = self._running, self._running.books
+        running, tracker = self._running, self._running.tracker
         if (
-            not books.backlogs[index - 1].owing
-            or not running.workload.runs_low(index)
+            not tracker.backlogs[index - 1].owing
+            or not running.work_queue.runs_low(index)
             or running.phase is not RunPhase.LIVE
         ):
             return
         stage = running.stages[index]
-        limit = self._sizers[index].limit(max(1, running.workload.room(index)))
-        after, again = books.scan(index)
+        limit = self._sizers[index].limit(max(1, running.work_queue.room(index)))
+        after, again = tracker.scan(index)
         page = await retry_while_unavailable(
             partial(
                 self._store.pending_evals,
@@ -159,10 +159,10 @@ class Feeder:
             return
         self._sizers[index].saw([each.size for each in page])
         found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
-        new = books.scanned(index, list(found), at_end=len(page) < limit and not page.more)
+        new = tracker.scanned(index, list(found), at_end=len(page) < limit and not page.more)
         items = [Item(index, place, found[place].row, found[place].output, found[place].size) for place in new]
         running.came(items, running.turned_away_at[index])
-        if running.workload.runs_low(index) and books.backlogs[index - 1].owing and page:
+        if running.work_queue.runs_low(index) and tracker.backlogs[index - 1].owing and page:
             running.wanted.set()
         running.look_around()
 

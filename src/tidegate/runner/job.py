@@ -265,11 +265,11 @@ class JobOwner(Protocol):
         """Has something called in the loop, soon; in any thread, also when the loop is gone."""
         ...
 
-    def lent(self, job: Job) -> None:
+    def on_slot_lent(self, job: Job) -> None:
         """By `job.lends`, its function has begun to wait for capacity inside a call, or goes on."""
         ...
 
-    def took(self, job: Job) -> None:
+    def on_job_done(self, job: Job) -> None:
         """It has ended."""
         ...
 
@@ -293,7 +293,7 @@ class Job:
         "cut",
         "done",
         "error",
-        "hand",
+        "handoff",
         "item",
         "lends",
         "probe",
@@ -309,7 +309,7 @@ class Job:
     ) -> None:
         self.item = item
         self.stage = stage
-        self.hand = ObservedHandoff(queues, permit, self._asked_for, self._stood)
+        self.handoff = ObservedHandoff(queues, permit, self._asked_for, self._stood)
         self.recalled = False
         self.probe = permit is not None and permit.probe
         self.value: Any = None
@@ -338,7 +338,7 @@ class Job:
         """End the waits of its calls: the function gets the refusal that there is, and its item is to be parked."""
         if not self.recalled:
             self.recalled = True
-            self.hand.recall()
+            self.handoff.recall()
 
     def forget(self) -> None:
         """Forget the answer and the error: the job and its hand know each other, so both wait for the collector.
@@ -360,7 +360,7 @@ class Job:
     async def _run(self) -> None:
         emits_to(self._emitted)
         try:
-            with self.hand:
+            with self.handoff:
                 try:
                     self.value = await self.stage.invoke(self.item)
                 except BaseException as error:
@@ -391,17 +391,17 @@ class Job:
     def _look(self) -> None:
         if self.done:
             return
-        standing = self.hand.standing
+        standing = self.handoff.standing
         if standing is not self.lends:
             self.lends = standing
-            self._owner.lent(self)
+            self._owner.on_slot_lent(self)
         if not standing and self._suspended:
             self._suspended = False
             self._time_is_up()
 
     def _time_is_up(self) -> None:
-        left = self.stage.timeout - (self._loop.time() - self._began - self.hand.waited())
-        if self.hand.standing:
+        left = self.stage.timeout - (self._loop.time() - self._began - self.handoff.waited())
+        if self.handoff.standing:
             # Its time stands still until it goes on, which is told.
             self._suspended = True
         elif left > 0.001:
@@ -416,6 +416,6 @@ class Job:
         self._timer.cancel()
         self.seconds = self._loop.time() - self._began
         try:
-            self.hand.close()
+            self.handoff.close()
         finally:
-            self._owner.took(self)
+            self._owner.on_job_done(self)

@@ -79,13 +79,13 @@ class KeyGates:
     def __init__(
         self,
         registry: RateLimitRegistry,
-        roster: FairQueue,
+        fair_queue: FairQueue,
         loop: asyncio.AbstractEventLoop,
         opened: Callable[[], None],
         draw: Callable[[], float],
     ) -> None:
         self._registry = registry
-        self._roster = roster
+        self._fair_queue = fair_queue
         self._loop = loop
         self._opened = opened
         self._draw = draw
@@ -165,7 +165,7 @@ class KeyGates:
             return
         self._end_closing(gate)
         gate.closed = None
-        self._roster.open(name)
+        self._fair_queue.open(name)
         self._opened()
         self._tell(gate)
         if isinstance(name, Key) and not gate.keepers:
@@ -177,7 +177,7 @@ class KeyGates:
         if gate is not None:
             self._drop(name, gate)
         else:
-            self._roster.remove(name)
+            self._fair_queue.remove(name)
 
     def closed(self, name: Hashable) -> GateClosing | None:
         """Why a gate is closed; None where it is open."""
@@ -229,14 +229,14 @@ class KeyGates:
         if gate.timer is not None:
             gate.timer.cancel()
         del self._gates[name]
-        self._roster.remove(name)
+        self._fair_queue.remove(name)
 
     def _shut(self, name: Hashable, gate: _KeyGate, closed: GateClosing, known: bool) -> None:
         self._end_closing(gate)
         gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
         if closed.until < FOREVER:
             gate.timer = self._loop.call_at(closed.until, self.open, name)
-        self._roster.close(name)
+        self._fair_queue.close(name)
         self._tell(gate)
 
     def _end_closing(self, gate: _KeyGate) -> None:
@@ -276,11 +276,11 @@ class KeyDiscovery:
     def begin(self) -> None:
         """Nothing is known: every stage stands behind a gate of its own."""
         for stage in self._running.stages:
-            self._running.workload.stand_behind(stage.index, self._own(stage))
+            self._running.work_queue.stand_behind(stage.index, self._own(stage))
 
     def end(self) -> None:
         """The gates of the stages are needed no more, as far as this run goes."""
-        gates = self._running.floor.gates
+        gates = self._running.shared.gates
         for stage in self._running.stages:
             gates.remove(self._own(stage))
         for key in self._keys:
@@ -290,14 +290,14 @@ class KeyDiscovery:
     def dispatched(self, stage: Stage) -> None:
         """An item has been started; while the key is not known, no other follows."""
         if not stage.habit.known:
-            self._running.floor.gates.shut(self._own(stage), "its first call")
+            self._running.shared.gates.shut(self._own(stage), "its first call")
 
-    def took(self, stage: Stage, hand: ObservedHandoff) -> None:
+    def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
         """A job has ended: what it asked for is known by now, or that it asks for nothing."""
-        if hand.first is not None:
-            self.know(stage, hand.first, hand.keys[hand.first])
+        if handoff.first is not None:
+            self.know(stage, handoff.first, handoff.keys[handoff.first])
         elif stage.habit.ended():
-            self._running.floor.gates.open(self._own(stage))
+            self._running.shared.gates.open(self._own(stage))
 
     def know(self, stage: Stage, key: Key, cost: Cost) -> None:
         """The function asks `key` first."""
@@ -306,12 +306,12 @@ class KeyDiscovery:
             return
         if key not in self._keys:
             self._keys.add(key)
-            running.floor.gates.keep(key)
-        before = running.workload.gate(stage.index)
-        running.workload.stand_behind(stage.index, key)
-        if not running.workload.has(before):
-            running.floor.roster.withdraw(running.id, before)
-        running.floor.gates.open(self._own(stage))
+            running.shared.gates.keep(key)
+        before = running.work_queue.gate(stage.index)
+        running.work_queue.stand_behind(stage.index, key)
+        if not running.work_queue.has(before):
+            running.shared.fair_queue.withdraw(running.id, before)
+        running.shared.gates.open(self._own(stage))
         running.waits.nearer()
         running.offer()
 

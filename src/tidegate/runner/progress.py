@@ -204,25 +204,25 @@ def progress(running: ExperimentRun) -> Progress:
             tasks if stage.index == TASK else answered,
             dict(tally.done[stage.index]),
             under_way[stage.index],
-            running.workload.depth(stage.index),
+            running.work_queue.depth(stage.index),
             _wait(running, stage.index),
             running.closed(stage),
         )
         for stage in running.stages
     )
     return Progress(
-        running.experiment.name, running.phase.value, tally.rows, tally.all_rows, running.books.unwritten, stages
+        running.experiment.name, running.phase.value, tally.rows, tally.all_rows, running.tracker.unwritten, stages
     )
 
 
 def _wait(running: ExperimentRun, stage: int) -> Wait | None:
-    gate = running.workload.gate(stage)
-    closed = running.floor.gates.closed(gate)
-    if not running.workload.depth(stage):
+    gate = running.work_queue.gate(stage)
+    closed = running.shared.gates.closed(gate)
+    if not running.work_queue.depth(stage):
         return None
     if closed is None:
-        full = running.floor.slots <= 0 or len(running.under_way) >= running.cap
+        full = running.shared.slots <= 0 or len(running.under_way) >= running.cap
         return Wait("concurrency", "", None) if full else None
     key = running.stages[stage].habit.key
-    seconds = closed.until - running.floor.loop.time()
+    seconds = closed.until - running.shared.loop.time()
     return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)

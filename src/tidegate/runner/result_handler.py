@@ -34,7 +34,7 @@ class ResultHandler:
         if job.cut is CancelReason.STOP:
             return
         item = job.item
-        verdict = judge(job.error, job.hand.outcome, job.hand.refused, job.probe) if job.cut is None else TIMEOUT
+        verdict = judge(job.error, job.handoff.outcome, job.handoff.refused, job.probe) if job.cut is None else TIMEOUT
         if verdict.ruling in (NextStep.CAPACITY, NextStep.TRANSIENT) and job.error is not None:
             job.stage.last_error = _text(job) or ""
         if verdict.ruling is NextStep.ANSWERED:
@@ -71,9 +71,9 @@ class ResultHandler:
             self._failed(item, kind, redacted(error))
             return
         stage.guard.succeeded()
-        gate = running.workload.gate(item.stage)
+        gate = running.work_queue.gate(item.stage)
         if isinstance(gate, StageGate):
-            running.floor.gates.answered(gate)
+            running.shared.gates.answered(gate)
         if item.stage == TASK:
             size = len(result.output or "") if isinstance(result, RunResult) else 0
             self._queue_evaluations(item, value, item.size + size)
@@ -82,51 +82,51 @@ class ResultHandler:
     def _queue_evaluations(self, item: Item, output: Any, size: int) -> None:
         running = self._running
         for stage in running.stages[1:]:
-            if running.live and running.workload.room(stage.index):
+            if running.live and running.work_queue.room(stage.index):
                 made = Item(stage.index, item.place, item.body, output, size)
-                made.ready_at = running.floor.loop.time()
-                running.books.open(made)
+                made.ready_at = running.shared.loop.time()
+                running.tracker.open(made)
                 running.add([made])
             else:
-                running.turned_away_at[stage.index] = running.floor.loop.time()
-                running.books.turn_away(item.place, stage.index)
+                running.turned_away_at[stage.index] = running.shared.loop.time()
+                running.tracker.turn_away(item.place, stage.index)
 
     def _refused(self, job: Job, verdict: FailureClass) -> None:
         running, item = self._running, job.item
         if not running.live:
             return
-        gate = running.workload.gate(item.stage)
+        gate = running.work_queue.gate(item.stage)
         if isinstance(gate, StageGate):
-            running.floor.gates.refused(gate, verdict.retry_after, verdict.kind == OUTAGE)
+            running.shared.gates.refused(gate, verdict.retry_after, verdict.kind == OUTAGE)
         if not running.waits.refused(item):
             running.park(item)
-        elif isinstance(gate, Key) and job.hand.refused is None:
+        elif isinstance(gate, Key) and job.handoff.refused is None:
             self._delay_elsewhere(item, verdict)
         else:
-            running.workload.back(item)
+            running.work_queue.back(item)
 
     def _day_is_over(self, job: Job, verdict: FailureClass) -> None:
-        running, item, at = self._running, job.item, job.hand.outcome_at
+        running, item, at = self._running, job.item, job.handoff.outcome_at
         if at is not None:
-            running.floor.gates.day_is_over(at, verdict.retry_after)
-        if at == running.workload.gate(item.stage) and verdict.retry_after is not None and running.live:
+            running.shared.gates.day_is_over(at, verdict.retry_after)
+        if at == running.work_queue.gate(item.stage) and verdict.retry_after is not None and running.live:
             # It waits for the reset, which is no active waiting.
             running.waits.refused(item)
-            running.workload.back(item)
+            running.work_queue.back(item)
         else:
             self.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
 
     def _delay_elsewhere(self, item: Item, verdict: FailureClass) -> None:
         # Its gate is open and knows nothing of it: at the head of its queue it would go again at once, and again.
-        running, settings = self._running, self._running.floor.settings
+        running, settings = self._running, self._running.shared.settings
         item.elsewhere += 1
-        delay = half_jitter(item.elsewhere, settings.backoff_base, settings.backoff_cap, running.floor.draw())
+        delay = half_jitter(item.elsewhere, settings.backoff_base, settings.backoff_cap, running.shared.draw())
         named = min(verdict.retry_after or 0.0, settings.row_deadline)
-        running.workload.delay(item, running.floor.loop.time() + max(delay, named))
+        running.work_queue.delay(item, running.shared.loop.time() + max(delay, named))
 
     def _passing(self, item: Item, verdict: FailureClass, text: str | None) -> None:
         running = self._running
-        settings = running.floor.settings
+        settings = running.shared.settings
         item.attempts += 1
         if item.attempts >= settings.attempts:
             if verdict.ruling is NextStep.UNUSABLE:
@@ -134,10 +134,10 @@ class ResultHandler:
             else:
                 self.write_failure(item, ResultStatus.ERROR, verdict.kind, text)
         elif running.live:
-            delay = full_jitter(item.attempts, settings.backoff_base, settings.backoff_cap, running.floor.draw())
+            delay = full_jitter(item.attempts, settings.backoff_base, settings.backoff_cap, running.shared.draw())
             if verdict.retry_after is not None:
                 delay = max(delay, min(verdict.retry_after, settings.backoff_cap))
-            running.workload.delay(item, running.floor.loop.time() + delay)
+            running.work_queue.delay(item, running.shared.loop.time() + delay)
             running.tell(Retrying(*item.place, running.stages[item.stage].name, item.attempts, verdict.kind))
 
     def _failed(self, item: Item, kind: str, text: str | None) -> None:

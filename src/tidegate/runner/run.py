@@ -3,7 +3,7 @@
 Theory of operation. A run is LIVE (dispatching), DRAINING (nothing new; what is under way may finish for its grace) or
 ENDED. It drains for one reason, the first that came: everything is done, the user's stop, the guard, a failure of the
 dataset, a lost claim, a shutdown. It is drained when nothing is under way and every result is durable or fenced off;
-only then does its life (`lives`) give the claim back, where that is this replica's right. All of it happens in the
+only then does its life (`supervisor`) give the claim back, where that is this replica's right. All of it happens in the
 loop's thread. Whatever goes wrong in here ends the run with that as its reason: it never just stands still.
 """
 
@@ -52,26 +52,26 @@ class ExperimentRun:
     Its functions run in copies of the context in which it was made, so that what one of them sets no other sees.
     """
 
-    def __init__(self, floor: RunnerContext, experiment: Experiment, claim: Claim, *, again: bool) -> None:
-        settings = floor.settings
+    def __init__(self, shared: RunnerContext, experiment: Experiment, claim: Claim, *, again: bool) -> None:
+        settings = shared.settings
         # The first claim of an experiment has the epoch 1: whoever comes later may find something left over.
         left_over = claim.epoch > 1
-        self.floor = floor
+        self.shared = shared
         self.experiment = experiment
         self.claim = claim
         self.again = again
         self.phase = RunPhase.LIVE
         self.context = contextvars.copy_context()
-        self.drained: asyncio.Future[None] = floor.loop.create_future()
+        self.drained: asyncio.Future[None] = shared.loop.create_future()
         self.stages = stages_of(experiment, settings)
         self.cap = min(experiment.max_concurrency or settings.max_concurrency, settings.max_concurrency)
-        self.workload = WorkQueue(
+        self.work_queue = WorkQueue(
             len(self.stages),
             high=settings.page,
             ageing=settings.ageing,
             retry_slots=max(1, int(settings.retry_share * self.cap)),
         )
-        self.books = CompletionTracker(len(self.stages) - 1, left_over=left_over, again=again)
+        self.tracker = CompletionTracker(len(self.stages) - 1, left_over=left_over, again=again)
         self.tally = ResultTally(len(self.stages))
         self.wanted = asyncio.Event()
         self.under_way: set[Job] = set()
@@ -82,8 +82,8 @@ class ExperimentRun:
         self.fenced_off = False
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
-        self.water = WatermarkWriter(self)
-        self.began_at = floor.loop.time()
+        self.watermark = WatermarkWriter(self)
+        self.began_at = shared.loop.time()
         self.turned_away_at = [self.began_at] * len(self.stages)
         self.waits = RetryTimers(self)
         self._learning = KeyDiscovery(self)
@@ -102,14 +102,14 @@ class ExperimentRun:
 
     def begin(self) -> None:
         """Takes its place on the roster; work comes from whoever feeds it."""
-        self.floor.roster.join(self.id)
+        self.shared.fair_queue.join(self.id)
         self.wanted.set()
         self.note(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
         self.tell(StateChanged(Status.RUNNING))
 
     def tell(self, event: Event) -> None:
         """Tells the experiment's subscribers."""
-        self.floor.hub.tell(event, self.id, self.experiment.name)
+        self.shared.hub.tell(event, self.id, self.experiment.name)
 
     def note(self, level: LogLevel, category: Category, **detail: Any) -> None:
         """Writes a line of the experiment's log."""
@@ -119,17 +119,17 @@ class ExperimentRun:
         """Says on the roster what is ready, and looks after the clocks of what is not."""
         if self.phase is not RunPhase.LIVE:
             return
-        for gate in set(self.workload.gates()):
-            self.floor.roster.offer(self.id, gate)
+        for gate in set(self.work_queue.gates()):
+            self.shared.fair_queue.offer(self.id, gate)
         self.waits.set_retry_timer()
         self.waits.offered()
-        self.floor.poke()
+        self.shared.wake()
 
     def came(self, items: list[Item], since: float) -> None:
         """Take in new items from the store, which could have gone since an instant of the loop's clock."""
         for item in items:
             item.ready_at = since
-            self.books.open(item)
+            self.tracker.open(item)
         self.add(items)
         if items:
             self.waits.nearer()
@@ -137,7 +137,7 @@ class ExperimentRun:
 
     def add(self, items: list[Item]) -> None:
         """Queue new items; those of a stage that is closed are parked."""
-        self.workload.add(item for item in items if self.stages[item.stage].closing is None)
+        self.work_queue.add(item for item in items if self.stages[item.stage].closing is None)
         for item in items:
             closing = self.stages[item.stage].closing
             if closing is not None:
@@ -145,7 +145,7 @@ class ExperimentRun:
 
     def came_invalid(self, item: Item, reason: str) -> None:
         """A row that cannot be tried: it is recorded as it is, without a permit or a slot."""
-        self.books.open(item)
+        self.tracker.open(item)
         self.put(
             item, results.unanswered(self.claim, self.stages[TASK], item, ResultStatus.INVALID, "invalid_row", reason)
         )
@@ -153,18 +153,18 @@ class ExperimentRun:
     def dispatch(self, item: Item, permit: Permit | None) -> None:
         """Starts an item that was taken from the workload, in a slot that is free."""
         stage = self.stages[item.stage]
-        job = Job(item, stage, self, self.floor.registry, permit, self.floor.settings.cancel_grace)
+        job = Job(item, stage, self, self.shared.registry, permit, self.shared.settings.cancel_grace)
         self._learning.dispatched(stage)
-        if self.workload.runs_low(stage.index):
+        if self.work_queue.runs_low(stage.index):
             self.wanted.set()
         # Nothing can fail between these: a slot that is taken is given back by the job's one report.
         self.under_way.add(job)
         self._jobs_of[stage.index] += 1
-        self.floor.slots -= 1
+        self.shared.slots -= 1
         self._hold_or_free()
-        job.start(self.floor.loop, self.context.copy())
+        job.start(self.shared.loop, self.context.copy())
 
-    def took(self, job: Job) -> None:
+    def on_job_done(self, job: Job) -> None:
         """A job has ended: its slot is free, and its item goes where its end says."""
         item, stage = job.item, job.stage
         self.under_way.discard(job)
@@ -172,12 +172,12 @@ class ExperimentRun:
         if job.lends:
             self.lending -= 1
         else:
-            self.floor.slots += 1
+            self.shared.slots += 1
         try:
             self._hold_or_free()
-            self.workload.ended(item.attempts > 0)
+            self.work_queue.ended(item.attempts > 0)
             item.seconds += job.seconds
-            self._learning.took(stage, job.hand)
+            self._learning.on_job_done(stage, job.handoff)
             self._outcomes.conclude(job)
             self.offer()
         except Exception as error:
@@ -185,19 +185,19 @@ class ExperimentRun:
             self.fail(error)
         job.forget()
         self._maybe_drained()
-        self.floor.poke()
+        self.shared.wake()
 
-    def lent(self, job: Job) -> None:
+    def on_slot_lent(self, job: Job) -> None:
         """Its function waits for capacity inside a call, and another has its slot meanwhile; or it goes on.
 
         So that who waits there starves nobody: it counts against the share of its own stage, and no other's.
         """
         change = 1 if job.lends else -1
-        self.floor.slots += change
+        self.shared.slots += change
         self.lending += change
         self._hold_or_free()
         self.waits.offered()
-        self.floor.poke()
+        self.shared.wake()
 
     def full(self, stage: int) -> bool:
         """Return whether a stage has as many functions under way as may be, those that wait inside a call included."""
@@ -214,7 +214,7 @@ class ExperimentRun:
         elif not kind and item.stage in self.waits.out:
             kind, reason = "outage", self.waits.out[item.stage]
         elif not kind:
-            kind, reason = "capacity", f"no capacity for {self.floor.settings.row_deadline:g} s of active waiting"
+            kind, reason = "capacity", f"no capacity for {self.shared.settings.row_deadline:g} s of active waiting"
             failure = self.waits.last_failure(stage)
             reason += f"; last failure: {failure}" if failure else ""
         self._outcomes.write_failure(item, ResultStatus.PARKED, kind, reason)
@@ -222,7 +222,7 @@ class ExperimentRun:
     def give_up(self, items: list[Item]) -> None:
         """Park items that are not under way."""
         if items:
-            self.workload.take_out(items)
+            self.work_queue.take_out(items)
             for item in items:
                 self.park(item)
 
@@ -232,7 +232,7 @@ class ExperimentRun:
 
     def has_other_work(self) -> bool:
         """Return whether any stage has work whose key is not down for too long."""
-        return any(self.books.has_work(stage.index) for stage in self.stages if stage.index not in self.waits.out)
+        return any(self.tracker.has_work(stage.index) for stage in self.stages if stage.index not in self.waits.out)
 
     def close(self, stage: Stage, reason: str) -> None:
         """Try nothing more of an evaluator in this run: park its items, those that come later as well."""
@@ -240,21 +240,21 @@ class ExperimentRun:
         name = self.experiment.name
         self.note(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
         logger.warning("experiment %s: evaluator %s is closed: %s; its rows are parked", name, stage.name, reason)
-        self.give_up(self.workload.items(stage.index))
+        self.give_up(self.work_queue.items(stage.index))
         for job in self.under_way:
             if job.item.stage == stage.index and job.lends:
                 job.recall()
 
     def durable(self, item: Item | None, result: Result) -> None:
         """A result of this run is in the database: only now is it told, and forgotten."""
-        self.books.unwritten -= 1
+        self.tracker.unwritten -= 1
         if item is not None and not isinstance(result, LogLine):
             self._settle(item, result)
         self.look_around()
 
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
         """The store refuses a result for good: its item has failed, and that is what is kept of it."""
-        self.books.unwritten -= 1
+        self.tracker.unwritten -= 1
         logger.error("experiment %s: a result cannot be stored: %s", self.experiment.name, error)
         if isinstance(result, LogLine) or item is None:
             self.look_around()
@@ -265,14 +265,14 @@ class ExperimentRun:
 
     def fenced(self, count: int) -> None:
         """Another replica has the experiment: what is under way here is no longer worth its slot."""
-        self.books.unwritten -= count
+        self.tracker.unwritten -= count
         self.lost()
         self.cancel()
         self.look_around()
 
     def given_up(self, count: int, error: BaseException) -> None:
         """Nothing can be written any more: `count` results are lost here, and are left to be done again."""
-        self.books.unwritten -= count
+        self.tracker.unwritten -= count
         self.fail(error)
         self.cancel()
         self.look_around()
@@ -313,15 +313,15 @@ class ExperimentRun:
             return
         self.phase = RunPhase.DRAINING
         self.final, self.reason = final, reason
-        self.floor.roster.leave(self.id)
+        self.shared.fair_queue.leave(self.id)
         self._learning.end()
-        self.workload.clear()
+        self.work_queue.clear()
         self.waits.end()
-        grace = self.floor.settings.grace if grace is None else grace
+        grace = self.shared.settings.grace if grace is None else grace
         if grace <= 0:
             self.cancel()
         elif self.under_way:
-            self._grace_timer = self.floor.loop.call_later(grace, self.cancel)
+            self._grace_timer = self.shared.loop.call_later(grace, self.cancel)
         if final is Status.ERROR:
             self.note(LogLevel.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
         self.wanted.set()
@@ -334,15 +334,15 @@ class ExperimentRun:
 
     def put(self, item: Item | None, result: Result) -> None:
         """Has a result written; `durable` follows."""
-        self.books.unwritten += 1
+        self.tracker.unwritten += 1
         if item is not None:
             item.release()
-        self.floor.writer.put(self, item, result)
+        self.shared.writer.put(self, item, result)
 
     def look_for_more(self) -> None:
         """Note that the store may have what memory lacks: then a page is wanted."""
         if self.phase is RunPhase.LIVE and (
-            self.books.owes or (self.workload.runs_low(TASK) and not self.books.tasks_exhausted)
+            self.tracker.owes or (self.work_queue.runs_low(TASK) and not self.tracker.tasks_exhausted)
         ):
             self.wanted.set()
 
@@ -350,7 +350,7 @@ class ExperimentRun:
         """After something became durable: whether more is wanted, how far it is, whether that was all."""
         self.look_for_more()
         if self.phase is RunPhase.LIVE:
-            if self.books.settled:
+            if self.tracker.settled:
                 self.drain(*self._end())
             elif self.waits.out:
                 self.waits.offered()
@@ -364,7 +364,7 @@ class ExperimentRun:
 
     def emitted(self, job: Job, chunk: Any) -> None:
         """A function gives a piece of its answer, in whatever thread it runs."""
-        if not self.floor.hub.heard(self.id, self.experiment.name):
+        if not self.shared.hub.heard(self.id, self.experiment.name):
             return
         if threading.get_ident() == self._thread:
             self._stream(job, chunk)
@@ -373,11 +373,11 @@ class ExperimentRun:
 
     def in_loop(self, function: Callable[..., object], *args: Any) -> None:
         """Has something called in the loop, soon; a thread that was left behind may come when that is gone."""
-        if threading.get_ident() == self._thread and not self.floor.loop.is_closed():
-            self.floor.loop.call_soon(function, *args)
+        if threading.get_ident() == self._thread and not self.shared.loop.is_closed():
+            self.shared.loop.call_soon(function, *args)
             return
         try:
-            self.floor.loop.call_soon_threadsafe(function, *args)
+            self.shared.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
             return
 
@@ -393,26 +393,26 @@ class ExperimentRun:
     def _hold_or_free(self) -> None:
         if len(self.under_way) - self.lending >= self.cap:
             if self.live:
-                self.floor.roster.hold(self.id)
+                self.shared.fair_queue.hold(self.id)
         else:
-            self.floor.roster.free(self.id)
+            self.shared.fair_queue.free(self.id)
 
     def _stream(self, job: Job, chunk: Any) -> None:
         if not job.done and job.item.stage == TASK:
             self.tell(Chunk(*job.item.place, job.item.attempts + 1, chunk))
 
     def _settle(self, item: Item, result: RunResult | AnnotationResult) -> None:
-        self.books.close(item, results.failed(result))
+        self.tracker.close(item, results.failed(result))
         self.tally.add(item.stage, result)
-        self.water.rose()
-        if self.floor.hub.heard(self.id, self.experiment.name):
+        self.watermark.rose()
+        if self.shared.hub.heard(self.id, self.experiment.name):
             self.tell(result)
 
     def _maybe_drained(self) -> None:
         if self.phase is not RunPhase.DRAINING or self.under_way:
             return
-        if self.books.unwritten:
-            self.floor.writer.flush()
+        if self.tracker.unwritten:
+            self.shared.writer.flush()
             return
         if self._grace_timer is not None:
             self._grace_timer.cancel()

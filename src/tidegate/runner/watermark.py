@@ -109,7 +109,7 @@ class EvalBacklog:
         elif self._meanwhile is None:
             self.owing = False
 
-    def floor(self) -> int | None:
+    def shared(self) -> int | None:
         """The first row that may have an evaluation here; None where there is none."""
         if not self.owing:
             return None
@@ -211,9 +211,9 @@ class CompletionTracker:
         """Return whether nothing is left to do, here or in the database."""
         return self.tasks_exhausted and not self._live and not self.unwritten and not self.owes
 
-    def water(self) -> tuple[int, int]:
+    def watermark(self) -> tuple[int, int]:
         """The first row that may still need something, and the first that may still need a run."""
-        floors = [floor for backlog in self.backlogs if (floor := backlog.floor()) is not None]
+        floors = [shared for backlog in self.backlogs if (shared := backlog.shared()) is not None]
         tasks = self.tasks.low_water()
         return min([self.rows.low_water(), tasks, *floors]), tasks
 
@@ -241,7 +241,7 @@ class WatermarkWriter:
         """One more result is durable."""
         self._settled += 1
         if self._settled % EVERY == 0 and (self._task is None or self._task.done()):
-            self._task = self._running.floor.loop.create_task(self.write(), context=self._running.context.copy())
+            self._task = self._running.shared.loop.create_task(self.write(), context=self._running.context.copy())
 
     async def end(self) -> None:
         """Writes the last of it."""
@@ -252,12 +252,12 @@ class WatermarkWriter:
     async def write(self) -> None:
         """Writes the marks, where they have risen."""
         running = self._running
-        low, tasks = running.books.water()
+        low, tasks = running.tracker.watermark()
         if (low, tasks) <= self._written:
             return
         try:
             await retry_while_unavailable(
-                lambda: running.floor.store.advance(running.claim, low, tasks), "the low water"
+                lambda: running.shared.store.advance(running.claim, low, tasks), "the low water"
             )
         except Exception:
             logger.exception("experiment %s: how far it is could not be written", running.experiment.name)

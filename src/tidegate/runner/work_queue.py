@@ -261,7 +261,7 @@ class RetryTimers:
 
     def __init__(self, running: ExperimentRun) -> None:
         self._running = running
-        settings = running.floor.settings
+        settings = running.shared.settings
         self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
         self._shortest = max(SHORTEST, SHARE * self._limit)
         self._retry: asyncio.TimerHandle | None = None
@@ -270,12 +270,12 @@ class RetryTimers:
 
     def set_retry_timer(self) -> None:
         """Wake the run when its next retry is ready."""
-        ripe_at = self._running.workload.ripe_at
+        ripe_at = self._running.work_queue.ripe_at
         if ripe_at is None or (self._retry is not None and self._retry.when() <= ripe_at):
             return
         if self._retry is not None:
             self._retry.cancel()
-        self._retry = self._running.floor.loop.call_at(ripe_at, self._ripen)
+        self._retry = self._running.shared.loop.call_at(ripe_at, self._ripen)
 
     def offered(self) -> None:
         """Take in that something may wait: set the timer, or look soon where a stage is out."""
@@ -289,12 +289,12 @@ class RetryTimers:
     def refused(self, item: Item) -> bool:
         """Take in that an item came back for want of capacity; False where its deadline is over."""
         running = self._running
-        now = running.floor.loop.time()
-        gate = running.workload.gate(item.stage)
+        now = running.shared.loop.time()
+        gate = running.work_queue.gate(item.stage)
         if item.refused_at is None:
             item.refused_at = now
-            item.closed_before = running.floor.gates.closed_for(gate)
-        state = running.floor.gates.unavailable(gate)
+            item.closed_before = running.shared.gates.closed_for(gate)
+        state = running.shared.gates.unavailable(gate)
         if self._left(item, now, state) <= 0:
             return False
         self._look_within(self._due_in(item, now, state))
@@ -303,7 +303,7 @@ class RetryTimers:
     def nearer(self) -> None:
         """Take in that deadlines may have come nearer: a gate opened early, rows came that have waited before."""
         if self._running.live:
-            self._look_within(self._due(self._running.floor.loop.time()))
+            self._look_within(self._due(self._running.shared.loop.time()))
 
     def end(self) -> None:
         """End all timers: nothing waits any more."""
@@ -313,33 +313,33 @@ class RetryTimers:
 
     def last_failure(self, stage: Stage) -> str:
         """Return the last failure at the gate of a stage, in a few words; empty where nothing failed there."""
-        last = self._running.floor.gates.unavailable(self._running.workload.gate(stage.index)).last
+        last = self._running.shared.gates.unavailable(self._running.work_queue.gate(stage.index)).last
         return stage.last_error or (_said(last) if last is not None else "")
 
     def _ripen(self) -> None:
         self._retry = None
-        self._running.workload.ripen(self._running.floor.loop.time())
+        self._running.work_queue.ripen(self._running.shared.loop.time())
         self._running.offer()
 
     def _left(self, item: Item, now: float, state: KeyOutage) -> float:
         """Return the seconds of waiting that an item has left; none where it is overdue."""
         waited = max(min(state.unanswered, now - item.ready_at), self._refused_for(item, now))
-        return self._running.floor.settings.row_deadline - waited
+        return self._running.shared.settings.row_deadline - waited
 
     def _refused_for(self, item: Item, now: float) -> float:
         """Return the seconds since an item was first refused, but for those of known closings."""
         if item.refused_at is None:
             return 0.0
-        closed = self._running.floor.gates.closed_for(self._running.workload.gate(item.stage)) - item.closed_before
+        closed = self._running.shared.gates.closed_for(self._running.work_queue.gate(item.stage)) - item.closed_before
         return now - item.refused_at - max(0.0, closed)
 
     def _due_in(self, item: Item, now: float, state: KeyOutage) -> float:
         """Return the seconds until an item may be overdue: while a reset is stated, that moves away as time goes."""
-        limit = self._running.floor.settings.row_deadline
+        limit = self._running.shared.settings.row_deadline
         due = limit - min(state.unanswered, now - item.ready_at) + state.stated_for
         if item.refused_at is None:
             return due
-        gates, gate = self._running.floor.gates, self._running.workload.gate(item.stage)
+        gates, gate = self._running.shared.gates, self._running.work_queue.gate(item.stage)
         closed = gates.closed_until_known(gate)
         if closed > 0:
             gates.tell(gate, self.nearer)
@@ -347,12 +347,12 @@ class RetryTimers:
 
     def _job_left(self, job: Job, now: float) -> float:
         """Return the same for an item that waits inside a call, at whatever keys it stands."""
-        gates, gate = self._running.floor.gates, self._running.workload.gate(job.item.stage)
+        gates, gate = self._running.shared.gates, self._running.work_queue.gate(job.item.stage)
         waited = 0.0
-        for key in job.hand.standing_at():
+        for key in job.handoff.standing_at():
             since = job.item.ready_at if key == gate else job.began
             waited = max(waited, min(gates.unavailable(key).unanswered, now - since))
-        return self._running.floor.settings.row_deadline - waited
+        return self._running.shared.settings.row_deadline - waited
 
     def _standing(self) -> list[Job]:
         return [job for job in self._running.under_way if job.lends and not job.recalled]
@@ -360,12 +360,12 @@ class RetryTimers:
     def _due(self, now: float) -> float:
         """Return the seconds until anything may be overdue; infinity where nothing waits."""
         running, due = self._running, float("inf")
-        max_outage = running.floor.settings.max_outage
+        max_outage = running.shared.settings.max_outage
         for stage in running.stages:
-            items = running.workload.items(stage.index)
+            items = running.work_queue.items(stage.index)
             if not items:
                 continue
-            state = running.floor.gates.unavailable(running.workload.gate(stage.index))
+            state = running.shared.gates.unavailable(running.work_queue.gate(stage.index))
             due = min(due, *(self._due_in(item, now, state) for item in items))
             if max_outage is not None and stage.index not in self.out:
                 since = min(item.ready_at for item in items)
@@ -379,7 +379,7 @@ class RetryTimers:
     def _look_within(self, seconds: float) -> None:
         if seconds == float("inf"):
             return
-        loop = self._running.floor.loop
+        loop = self._running.shared.loop
         at = loop.time() + max(SHORTEST, seconds)
         if self._deadline is not None:
             if self._deadline.when() <= at:
@@ -392,13 +392,13 @@ class RetryTimers:
         running = self._running
         if not running.live:
             return
-        now = running.floor.loop.time()
+        now = running.shared.loop.time()
         self._outages(now)
         for stage in running.stages:
-            items = running.workload.items(stage.index)
+            items = running.work_queue.items(stage.index)
             if not items:
                 continue
-            state = running.floor.gates.unavailable(running.workload.gate(stage.index))
+            state = running.shared.gates.unavailable(running.work_queue.gate(stage.index))
             running.give_up([item for item in items if self._left(item, now, state) <= 0])
         for job in self._standing():
             if self._job_left(job, now) <= 0:
@@ -408,14 +408,14 @@ class RetryTimers:
 
     def _outages(self, now: float) -> None:
         """Park the rows of every stage whose key is down for too long."""
-        running, limit = self._running, self._running.floor.settings.max_outage
+        running, limit = self._running, self._running.shared.settings.max_outage
         if limit is None:
             return
         for stage in running.stages:
-            gate = running.workload.gate(stage.index)
-            items = running.workload.items(stage.index)
+            gate = running.work_queue.gate(stage.index)
+            items = running.work_queue.items(stage.index)
             standing = [job for job in self._standing() if job.item.stage == stage.index]
-            outage = running.floor.gates.unavailable(gate).outage
+            outage = running.shared.gates.unavailable(gate).outage
             if stage.index in self.out:
                 if not outage:
                     self._back(stage)
@@ -432,12 +432,12 @@ class RetryTimers:
                 job.recall()
 
     def _outage(self, job: Job, now: float) -> float:
-        gates = self._running.floor.gates
-        gate = self._running.workload.gate(job.item.stage)
+        gates = self._running.shared.gates
+        gate = self._running.work_queue.gate(job.item.stage)
         return max(
             (
                 min(gates.unavailable(key).outage, now - (job.item.ready_at if key == gate else job.began))
-                for key in job.hand.standing_at()
+                for key in job.handoff.standing_at()
             ),
             default=0.0,
         )

@@ -113,7 +113,7 @@ class BotocoreCall(HttpCall):
         """Send the request once; what is not to be streamed comes with its body."""
         try:
             with AttemptScope():
-                if self.stood:
+                if self.was_queued:
                     self._anew(permit.sent_at, self._make(permit.sent_at))
                 # The token bucket of the adaptive mode would sleep in `before-send`, inside our slot.
                 token = _sending.set(True)
@@ -132,7 +132,7 @@ class BotocoreCall(HttpCall):
         """Send the request once; what is not to be streamed comes with its body."""
         try:
             with AttemptScope():
-                if self.stood:
+                if self.was_queued:
                     self._anew(permit.sent_at, await self._make(permit.sent_at))
                 token = _sending.set(True)
                 try:
