@@ -99,7 +99,7 @@ def per_second(instants: Iterable[float], edges: Sequence[float]) -> list[float]
 
 
 def _pace(laboratory: Laboratory) -> float:
-    pacer = laboratory.sends[-1].permit.admission.pacer
+    pacer = laboratory.sends[-1].permit.state.pacer
     return pacer.rate if pacer.active else math.nan
 
 

@@ -169,7 +169,7 @@ class VirtualCall:
             self._step(lambda: self.flow.send(Resume(self.world.now)))
 
     def _goes_on(self, permit: Permit | None, sent: AttemptResult | None) -> None:
-        self.flow = self.turn.flow(lambda: self, permit, sent)
+        self.flow = self.turn.exchange(lambda: self, permit, sent)
         self._step(lambda: next(self.flow))
 
     def _leaves(self, permit: Permit) -> None:

@@ -46,7 +46,7 @@ class Caller:
             self.flow: Flow | None = None
             self.permit = permit
         else:
-            self.flow = turn.flow(lambda: self, None, None)
+            self.flow = turn.exchange(lambda: self, None, None)
             self._step(None)
 
     def wake(self) -> bool:
@@ -77,7 +77,7 @@ class Caller:
             if self.turn.finish_fast(permit, sent):
                 self.ended = ExchangeResult(Any, sent, 0.0)  # type: ignore[arg-type]
                 return self.state
-            self.flow = self.turn.flow(lambda: self, permit, sent)
+            self.flow = self.turn.exchange(lambda: self, permit, sent)
             self._step(None)
         else:
             self._step(Resume(self.scene.clock(), sent))

@@ -498,4 +498,4 @@ def test_refusal_in_the_slot_of_a_blocked_loop_is_waited_out_and_teaches_nothing
         registry.settle(permit, OK)
     (key,) = registry.snapshot().keys.values()
     assert (key.limit, key.refused, key.paused_for) == (2, 3, 0.0)
-    assert not held[0].admission.pacer.active
+    assert not held[0].state.pacer.active

@@ -227,7 +227,7 @@ def test_a_call_whose_deadline_passes_between_two_looks_at_the_clock_ends(
     turn = GovernedCall(registry, KEY, CallPolicy(max_wait=0.001), 60.0, 0)
     assert turn.begin() is None
     clock.advance(ahead)
-    flow = turn.flow(Bell, None, None)
+    flow = turn.exchange(Bell, None, None)
     effect = next(flow)
     assert isinstance(effect, WaitUntil)
     assert effect.until is not None

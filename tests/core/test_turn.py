@@ -92,7 +92,7 @@ def test_an_attempt_cut_short_gives_its_slot_back(registry: RateLimitRegistry, t
 def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
     second, third = (PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0) for _ in range(2))
     assert second.begin() is None
-    flow = second.flow(Bell, None, None)
+    flow = second.exchange(Bell, None, None)
     assert isinstance(next(flow), WaitUntil)
     turn.finish_fast(permit, AttemptResult(OK))
     assert third.begin() is None
@@ -104,7 +104,7 @@ def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, turn: PlainTu
 def test_where_somebody_listens_every_call_has_the_whole_dialogue(registry: RateLimitRegistry, turn: PlainTurn) -> None:
     registry.subscribe(lambda event: None)
     assert turn.begin() is None
-    flow = turn.flow(no_waker, None, None)
+    flow = turn.exchange(no_waker, None, None)
     assert isinstance(next(flow), Send)
     assert ending(flow, Resume(1.0, AttemptResult(OK))).ending is Ending.ANSWERED
 
@@ -115,7 +115,7 @@ def test_a_call_that_failed_at_once_ends_in_the_dialogue(
 ) -> None:
     sent = AttemptResult(outcome)
     assert turn.finish_fast(permit, sent) is False
-    assert ending(turn.flow(no_waker, permit, sent)).ending is how
+    assert ending(turn.exchange(no_waker, permit, sent)).ending is how
     assert in_flight(registry) == 0
 
 
@@ -124,11 +124,11 @@ def test_a_call_that_was_refused_at_once_returns_before_those_that_came_later(
 ) -> None:
     later = PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0)
     assert later.begin() is None
-    waiting = later.flow(Bell, None, None)
+    waiting = later.exchange(Bell, None, None)
     next(waiting)
     sent = AttemptResult(refusal(5.0))
     assert turn.finish_fast(permit, sent) is False
-    flow = turn.flow(Bell, permit, sent)
+    flow = turn.exchange(Bell, permit, sent)
     effect = next(flow)
     assert isinstance(effect, WaitUntil)
     assert effect.until == 5.0
@@ -145,7 +145,7 @@ def test_its_deadline_counts_from_when_it_came(
 ) -> None:
     """Refused at 59 s, it cannot wait for the 30 s that the provider names: its 60 s began when it came."""
     clock.advance(59.0)
-    ended = ending(turn.flow(Bell, permit, AttemptResult(refusal(30.0))))
+    ended = ending(turn.exchange(Bell, permit, AttemptResult(refusal(30.0))))
     assert (ended.ending, ended.gate, ended.opens_in) == (Ending.GIVEN_UP, "pause", 30.0)
 
 
@@ -157,7 +157,7 @@ def forgotten(clock: VirtualClock) -> tuple[RateLimitRegistry, Flow, Permit]:
     turn = PlainTurn(registry, KEY, CallPolicy(max_wait=60.0, attempts=2), 60.0, 0)
     permit = turn.begin()
     assert permit is not None
-    flow = turn.flow(Bell, permit, AttemptResult(TIMEOUT))
+    flow = turn.exchange(Bell, permit, AttemptResult(TIMEOUT))
     assert isinstance(next(flow), WaitUntil)
     registry.settle(registry.try_admit(KEY._replace(scope="another")), OK)
     assert KEY not in registry.snapshot().keys

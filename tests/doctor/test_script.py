@@ -10,7 +10,8 @@ import tidegate
 from tests.doctor.conftest import Install
 from tidegate.doctor import script as script_reader
 from tidegate.doctor.environment import Finding, Installed, Severity
-from tidegate.doctor.script import HABITS, Unreadable
+from tidegate.doctor.script import HABITS
+from tidegate.doctor.source import Unreadable
 
 
 def read(folder: Path, text: str, **beside: str) -> list[Finding]:

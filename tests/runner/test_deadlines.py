@@ -14,7 +14,7 @@ from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady
 from tidegate.runner import Evaluator, Experiment
-from tidegate.runner.work_queue import RetryTimers
+from tidegate.runner.retry_timers import RetryTimers
 from tidegate.storage import ResultStatus
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED

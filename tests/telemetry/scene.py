@@ -106,7 +106,7 @@ class Scene:
         """A call, up to its first effect."""
         turn = PlainTurn(self.registry, key, CallPolicy(max_wait, attempts), 60.0, 0)
         assert turn.begin() is None, "somebody listens, so every call has the whole dialogue"
-        flow = turn.flow(Bell, None, None)
+        flow = turn.exchange(Bell, None, None)
         next(flow)
         # A flow that nobody holds is closed, and gives its place up.
         self.flows.append(flow)

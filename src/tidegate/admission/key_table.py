@@ -159,9 +159,11 @@ class KeyTable:
             if permit.settled:
                 raise PermitMisuse(f"{permit.key}: this permit was settled before")
             now = self.clock()
-            if permit.generation == permit.admission.generation:
-                permit.admission.withdraw(permit, now, out)
-            woken = self._pump(permit.admission, now, out)
+            slots = self._slots_behind(permit)
+            permit.settled = True
+            if slots is not None and permit.generation == slots.admission.generation:
+                slots.admission.withdraw(permit, now, out)
+            woken = self._pump(slots, now, out)
         self._act(woken, out)
 
     def learn(self, permit: Permit, outcome: Outcome) -> None:
@@ -169,18 +171,20 @@ class KeyTable:
         out = self._out()
         with self._lock:
             now = self.clock()
-            before = permit.admission.rejection
-            permit.admission.learn(permit, outcome, now, out)
-            if permit.admission.rejection is not before:
-                self._rejections.append((permit.key, before, permit.admission.rejection))
-            woken = self._pump(permit.admission, now, out)
+            slots = self._slots_behind(permit)
+            if slots is not None:
+                before = slots.admission.rejection
+                slots.admission.learn(permit, outcome, now, out)
+                if slots.admission.rejection is not before:
+                    self._rejections.append((permit.key, before, slots.admission.rejection))
+            woken = self._pump(slots, now, out)
         if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
 
     def learn_usage(self, permit: Permit, inquiry: RequestFacts, usage: Usage) -> None:
         """Teaches the key's estimate what a request of that shape used."""
         with self._lock:
-            permit.admission.estimate.learn(inquiry, usage)
+            permit.state.estimate.learn(inquiry, usage)
         if self._dropped:
             self._drain()
 
@@ -314,29 +318,33 @@ class KeyTable:
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
     ) -> list[Waiter]:
         now = self.clock()
-        admission = permit.admission
-        if permit.generation != admission.generation:
+        slots = self._slots_behind(permit)
+        if slots is None or permit.generation != slots.admission.generation:
             permit.settled = True
         elif not permit.settled:
             draw = 0.0 if outcome.kind is OK else self.draw()
-            before = admission.rejection
-            admission.settle(permit, outcome, now, draw, out)
-            if admission.rejection is not before:
-                self._rejections.append((permit.key, before, admission.rejection))
+            before = slots.admission.rejection
+            slots.admission.settle(permit, outcome, now, draw, out)
+            if slots.admission.rejection is not before:
+                self._rejections.append((permit.key, before, slots.admission.rejection))
         if rejoin is None or rejoin.slots is None:
-            return self._pump(admission, now, out)
+            return self._pump(slots, now, out)
         woken: list[Waiter] = []
-        rejection = admission.rejection
+        rejection = permit.state.rejection
         if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.in_vain:
             # Its own answer is what it gets: to stand again would only send it again.
             rejoin.replay = outcome
         else:
             woken = rejoin.slots.rejoin(rejoin, now, out)
-        return [*woken, *self._pump(admission, now, out)]
+        return [*woken, *self._pump(slots, now, out)]
 
-    def _pump(self, admission: AdmissionController, now: float, out: list[events.Event] | None) -> list[Waiter]:
-        slots = self._slots.get(admission.key)
-        if slots is None or slots.admission is not admission or not (slots.line.count or slots.asking):
+    def _slots_behind(self, permit: Permit) -> KeyQueue | None:
+        """Return the queue of the key that gave a permit; None where it is another registry's."""
+        slots = self._slots.get(permit.state.key)
+        return slots if slots is not None and slots.admission is permit.state else None
+
+    def _pump(self, slots: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
+        if slots is None or not (slots.line.count or slots.asking):
             return []
         return slots.pump(now, out, threading.get_ident())
 

@@ -17,8 +17,8 @@ from rich.text import Text
 from tidegate.core.display import json_line
 from tidegate.doctor import environment, hosts
 from tidegate.doctor.environment import Finding, Installed, Severity
-from tidegate.doctor.script import Unreadable
 from tidegate.doctor.script import script as read_script
+from tidegate.doctor.source import Unreadable
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
 

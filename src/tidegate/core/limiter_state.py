@@ -16,7 +16,7 @@ The permit of an admitted call, and the counters of a key.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tidegate.core import events
 from tidegate.core.backoff import Pause
@@ -31,9 +31,6 @@ from tidegate.core.rejection import KeyRejection
 from tidegate.core.unavailability import KeyOutage, OutageClock
 from tidegate.core.values import Cost, Key, Outcome
 
-if TYPE_CHECKING:
-    from tidegate.core.admission_controller import AdmissionController
-
 
 class Permit:
     """Proof of admission for one attempt; settled exactly once, by whoever holds it.
@@ -46,7 +43,6 @@ class Permit:
     """
 
     __slots__ = (
-        "admission",
         "answered",
         "beyond",
         "charges",
@@ -64,20 +60,21 @@ class Permit:
         "probe",
         "sent_at",
         "settled",
+        "state",
         "thread",
     )
 
     def __init__(
-        self, admission: AdmissionController, cost: Cost, order: int, sent_at: float, probe: bool, beyond: bool = False
+        self, state: LimiterState, cost: Cost, order: int, sent_at: float, probe: bool, beyond: bool = False
     ) -> None:
-        self.admission = admission
+        self.state = state
         self.beyond = beyond
         self.cost = cost
         self.order = order
-        self.epoch = admission.epoch
-        self.generation = admission.generation
-        self.in_flight = len(admission.flying) + 1
-        self.mark = admission.pacer.mark if not beyond else -1
+        self.epoch = state.epoch
+        self.generation = state.generation
+        self.in_flight = len(state.flying) + 1
+        self.mark = state.pacer.mark if not beyond else -1
         self.sent_at = sent_at
         self.probe = probe
         self.place = 0
@@ -87,13 +84,13 @@ class Permit:
         self.settled = False
         self.answered = False
         self.learned = False
-        self.charges: list[Charge] = admission.quotas.debit(cost, order, sent_at, self)
-        self.informs = admission.quotas.asks
+        self.charges: list[Charge] = state.quotas.debit(cost, order, sent_at, self)
+        self.informs = state.quotas.asks
 
     @property
     def key(self) -> Key:
         """Return whose quota it counts against."""
-        return self.admission.key
+        return self.state.key
 
 
 class KeyCounts:

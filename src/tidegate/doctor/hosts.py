@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from tidegate import providers
 from tidegate._install import host_of, named_hosts
 from tidegate.doctor.environment import Finding, Severity
-from tidegate.doctor.script import SourceModule
+from tidegate.doctor.source import SourceModule
 from tidegate.settings import Settings
 from tidegate.transports.governance import is_local, is_private_name
 

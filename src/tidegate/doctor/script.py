@@ -1,111 +1,19 @@
-"""Lines of a script that are worth a word, one row each: what is looked for, what it comes to, where that was read.
+"""Checks of a script that is not run: its calls, their settings, and habits that cost calls or money.
 
-The calls of a script and their settings, as far as they can be read without running it.
-
-A script and the modules beside it, as they are written: what they import, under which names. Nothing is run.
+Each row of `HABITS` has the node that it looks for, the finding, and the source of both.
 """
 
 from __future__ import annotations
 
 import ast
-import tokenize
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.doctor import environment, hosts
 from tidegate.doctor.environment import PACKAGES, STACKS, Finding, HttpStack, Installed, Package, Severity
+from tidegate.doctor.source import SourceModule, modules
 from tidegate.settings import Settings
-
-MOST_FILES = 500
-"""Of one script: more modules beside it are not read."""
-
-
-class Unreadable(ValueError):
-    """A file that is no Python source; its text says why."""
-
-
-class SourceModule:
-    """One source file: its tree, and what its names stand for."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with tokenize.open(path) as file, warnings.catch_warnings():
-                # What the parser has to say of "\d" is for whoever runs the script.
-                warnings.simplefilter("ignore")
-                self.tree = ast.parse(file.read(), str(path))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise Unreadable(_why(error)) from None
-        self.names: dict[str, str] = {}
-        self.imports: dict[str, int] = {}
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Import):
-                self._import(node)
-            elif isinstance(node, ast.ImportFrom):
-                self._import_from(node)
-
-    def _import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            self.imports.setdefault(alias.name, node.lineno)
-            top = alias.name.partition(".")[0]
-            self.names[alias.asname or top] = alias.name if alias.asname else top
-
-    def _import_from(self, node: ast.ImportFrom) -> None:
-        home = "." * node.level + (node.module or "")
-        self.imports.setdefault(home, node.lineno)
-        for alias in node.names:
-            full = f"{home}{'' if home.endswith('.') else '.'}{alias.name}"
-            self.imports.setdefault(full, node.lineno)
-            self.names[alias.asname or alias.name] = full
-
-    def dotted(self, node: ast.AST) -> str:
-        """Return the full name of an expression: `Retry` is `urllib3.util.Retry` where it was imported so; else ""."""
-        if isinstance(node, ast.Name):
-            return self.names.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            before = self.dotted(node.value)
-            return f"{before}.{node.attr}" if before else ""
-        return ""
-
-
-def modules(script: Path) -> Iterator[SourceModule]:
-    """The script, then the modules beside it that it imports, and they in turn; for the script raises `Unreadable`."""
-    first = SourceModule(script)
-    folder = script.parent
-    waiting, seen = [first], {script.resolve()}
-    while waiting:
-        module = waiting.pop(0)
-        yield module
-        for path in _beside(module, folder):
-            if path.resolve() in seen or len(seen) >= MOST_FILES:
-                continue
-            seen.add(path.resolve())
-            try:
-                waiting.append(SourceModule(path))
-            except Unreadable:
-                continue
-
-
-def _beside(module: SourceModule, folder: Path) -> Iterator[Path]:
-    for name in module.imports:
-        level = len(name) - len(name.lstrip("."))
-        home = module.path.parents[level - 1] if 0 < level <= len(module.path.parents) else folder
-        parts = [part for part in name.split(".") if part]
-        for end in range(1, len(parts) + 1):
-            place = home.joinpath(*parts[:end])
-            for path in (place.with_name(place.name + ".py"), place / "__init__.py"):
-                if path.is_file():
-                    yield path
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, SyntaxError):
-        return f"Python source: line {error.lineno or 0}: {error.msg}"
-    if isinstance(error, OSError):
-        return f"a readable file: {error.strerror or error}"
-    return f"Python source: {error or 'too deep'}"
 
 
 class ScriptCheck(NamedTuple):

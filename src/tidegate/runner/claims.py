@@ -35,7 +35,9 @@ from tidegate.runner.feeder import Feeder, ingest
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import gone, owner, stopper
-from tidegate.runner.run import ExperimentRun, RunPhase
+from tidegate.runner.result_handler import ResultHandler
+from tidegate.runner.run import ExperimentRun
+from tidegate.runner.run_state import RunPhase
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.threads import in_thread
 from tidegate.storage import Claim, ExperimentRow, LoggedLine, Status, Store, Toggle
@@ -63,6 +65,7 @@ class RunSupervisor:
     def begin(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, again: bool) -> None:
         """Runs a claimed experiment; `row` is how it stood under that claim."""
         running = ExperimentRun(self._shared, experiment, claim, again=again)
+        running.conclude = ResultHandler(running).conclude
         self.running[row.id] = running
         self.tasks[row.id] = self._shared.loop.create_task(self._live(running, row))
 
@@ -128,7 +131,7 @@ class RunSupervisor:
         except StoreError:
             logger.warning("experiment %s: how far it is could not be read", row.name)
             return
-        running.tally.begin(counts, running.stages, running.again)
+        running.tally.begin(counts, [stage.name for stage in running.stages], running.again)
         if row.complete:
             running.tally.rows, running.tally.all_rows = counts.rows, True
 

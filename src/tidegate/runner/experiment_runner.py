@@ -24,7 +24,7 @@ from tidegate.runner.heartbeat import Heartbeat
 from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.loader import restored
 from tidegate.runner.lost_file import LostFile
-from tidegate.runner.progress import Progress, Summary, progress
+from tidegate.runner.progress import Progress, Summary
 from tidegate.runner.replica import actor, named
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.settings import RunnerSettings
@@ -151,7 +151,7 @@ class ExperimentRunner:
         """Return how far an experiment is that runs here; None for any other."""
         for number, running in self._running.items():
             if name_or_id in (number, running.experiment.name):
-                return progress(running)
+                return running.progress()
         return None
 
     def subscribe(self, experiment: Experiment | str | int) -> Subscription:

@@ -14,7 +14,8 @@ from tidegate.runner.background import retry_while_unavailable
 from tidegate.runner.dataset import batches
 from tidegate.runner.experiment import Dataset
 from tidegate.runner.item import TASK, Item, Place
-from tidegate.runner.run import ExperimentRun, RunPhase
+from tidegate.runner.run import ExperimentRun
+from tidegate.runner.run_state import RunPhase
 from tidegate.storage import PendingTask
 from tidegate.storage.paging import PageSizer
 

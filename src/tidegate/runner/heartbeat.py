@@ -14,7 +14,8 @@ from typing import NamedTuple
 from tidegate.errors import CannotLoad, StoreError
 from tidegate.runner.background import BackgroundTask
 from tidegate.runner.lost_file import LostFile
-from tidegate.runner.run import ExperimentRun, RunPhase
+from tidegate.runner.run import ExperimentRun
+from tidegate.runner.run_state import RunPhase
 from tidegate.runner.settings import RunnerSettings
 from tidegate.storage import Status, Store
 

@@ -12,9 +12,9 @@ Learns from its calls which key a stage's function asks first, and has the stage
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
@@ -24,10 +24,7 @@ from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import Cost, Key
 from tidegate.runner.fair_queue import FairQueue
 from tidegate.runner.job import ObservedHandoff, Stage
-
-if TYPE_CHECKING:
-    from tidegate.runner.run import ExperimentRun
-
+from tidegate.runner.work_queue import WorkQueue
 
 FOREVER = float("inf")
 SOONEST = 0.001
@@ -267,53 +264,66 @@ class KeyGates:
 
 
 class KeyDiscovery:
-    """The knowledge of one run about its stages' keys."""
+    """The knowledge of one run about the keys of its stages.
 
-    def __init__(self, running: ExperimentRun) -> None:
-        self._running = running
+    `number` is the experiment's. `on_news` is called after a stage stands behind another key.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        stages: Sequence[Stage],
+        work_queue: WorkQueue,
+        gates: KeyGates,
+        fair_queue: FairQueue,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._number = number
+        self._stages = stages
+        self._work_queue = work_queue
+        self._gates = gates
+        self._fair_queue = fair_queue
+        self._on_news = on_news
         self._keys: set[Key] = set()
-
-    def begin(self) -> None:
-        """Nothing is known: every stage stands behind a gate of its own."""
-        for stage in self._running.stages:
-            self._running.work_queue.stand_behind(stage.index, self._own(stage))
+        self._ended = False
+        # Nothing is known yet: every stage stands behind a gate of its own.
+        for stage in stages:
+            work_queue.stand_behind(stage.index, self._own(stage))
 
     def end(self) -> None:
-        """The gates of the stages are needed no more, as far as this run goes."""
-        gates = self._running.shared.gates
-        for stage in self._running.stages:
-            gates.remove(self._own(stage))
+        """Let go of the gates of the stages, as far as this run goes."""
+        self._ended = True
+        for stage in self._stages:
+            self._gates.remove(self._own(stage))
         for key in self._keys:
-            gates.let_go(key)
+            self._gates.let_go(key)
         self._keys.clear()
 
     def dispatched(self, stage: Stage) -> None:
-        """An item has been started; while the key is not known, no other follows."""
+        """Take in that an item was started; while the key of its stage is not known, no other follows."""
         if not stage.habit.known:
-            self._running.shared.gates.shut(self._own(stage), "its first call")
+            self._gates.shut(self._own(stage), "its first call")
 
     def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
-        """A job has ended: what it asked for is known by now, or that it asks for nothing."""
+        """Take in the end of a job: the key that it asked is known by now, or that it asks none."""
         if handoff.first is not None:
             self.know(stage, handoff.first, handoff.keys[handoff.first])
         elif stage.habit.ended():
-            self._running.shared.gates.open(self._own(stage))
+            self._gates.open(self._own(stage))
 
     def know(self, stage: Stage, key: Key, cost: Cost) -> None:
-        """The function asks `key` first."""
-        running = self._running
-        if not stage.habit.asked(key, cost) or not running.live:
+        """Take in that the function of a stage asks `key` first."""
+        if not stage.habit.asked(key, cost) or self._ended:
             return
         if key not in self._keys:
             self._keys.add(key)
-            running.shared.gates.keep(key)
-        before = running.work_queue.gate(stage.index)
-        running.work_queue.stand_behind(stage.index, key)
-        if not running.work_queue.has(before):
-            running.shared.fair_queue.withdraw(running.id, before)
-        running.shared.gates.open(self._own(stage))
-        running.waits.nearer()
-        running.offer()
+            self._gates.keep(key)
+        before = self._work_queue.gate(stage.index)
+        self._work_queue.stand_behind(stage.index, key)
+        if not self._work_queue.has(before):
+            self._fair_queue.withdraw(self._number, before)
+        self._gates.open(self._own(stage))
+        self._on_news()
 
     def _own(self, stage: Stage) -> StageGate:
-        return StageGate(self._running.id, stage.index)
+        return StageGate(self._number, stage.index)

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.runner.run import ExperimentRun, RunPhase
+from tidegate.runner.run import ExperimentRun
+from tidegate.runner.run_state import RunPhase
 from tidegate.storage import Status, Store
 
 logger = logging.getLogger("tidegate")

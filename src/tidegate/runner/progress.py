@@ -5,17 +5,11 @@ The result of a run, in numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidegate.runner.item import TASK
 from tidegate.storage import AnnotationResult, ExperimentRow, ResultCounts, ResultStatus, RunResult, Score, Status
-
-if TYPE_CHECKING:
-    from tidegate.runner.job import Stage
-    from tidegate.runner.run import ExperimentRun
-
 
 WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStatus.INVALID: "invalid"}
 
@@ -175,54 +169,16 @@ class ResultTally:
         self.all_rows = False
         self.done: list[dict[ResultStatus, int]] = [{} for _ in range(stages)]
 
-    def begin(self, counts: ResultCounts, stages: list[Stage], again: bool) -> None:
-        """Takes in what is there already; what will be tried again counts as not done."""
-        for stage in stages:
-            found = counts.runs if stage.index == TASK else counts.annotations.get(stage.name, {})
+    def begin(self, counts: ResultCounts, names: Sequence[str], again: bool) -> None:
+        """Take in the stored results of the stages with these `names`; those to be tried again count as not done."""
+        for index, name in enumerate(names):
+            found = counts.runs if index == TASK else counts.annotations.get(name, {})
             for status, count in found.items():
                 if not (again and status in (ResultStatus.ERROR, ResultStatus.PARKED)):
-                    self.done[stage.index][status] = count
+                    self.done[index][status] = count
 
     def add(self, stage: int, result: RunResult | AnnotationResult) -> None:
         """One more."""
         status = result.status if isinstance(result, RunResult) else result.annotations[0].status
         done = self.done[stage]
         done[status] = done.get(status, 0) + 1
-
-
-def progress(running: ExperimentRun) -> Progress:
-    """The picture of a running experiment."""
-    tally = running.tally
-    under_way = [0] * len(running.stages)
-    for job in running.under_way:
-        under_way[job.item.stage] += 1
-    tasks = tally.rows * running.experiment.repetitions
-    answered = tally.done[TASK].get(ResultStatus.OK, 0)
-    stages = tuple(
-        StageProgress(
-            stage.name,
-            tasks if stage.index == TASK else answered,
-            dict(tally.done[stage.index]),
-            under_way[stage.index],
-            running.work_queue.depth(stage.index),
-            _wait(running, stage.index),
-            running.closed(stage),
-        )
-        for stage in running.stages
-    )
-    return Progress(
-        running.experiment.name, running.phase.value, tally.rows, tally.all_rows, running.tracker.unwritten, stages
-    )
-
-
-def _wait(running: ExperimentRun, stage: int) -> Wait | None:
-    gate = running.work_queue.gate(stage)
-    closed = running.shared.gates.closed(gate)
-    if not running.work_queue.depth(stage):
-        return None
-    if closed is None:
-        full = running.shared.slots <= 0 or len(running.under_way) >= running.cap
-        return Wait("concurrency", "", None) if full else None
-    key = running.stages[stage].habit.key
-    seconds = closed.until - running.shared.loop.time()
-    return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.values import Key
@@ -14,10 +14,8 @@ from tidegate.runner.job import CancelReason, Job
 from tidegate.runner.key_gates import StageGate
 from tidegate.runner.redaction import redacted
 from tidegate.runner.results import OUTAGE, TIMEOUT, FailureClass, NextStep, NoJudgement, judge
+from tidegate.runner.run import ExperimentRun
 from tidegate.storage import ResultStatus, RunResult, Status
-
-if TYPE_CHECKING:
-    from tidegate.runner.run import ExperimentRun
 
 
 class ResultHandler:
@@ -51,14 +49,6 @@ class ResultHandler:
         else:
             item.attempts += 1
             self._failed(item, verdict.kind, _text(job))
-
-    def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
-        """Writes that an item has no answer, and why."""
-        running = self._running
-        stage = running.stages[item.stage]
-        running.put(item, results.unanswered(running.claim, stage, item, status, kind, text))
-        if status is ResultStatus.ERROR:
-            running.put(None, results.failure_line(running.claim, stage, item, kind, text))
 
     def _answered(self, item: Item, value: Any) -> None:
         running = self._running
@@ -114,7 +104,7 @@ class ResultHandler:
             running.waits.refused(item)
             running.work_queue.back(item)
         else:
-            self.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
+            self._running.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
 
     def _delay_elsewhere(self, item: Item, verdict: FailureClass) -> None:
         # Its gate is open and knows nothing of it: at the head of its queue it would go again at once, and again.
@@ -132,7 +122,7 @@ class ResultHandler:
             if verdict.ruling is NextStep.UNUSABLE:
                 self._failed(item, verdict.kind, text)
             else:
-                self.write_failure(item, ResultStatus.ERROR, verdict.kind, text)
+                self._running.write_failure(item, ResultStatus.ERROR, verdict.kind, text)
         elif running.live:
             delay = full_jitter(item.attempts, settings.backoff_base, settings.backoff_cap, running.shared.draw())
             if verdict.retry_after is not None:
@@ -143,7 +133,7 @@ class ResultHandler:
     def _failed(self, item: Item, kind: str, text: str | None) -> None:
         running = self._running
         stage = running.stages[item.stage]
-        self.write_failure(item, ResultStatus.ERROR, kind, text)
+        self._running.write_failure(item, ResultStatus.ERROR, kind, text)
         if stage.guard.failed(kind):
             reason = f"{stage.guard.count} consecutive failures of {stage.name} ({kind}): {text}"
             if item.stage == TASK:

@@ -10,95 +10,52 @@ loop's thread. Whatever goes wrong in here ends the run with that as its reason:
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key
 from tidegate.runner import results
 from tidegate.runner.context import RunnerContext
-from tidegate.runner.events import Chunk, Event, StateChanged
+from tidegate.runner.events import Chunk, StateChanged
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.item import TASK, Item
-from tidegate.runner.job import CancelReason, Job, Stage, StageClosing, stages_of
+from tidegate.runner.job import CancelReason, Job, Stage, StageClosing
 from tidegate.runner.key_gates import KeyDiscovery
-from tidegate.runner.progress import ResultTally
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import actor, process
-from tidegate.runner.result_handler import ResultHandler
-from tidegate.runner.watermark import CompletionTracker, WatermarkWriter
-from tidegate.runner.work_queue import RetryTimers, WorkQueue
+from tidegate.runner.retry_timers import RetryTimers
+from tidegate.runner.run_state import RunPhase, RunState
+from tidegate.runner.watermark import WatermarkWriter
 from tidegate.runner.writer import Result
 from tidegate.storage import AnnotationResult, Category, Claim, LogLevel, LogLine, ResultStatus, RunResult, Status
 
 logger = logging.getLogger("tidegate")
 
 
-class RunPhase(Enum):
-    """Where a run is in its life."""
+class ExperimentRun(RunState):
+    """One experiment under one claim: takes in items and ended jobs, and comes to one end.
 
-    LIVE = "live"
-    DRAINING = "draining"
-    ENDED = "ended"
-
-
-class ExperimentRun:
-    """One experiment under one claim. `again` says that what failed or was parked before is to be tried again.
-
-    Its functions run in copies of the context in which it was made, so that what one of them sets no other sees.
+    `conclude` takes each job that has ended; whoever makes the run sets it to that of a `ResultHandler`.
     """
 
+    conclude: Callable[[Job], None]
+
     def __init__(self, shared: RunnerContext, experiment: Experiment, claim: Claim, *, again: bool) -> None:
-        settings = shared.settings
-        # The first claim of an experiment has the epoch 1: whoever comes later may find something left over.
-        left_over = claim.epoch > 1
-        self.shared = shared
-        self.experiment = experiment
-        self.claim = claim
-        self.again = again
-        self.phase = RunPhase.LIVE
-        self.context = contextvars.copy_context()
+        super().__init__(shared, experiment, claim, again, self)
         self.drained: asyncio.Future[None] = shared.loop.create_future()
-        self.stages = stages_of(experiment, settings)
-        self.cap = min(experiment.max_concurrency or settings.max_concurrency, settings.max_concurrency)
-        self.work_queue = WorkQueue(
-            len(self.stages),
-            high=settings.page,
-            ageing=settings.ageing,
-            retry_slots=max(1, int(settings.retry_share * self.cap)),
-        )
-        self.tracker = CompletionTracker(len(self.stages) - 1, left_over=left_over, again=again)
-        self.tally = ResultTally(len(self.stages))
-        self.wanted = asyncio.Event()
-        self.under_way: set[Job] = set()
         self.lending = 0
-        self._jobs_of = [0] * len(self.stages)
-        self.reason: str | None = None
-        self.final: Status | None = None
         self.fenced_off = False
+        self._jobs_of = [0] * len(self.stages)
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
-        self.watermark = WatermarkWriter(self)
-        self.began_at = shared.loop.time()
-        self.turned_away_at = [self.began_at] * len(self.stages)
-        self.waits = RetryTimers(self)
-        self._learning = KeyDiscovery(self)
-        self._outcomes = ResultHandler(self)
-        self._learning.begin()
-
-    @property
-    def id(self) -> int:
-        """The experiment's number."""
-        return self.claim.experiment_id
-
-    @property
-    def live(self) -> bool:
-        """Return whether new work is taken up."""
-        return self.phase is RunPhase.LIVE
+        self.watermark = WatermarkWriter(shared.store, claim, self.tracker, shared.loop, self.context, experiment.name)
+        self.waits = RetryTimers(self, self.give_up, self.offer)
+        self._learning = KeyDiscovery(
+            self.id, self.stages, self.work_queue, shared.gates, shared.fair_queue, self._on_new_key
+        )
 
     def begin(self) -> None:
         """Takes its place on the roster; work comes from whoever feeds it."""
@@ -106,14 +63,6 @@ class ExperimentRun:
         self.wanted.set()
         self.note(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
         self.tell(StateChanged(Status.RUNNING))
-
-    def tell(self, event: Event) -> None:
-        """Tells the experiment's subscribers."""
-        self.shared.hub.tell(event, self.id, self.experiment.name)
-
-    def note(self, level: LogLevel, category: Category, **detail: Any) -> None:
-        """Writes a line of the experiment's log."""
-        self.put(None, results.line(self.claim, level, category, **detail))
 
     def offer(self) -> None:
         """Says on the roster what is ready, and looks after the clocks of what is not."""
@@ -178,7 +127,7 @@ class ExperimentRun:
             self.work_queue.ended(item.attempts > 0)
             item.seconds += job.seconds
             self._learning.on_job_done(stage, job.handoff)
-            self._outcomes.conclude(job)
+            self.conclude(job)
             self.offer()
         except Exception as error:
             logger.exception("experiment %s: an item's end could not be taken in", self.experiment.name)
@@ -211,13 +160,13 @@ class ExperimentRun:
         stage = self.stages[item.stage]
         if not kind and stage.closing is not None:
             kind, reason = stage.closing
-        elif not kind and item.stage in self.waits.out:
-            kind, reason = "outage", self.waits.out[item.stage]
+        elif not kind and item.stage in self.out:
+            kind, reason = "outage", self.out[item.stage]
         elif not kind:
             kind, reason = "capacity", f"no capacity for {self.shared.settings.row_deadline:g} s of active waiting"
             failure = self.waits.last_failure(stage)
             reason += f"; last failure: {failure}" if failure else ""
-        self._outcomes.write_failure(item, ResultStatus.PARKED, kind, reason)
+        self.write_failure(item, ResultStatus.PARKED, kind, reason)
 
     def give_up(self, items: list[Item]) -> None:
         """Park items that are not under way."""
@@ -225,14 +174,6 @@ class ExperimentRun:
             self.work_queue.take_out(items)
             for item in items:
                 self.park(item)
-
-    def closed(self, stage: Stage) -> str:
-        """Return why the items of a stage are parked instead of being tried; empty where they are tried."""
-        return stage.closing.reason if stage.closing is not None else self.waits.out.get(stage.index, "")
-
-    def has_other_work(self) -> bool:
-        """Return whether any stage has work whose key is not down for too long."""
-        return any(self.tracker.has_work(stage.index) for stage in self.stages if stage.index not in self.waits.out)
 
     def close(self, stage: Stage, reason: str) -> None:
         """Try nothing more of an evaluator in this run: park its items, those that come later as well."""
@@ -261,7 +202,7 @@ class ExperimentRun:
         elif results.failed(result):
             self.fail(error)
         else:
-            self._outcomes.write_failure(item, ResultStatus.ERROR, "not_storable", redacted(error))
+            self.write_failure(item, ResultStatus.ERROR, "not_storable", redacted(error))
 
     def fenced(self, count: int) -> None:
         """Another replica has the experiment: what is under way here is no longer worth its slot."""
@@ -332,13 +273,6 @@ class ExperimentRun:
         for job in list(self.under_way):
             job.cancel(CancelReason.STOP)
 
-    def put(self, item: Item | None, result: Result) -> None:
-        """Has a result written; `durable` follows."""
-        self.tracker.unwritten += 1
-        if item is not None:
-            item.release()
-        self.shared.writer.put(self, item, result)
-
     def look_for_more(self) -> None:
         """Note that the store may have what memory lacks: then a page is wanted."""
         if self.phase is RunPhase.LIVE and (
@@ -352,7 +286,7 @@ class ExperimentRun:
         if self.phase is RunPhase.LIVE:
             if self.tracker.settled:
                 self.drain(*self._end())
-            elif self.waits.out:
+            elif self.out:
                 self.waits.offered()
         else:
             self._maybe_drained()
@@ -381,13 +315,18 @@ class ExperimentRun:
         except RuntimeError:
             return
 
+    def _on_new_key(self) -> None:
+        """Offer the items of a stage that stands behind another key now."""
+        self.waits.nearer()
+        self.offer()
+
     def _end(self) -> tuple[Status, str | None]:
         """Return how the run ends where nothing is left to do."""
         closed = [stage.closing.reason for stage in self.stages if stage.closing is not None]
         if closed:
             return Status.ERROR, "; ".join(closed)
-        if self.waits.out:
-            return Status.STOPPED, "; ".join(dict.fromkeys(self.waits.out.values()))
+        if self.out:
+            return Status.STOPPED, "; ".join(dict.fromkeys(self.out.values()))
         return Status.COMPLETED, None
 
     def _hold_or_free(self) -> None:

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import Context
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
 from tidegate.runner.background import retry_while_unavailable
 from tidegate.runner.item import TASK, Item, Place
-
-if TYPE_CHECKING:
-    from tidegate.runner.run import ExperimentRun
+from tidegate.storage import Claim, Store
 
 
 class OpenRows:
@@ -229,37 +227,50 @@ EVERY = 1000
 
 
 class WatermarkWriter:
-    """The water marks of one run, as far as they are written. A mark that could not be written costs only time."""
+    """The water marks of one claim, as far as they are written. A mark that could not be written costs only time.
 
-    def __init__(self, running: ExperimentRun) -> None:
-        self._running = running
-        self._written = (running.claim.low_water, running.claim.task_water)
+    `name` is the experiment's. Tasks of the writer run in copies of `context`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        claim: Claim,
+        tracker: CompletionTracker,
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+        name: str,
+    ) -> None:
+        self._store = store
+        self._claim = claim
+        self._tracker = tracker
+        self._loop = loop
+        self._context = context
+        self._name = name
+        self._written = (claim.low_water, claim.task_water)
         self._settled = 0
         self._task: asyncio.Task[None] | None = None
 
     def rose(self) -> None:
-        """One more result is durable."""
+        """Count one more durable result; write the marks now and then."""
         self._settled += 1
         if self._settled % EVERY == 0 and (self._task is None or self._task.done()):
-            self._task = self._running.shared.loop.create_task(self.write(), context=self._running.context.copy())
+            self._task = self._loop.create_task(self.write(), context=self._context.copy())
 
     async def end(self) -> None:
-        """Writes the last of it."""
+        """Write the last marks."""
         if self._task is not None:
             await asyncio.wait({self._task})
         await self.write()
 
     async def write(self) -> None:
-        """Writes the marks, where they have risen."""
-        running = self._running
-        low, tasks = running.tracker.watermark()
+        """Write the marks, where they have risen."""
+        low, tasks = self._tracker.watermark()
         if (low, tasks) <= self._written:
             return
         try:
-            await retry_while_unavailable(
-                lambda: running.shared.store.advance(running.claim, low, tasks), "the low water"
-            )
+            await retry_while_unavailable(lambda: self._store.advance(self._claim, low, tasks), "the low water")
         except Exception:
-            logger.exception("experiment %s: how far it is could not be written", running.experiment.name)
+            logger.exception("experiment %s: how far it is could not be written", self._name)
         else:
             self._written = low, tasks

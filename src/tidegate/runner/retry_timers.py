@@ -1,0 +1,243 @@
+"""Timers of one run: when a retry is ready, and when a row that found no capacity is given up for now.
+
+Theory of operation. A row is overdue when it has waited for `row_deadline` seconds, and in all of them its gate has
+answered nobody, or it was itself refused; time for which the gate was closed with a reset that the provider had named
+is left out. Nothing is polled: no row is overdue sooner than the lesser of both limits after it began to wait, so one
+timer is set to that, and each look sets it to the first instant at which anything may be overdue.
+
+A stage is *out* when a row of it has waited for `max_outage` seconds behind a breaker that was never closed. All its
+rows are parked then, but for one that finds out whether the provider is back, as long as other stages have work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidegate.core.unavailability import KeyOutage
+from tidegate.core.values import Key, Outcome
+from tidegate.runner.item import Item
+from tidegate.runner.job import Job, Stage
+from tidegate.runner.run_state import RunState
+from tidegate.storage import Category, LogLevel
+
+logger = logging.getLogger("tidegate")
+
+SHORTEST = 0.001
+"""Seconds between two looks at least: a rest of a deadline may be too small to move the clock."""
+
+SOON = 1.0
+"""Seconds, at most, until rows that come for a key that is down for too long are parked."""
+
+SHARE = 0.005
+"""Share of the limit between two looks at least: a million rows are looked at 200 times in it, each this much late."""
+
+
+class RetryTimers:
+    """The timers of a run, each set to a known instant: it may pass before anything is due, but never after.
+
+    `give_up` parks items that are not under way; `offer` is called when retries are ready.
+    """
+
+    def __init__(self, run: RunState, give_up: Callable[[list[Item]], None], offer: Callable[[], None]) -> None:
+        self._run = run
+        self._give_up = give_up
+        self._offer = offer
+        settings = run.shared.settings
+        self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
+        self._shortest = max(SHORTEST, SHARE * self._limit)
+        self._retry: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def set_retry_timer(self) -> None:
+        """Wake the run when its next retry is ready."""
+        ripe_at = self._run.work_queue.ripe_at
+        if ripe_at is None or (self._retry is not None and self._retry.when() <= ripe_at):
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = self._run.shared.loop.call_at(ripe_at, self._ripen)
+
+    def offered(self) -> None:
+        """Take in that something may wait: set the timer, or look soon where a stage is out."""
+        if not self._run.live:
+            return
+        if self._run.out:
+            self._look_within(min(SOON, self._shortest))
+        elif self._deadline is None:
+            self._look_within(self._limit)
+
+    def refused(self, item: Item) -> bool:
+        """Take in that an item came back for want of capacity; False where its deadline is over."""
+        run = self._run
+        now = run.shared.loop.time()
+        gate = run.work_queue.gate(item.stage)
+        if item.refused_at is None:
+            item.refused_at = now
+            item.closed_before = run.shared.gates.closed_for(gate)
+        state = run.shared.gates.unavailable(gate)
+        if self._left(item, now, state) <= 0:
+            return False
+        self._look_within(self._due_in(item, now, state))
+        return True
+
+    def nearer(self) -> None:
+        """Take in that deadlines may have come nearer: a gate opened early, rows came that have waited before."""
+        if self._run.live:
+            self._look_within(self._due(self._run.shared.loop.time()))
+
+    def end(self) -> None:
+        """End all timers: nothing waits any more."""
+        for timer in (self._retry, self._deadline):
+            if timer is not None:
+                timer.cancel()
+
+    def last_failure(self, stage: Stage) -> str:
+        """Return the last failure at the gate of a stage, in a few words; empty where nothing failed there."""
+        last = self._run.shared.gates.unavailable(self._run.work_queue.gate(stage.index)).last
+        return stage.last_error or (_said(last) if last is not None else "")
+
+    def _ripen(self) -> None:
+        self._retry = None
+        self._run.work_queue.ripen(self._run.shared.loop.time())
+        self._offer()
+
+    def _left(self, item: Item, now: float, state: KeyOutage) -> float:
+        """Return the seconds of waiting that an item has left; none where it is overdue."""
+        waited = max(min(state.unanswered, now - item.ready_at), self._refused_for(item, now))
+        return self._run.shared.settings.row_deadline - waited
+
+    def _refused_for(self, item: Item, now: float) -> float:
+        """Return the seconds since an item was first refused, but for those of known closings."""
+        if item.refused_at is None:
+            return 0.0
+        closed = self._run.shared.gates.closed_for(self._run.work_queue.gate(item.stage)) - item.closed_before
+        return now - item.refused_at - max(0.0, closed)
+
+    def _due_in(self, item: Item, now: float, state: KeyOutage) -> float:
+        """Return the seconds until an item may be overdue: while a reset is stated, that moves away as time goes."""
+        limit = self._run.shared.settings.row_deadline
+        due = limit - min(state.unanswered, now - item.ready_at) + state.stated_for
+        if item.refused_at is None:
+            return due
+        gates, gate = self._run.shared.gates, self._run.work_queue.gate(item.stage)
+        closed = gates.closed_until_known(gate)
+        if closed > 0:
+            gates.tell(gate, self.nearer)
+        return min(due, limit - self._refused_for(item, now) + closed)
+
+    def _job_left(self, job: Job, now: float) -> float:
+        """Return the same for an item that waits inside a call, at whatever keys it stands."""
+        gates, gate = self._run.shared.gates, self._run.work_queue.gate(job.item.stage)
+        waited = 0.0
+        for key in job.handoff.standing_at():
+            since = job.item.ready_at if key == gate else job.began
+            waited = max(waited, min(gates.unavailable(key).unanswered, now - since))
+        return self._run.shared.settings.row_deadline - waited
+
+    def _standing(self) -> list[Job]:
+        return [job for job in self._run.under_way if job.lends and not job.recalled]
+
+    def _due(self, now: float) -> float:
+        """Return the seconds until anything may be overdue; infinity where nothing waits."""
+        run, due = self._run, float("inf")
+        max_outage = run.shared.settings.max_outage
+        for stage in run.stages:
+            items = run.work_queue.items(stage.index)
+            if not items:
+                continue
+            state = run.shared.gates.unavailable(run.work_queue.gate(stage.index))
+            due = min(due, *(self._due_in(item, now, state) for item in items))
+            if max_outage is not None and stage.index not in self._run.out:
+                since = min(item.ready_at for item in items)
+                due = min(due, max_outage - min(state.outage, now - since) + state.stated_for)
+        for job in self._standing():
+            due = min(due, self._job_left(job, now))
+            if max_outage is not None:
+                due = min(due, max_outage - self._outage(job, now))
+        return due
+
+    def _look_within(self, seconds: float) -> None:
+        if seconds == float("inf"):
+            return
+        loop = self._run.shared.loop
+        at = loop.time() + max(SHORTEST, seconds)
+        if self._deadline is not None:
+            if self._deadline.when() <= at:
+                return
+            self._deadline.cancel()
+        self._deadline = loop.call_at(at, self._look)
+
+    def _look(self) -> None:
+        self._deadline = None
+        run = self._run
+        if not run.live:
+            return
+        now = run.shared.loop.time()
+        self._outages(now)
+        for stage in run.stages:
+            items = run.work_queue.items(stage.index)
+            if not items:
+                continue
+            state = run.shared.gates.unavailable(run.work_queue.gate(stage.index))
+            self._give_up([item for item in items if self._left(item, now, state) <= 0])
+        for job in self._standing():
+            if self._job_left(job, now) <= 0:
+                job.recall()
+        due = self._due(now)
+        self._look_within(max(due, self._shortest))
+
+    def _outages(self, now: float) -> None:
+        """Park the rows of every stage whose key is down for too long."""
+        run, limit = self._run, self._run.shared.settings.max_outage
+        if limit is None:
+            return
+        for stage in run.stages:
+            gate = run.work_queue.gate(stage.index)
+            items = run.work_queue.items(stage.index)
+            standing = [job for job in self._standing() if job.item.stage == stage.index]
+            outage = run.shared.gates.unavailable(gate).outage
+            if stage.index in self._run.out:
+                if not outage:
+                    self._back(stage)
+                    continue
+            else:
+                behind = [min(outage, now - item.ready_at) for item in items]
+                behind += [self._outage(job, now) for job in standing]
+                if not behind or max(behind) < limit:
+                    continue
+                self._gone(stage, gate, limit)
+            keep = 1 if run.has_other_work() else 0
+            self._give_up(items[keep:])
+            for job in standing[max(0, keep - len(items)) :]:
+                job.recall()
+
+    def _outage(self, job: Job, now: float) -> float:
+        gates = self._run.shared.gates
+        gate = self._run.work_queue.gate(job.item.stage)
+        return max(
+            (
+                min(gates.unavailable(key).outage, now - (job.item.ready_at if key == gate else job.began))
+                for key in job.handoff.standing_at()
+            ),
+            default=0.0,
+        )
+
+    def _gone(self, stage: Stage, gate: object, limit: float) -> None:
+        failure = self.last_failure(stage)
+        name = gate if isinstance(gate, Key) else f"the provider of {stage.name}"
+        reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
+        self._run.out[stage.index] = reason
+        self._run.note(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
+        logger.warning("experiment %s: %s; the rows of %s are parked", self._run.experiment.name, reason, stage.name)
+
+    def _back(self, stage: Stage) -> None:
+        reason = self._run.out.pop(stage.index)
+        self._run.note(LogLevel.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
+
+
+def _said(outcome: Outcome) -> str:
+    if outcome.status is not None:
+        return f"status {outcome.status}"
+    return "no answer in time" if outcome.row == "timeout" else "no connection"
