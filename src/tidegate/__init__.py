@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from tidegate._version import __version__
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from tidegate._install import install as install
     from tidegate._install import register_provider as register_provider
     from tidegate._install import uninstall as uninstall
+    from tidegate._install import wrap as wrap
     from tidegate.admission.context import disabled as disabled
     from tidegate.admission.registry import NotReady as NotReady
     from tidegate.admission.registry import RateLimitRegistry as RateLimitRegistry
@@ -29,10 +32,8 @@ if TYPE_CHECKING:
     from tidegate.errors import Error as Error
     from tidegate.errors import NotAdmitted as NotAdmitted
     from tidegate.errors import PermitMisuse as PermitMisuse
-    from tidegate.sdks.attach import wrap as wrap
     from tidegate.settings import Settings as Settings
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "ConfigurationError": "tidegate.errors",
@@ -51,7 +52,7 @@ _HOMES = {
     "register_provider": "tidegate._install",
     "registry": "tidegate.admission.registry",
     "uninstall": "tidegate._install",
-    "wrap": "tidegate.sdks.attach",
+    "wrap": "tidegate._install",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

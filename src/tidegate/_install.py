@@ -12,14 +12,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from types import ModuleType
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+from tidegate.admission.key_table import KeyTable
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import ConfigurationError
 from tidegate.framework_timeouts import patch
-from tidegate.providers import BASE_URL_VARIABLES, Provider, judge
-from tidegate.providers._lookup import add
+from tidegate.providers import BASE_URL_VARIABLES, Provider, add, judge
+from tidegate.sdks.attach import attach
 from tidegate.sdks.table import SDKS
 from tidegate.settings import Settings
 from tidegate.transports.governance import Binding, Installation, policy_of
@@ -28,6 +30,8 @@ from tidegate.transports.table import TRANSPORTS, Transport
 
 MOST_MISSED = 1024
 """Hosts of which it is kept that no variable names them."""
+
+T = TypeVar("T")
 
 logger = logging.getLogger("tidegate")
 _lock = threading.Lock()
@@ -44,9 +48,10 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     """
     global _hooked
     with _lock:
-        if registry is None:
-            registry = Installation.mark.registry if Installation.mark is not None else default_registry()
-        Installation.mark = Binding(registry, policy_of(registry), named=_named(registry))
+        table: KeyTable | None = registry
+        if table is None:
+            table = Installation.mark.registry if Installation.mark is not None else default_registry()
+        Installation.mark = Binding(table, policy_of(table), named=_named(table))
         if not _hooked:
             for transport in TRANSPORTS:
                 for name in transport.MODULES:
@@ -57,7 +62,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
         loaded = [(transport, module) for transport in TRANSPORTS for module in transport.loaded()]
         for transport, module in loaded:
             _put(transport, module)
-        patch.stretch(registry.settings)
+        patch.stretch(table.settings)
         return tuple(module.__name__ for _, module in loaded)
 
 
@@ -84,7 +89,7 @@ def _put(transport: Transport, module: ModuleType) -> None:
         logger.warning("%s cannot be governed: %s: %s", module.__name__, type(error).__name__, error)
 
 
-def _named(registry: RateLimitRegistry) -> Callable[[str], str | None]:
+def _named(registry: KeyTable) -> Callable[[str], str | None]:
     """Return what tells the family of a host that is governed by name, None of any other."""
     known = named_hosts(registry.settings)
     missed: dict[str, int] = {}
@@ -146,3 +151,16 @@ def register_provider(provider: Provider) -> None:
         raise ConfigurationError(field, provider.common_errors, "has a row for status 429, as COMMON_ERRORS does")
     with _lock:
         add(provider)
+
+
+def wrap(
+    client: T, *, registry: RateLimitRegistry | None = None, max_wait: float | None = None, priority: int = 0
+) -> T:
+    """Return the same client; from now on each of its attempts passes the queue of its key.
+
+    `max_wait` (seconds) and `priority` (higher goes first within a key) hold for this client; by default the
+    registry's setting and 0. Copies that share its HTTP client (`with_options`, `copy`) are governed too. Wrapping
+    again replaces these options. Raise `TypeError` for a client that cannot be wrapped, and `ConfigurationError` for
+    an option out of range.
+    """
+    return attach(client, registry or default_registry(), max_wait, priority)

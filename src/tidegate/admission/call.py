@@ -17,8 +17,7 @@ from tidegate import providers
 from tidegate.admission.arguments import checked_cost, checked_key, checked_max_wait, checked_priority
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.handoff import PermitHandoff, current_handoff
-from tidegate.admission.key_table import ABANDONED
-from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.key_table import ABANDONED, KeyTable
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.classification import classify_error
 from tidegate.core import events
@@ -43,7 +42,7 @@ class GovernedCall(Waiter):
     given: Permit | None
     handoff: PermitHandoff | None
 
-    def __init__(self, registry: RateLimitRegistry, key: Key, policy: CallPolicy, window: float, priority: int) -> None:
+    def __init__(self, registry: KeyTable, key: Key, policy: CallPolicy, window: float, priority: int) -> None:
         # What only standing needs is set by `exchange`: most calls never stand.
         self.registry = registry
         self.key = key
@@ -212,7 +211,7 @@ class FunctionCall(GovernedCall):
 
     def __init__(
         self,
-        registry: RateLimitRegistry,
+        registry: KeyTable,
         key: Key | str,
         function: Callable[[], Any],
         cost: Cost | None,

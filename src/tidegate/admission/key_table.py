@@ -9,25 +9,32 @@ One line in the log for each time that a provider rejects a key: which key, why,
 from __future__ import annotations
 
 import atexit
+import hashlib
 import logging
+import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakSet
 
+from tidegate import redaction
 from tidegate.admission import fork, key_hook
 from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.listeners import Listeners
+from tidegate.admission.listeners import Listener, Listeners
 from tidegate.admission.loop_monitor import LoopProbe
 from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
+from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.values import CAPACITY, OK, Key, Kind, Outcome, RequestFacts, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
@@ -38,15 +45,35 @@ logger = logging.getLogger("tidegate")
 _warned = False
 
 
+def today() -> datetime:
+    """Return the time of day, aware."""
+    return datetime.now(UTC)
+
+
 class KeyTable:
     """The slots of every key of a process, and the steps that a call takes at them; `clock` is in monotonic seconds.
 
     Keys that an earlier run knew begin with its `seeds`, whose ages count from now.
     """
 
-    def __init__(self, settings: Settings, clock: Callable[[], float], draw: Callable[[], float], seeds: Seeds) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        calendar: Callable[[], datetime] = today,
+    ) -> None:
         self._settings = settings
-        self._seeds = seeds
+        self._calendar = calendar
+        given = settings.digest_key
+        self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
+        # What two processes with one digest key have in common, and it tells nothing of the key.
+        self._digests = self.digest("whose digests these are") if given is not None else ""
+        self._seeds = Seeds(settings.initial_state, self._digests, calendar())
+        self.disabled = settings.disabled
+        self.interned: dict[tuple[object, ...], Key] = {}
+        self.routes: dict[tuple[object, ...], Any] = {}
+        self._addresses: dict[str, str] = {}
         self._began_at = clock()
         self.clock = clock
         self.draw = draw
@@ -241,6 +268,59 @@ class KeyTable:
     def listening(self) -> bool:
         """Return whether anybody would hear an event."""
         return bool(self._listeners.all)
+
+    def subscribe(self, listener: Listener) -> Callable[[], None]:
+        """Calls `listener` with every event, after the lock is free; returns what ends the subscription.
+
+        A listener that raises is logged and goes on being called. With no listener no event is built.
+        """
+        with self._lock:
+            self._listeners.add(listener)
+        return partial(self.unsubscribe, listener)
+
+    def unsubscribe(self, listener: Listener) -> None:
+        """Ends a subscription; repeating it does nothing."""
+        with self._lock:
+            self._listeners.remove(listener)
+
+    def intern(self, facts: tuple[object, ...], key: Key) -> None:
+        """Remembers the key of requests that share `facts` (no secret among them), for as many as there may be keys."""
+        if len(self.interned) >= self.settings.max_keys:
+            self.interned.clear()
+        self.interned[facts] = key
+
+    def keep_route(self, facts: tuple[object, ...], route: object) -> None:
+        """Remembers where requests of one address lead, in `routes`, for as many as there may be keys."""
+        if len(self.routes) >= self.settings.max_keys:
+            self.routes.clear()
+        self.routes[facts] = route
+
+    def address(self, name: str) -> str:
+        """Return the plain name of a key; an address without its user and query, its credentials as digests."""
+        if "://" not in name:
+            return name
+        found = self._addresses.get(name)
+        if found is None:
+            if len(self._addresses) >= self.settings.max_keys:
+                self._addresses.clear()
+            found = self._addresses[name] = masked(name, self.digest, redaction.is_known)
+            redaction.remember(redaction.in_address(name))
+        return found
+
+    def digest(self, credential: str) -> str:
+        """A keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""
+        if not credential:
+            return ""
+        return hashlib.blake2b(credential.encode(), key=self._digest_key, digest_size=8).hexdigest()
+
+    def snapshot(self) -> RegistrySnapshot:
+        """Return what every known key does now: limits, levels, who waits, which gate is closed and until when."""
+        with self._lock:
+            now = self.clock()
+            keys = {key: slots.snapshot(now) for key, slots in self._slots.items()}
+        if self._dropped or self._listeners.untold:
+            self._act([], None)
+        return RegistrySnapshot(keys)
 
     def before_fork(self) -> None:
         """Lets the step under way end, so that the child finds nothing half done."""

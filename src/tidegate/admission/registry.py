@@ -5,40 +5,29 @@ The process's default registry, made on first use.
 
 from __future__ import annotations
 
-import hashlib
 import random
-import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import UTC, datetime
-from functools import partial
+from datetime import datetime
 from typing import Any, TypeVar
 
-from tidegate import redaction
 from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.key_table import KeyTable
-from tidegate.admission.listeners import Listener
+from tidegate.admission.key_table import KeyTable, today
 from tidegate.admission.wait_queue import NEVER, ReadyCallback, Waiter
 from tidegate.core import events
-from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import INFINITY, Permit
 from tidegate.core.saved_state import export
-from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import Cost, Key
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import MOST_KEYS, LearnedKey, LearnedState, Seeds
+from tidegate.saved_state import MOST_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
 
 T = TypeVar("T")
-
-
-def _today() -> datetime:
-    return datetime.now(UTC)
 
 
 class NotReady:
@@ -73,19 +62,10 @@ class RateLimitRegistry(KeyTable):
         *,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
-        calendar: Callable[[], datetime] = _today,
+        calendar: Callable[[], datetime] = today,
     ) -> None:
         settings = settings if settings is not None else Settings.from_environment()
-        given = settings.digest_key
-        self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
-        # What two processes with one digest key have in common, and it tells nothing of the key.
-        self._digests = self.digest("whose digests these are") if given is not None else ""
-        self._calendar = calendar
-        super().__init__(settings, clock, draw, Seeds(settings.initial_state, self._digests, calendar()))
-        self.disabled = self.settings.disabled
-        self.interned: dict[tuple[object, ...], Key] = {}
-        self._addresses: dict[str, str] = {}
-        self.routes: dict[tuple[object, ...], Any] = {}
+        super().__init__(settings, clock, draw, calendar)
         if self.settings.telemetry:
             from tidegate.telemetry.activation import attend
 
@@ -93,32 +73,9 @@ class RateLimitRegistry(KeyTable):
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Returns the same client, governed by this registry; see `tidegate.wrap`."""
-        from tidegate.sdks.attach import wrap
+        from tidegate.sdks.attach import attach
 
-        return wrap(client, registry=self, max_wait=max_wait, priority=priority)
-
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` with every event, after the lock is free; returns what ends the subscription.
-
-        A listener that raises is logged and goes on being called. With no listener no event is built.
-        """
-        with self._lock:
-            self._listeners.add(listener)
-        return partial(self.unsubscribe, listener)
-
-    def unsubscribe(self, listener: Listener) -> None:
-        """Ends a subscription; repeating it does nothing."""
-        with self._lock:
-            self._listeners.remove(listener)
-
-    def snapshot(self) -> RegistrySnapshot:
-        """Return what every known key does now: limits, levels, who waits, which gate is closed and until when."""
-        with self._lock:
-            now = self.clock()
-            keys = {key: slots.snapshot(now) for key, slots in self._slots.items()}
-        if self._dropped or self._listeners.untold:
-            self._act([], None)
-        return RegistrySnapshot(keys)
+        return attach(client, self, max_wait, priority)
 
     def export_state(self) -> LearnedState:
         """Return the knowledge of every key, a frozen value for `Settings.initial_state` of a later run, or for a file.
@@ -131,36 +88,6 @@ class RateLimitRegistry(KeyTable):
         today, told = self._calendar(), bool(self._digests)
         keys = [LearnedKey.of(key, each, today, told) for key, each in taken.items() if each.quotas or each.gates]
         return LearnedState(digests=self._digests, keys=tuple(keys[-MOST_KEYS:]))
-
-    def intern(self, facts: tuple[object, ...], key: Key) -> None:
-        """Remembers the key of requests that share `facts` (no secret among them), for as many as there may be keys."""
-        if len(self.interned) >= self.settings.max_keys:
-            self.interned.clear()
-        self.interned[facts] = key
-
-    def keep_route(self, facts: tuple[object, ...], route: object) -> None:
-        """Remembers where requests of one address lead, in `routes`, for as many as there may be keys."""
-        if len(self.routes) >= self.settings.max_keys:
-            self.routes.clear()
-        self.routes[facts] = route
-
-    def address(self, name: str) -> str:
-        """Return the plain name of a key; an address without its user and query, its credentials as digests."""
-        if "://" not in name:
-            return name
-        found = self._addresses.get(name)
-        if found is None:
-            if len(self._addresses) >= self.settings.max_keys:
-                self._addresses.clear()
-            found = self._addresses[name] = masked(name, self.digest, redaction.is_known)
-            redaction.remember(redaction.in_address(name))
-        return found
-
-    def digest(self, credential: str) -> str:
-        """A keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""
-        if not credential:
-            return ""
-        return hashlib.blake2b(credential.encode(), key=self._digest_key, digest_size=8).hexdigest()
 
     def try_admit(
         self, key: Key, cost: Cost | None = None, *, wake: Callable[[], object] | None = None

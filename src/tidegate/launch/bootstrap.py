@@ -12,6 +12,7 @@ import sys
 
 from tidegate.admission import key_hook
 from tidegate.imports import own_loading, when_loaded
+from tidegate.launch import UNGOVERNED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,9 +79,6 @@ PATIENCE = 10.0
 
 LOOK_EVERY = 0.02
 """Seconds between two looks at whether that other thread waits for an import of this one: an idle wake-up each."""
-
-UNGOVERNED = "ungoverned-"
-"""Prefix of the files in the run's folder that name an ungoverned process and the reason."""
 
 
 class InstallHook:

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.launch.bootstrap import UNGOVERNED
+from tidegate.launch import UNGOVERNED
 
 WITHOUT = "without-"
 """Prefix of the files that `site/sitecustomize.py` leaves for a Python without tidegate."""

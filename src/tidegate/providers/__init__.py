@@ -18,7 +18,18 @@ from __future__ import annotations
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._answer import answer_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._lookup import FALLBACK, KNOWN, TABLES, adopt, generates, named, recognise, table_of, version
+from tidegate.providers._lookup import (
+    FALLBACK,
+    KNOWN,
+    TABLES,
+    add,
+    adopt,
+    generates,
+    named,
+    recognise,
+    table_of,
+    version,
+)
 from tidegate.providers._request import (
     charged,
     credential_of,
@@ -77,6 +88,7 @@ __all__ = [
     "HeaderRow",
     "Kind",
     "Provider",
+    "add",
     "adopt",
     "answer_of",
     "charged",

@@ -1,4 +1,4 @@
-"""`tidegate.wrap(client)`: governs one client, whatever server it talks to."""
+"""Binding of one client to a registry, whatever server it talks to; `tidegate.wrap` is its public face."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TypeVar
 
 from tidegate import redaction
 from tidegate.admission.arguments import checked_max_wait, checked_priority
-from tidegate.admission.registry import RateLimitRegistry
-from tidegate.admission.registry import registry as default_registry
+from tidegate.admission.key_table import KeyTable
 from tidegate.sdks.sdk import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
 from tidegate.transports.governance import MARK, Binding, policy_of
@@ -19,27 +18,22 @@ HTTP_CLIENTS = "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.
 WRAPPABLE = "; ".join([*(f"{sdk.package}.{', '.join(sdk.clients)}" for sdk in SDKS), HTTP_CLIENTS])
 
 
-def wrap(
-    client: T, *, registry: RateLimitRegistry | None = None, max_wait: float | None = None, priority: int = 0
-) -> T:
-    """Returns the same client; from now on each of its attempts passes its key's queue.
+def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int) -> T:
+    """Bind a client to a registry, and return it; see `tidegate.wrap`.
 
-    `max_wait` (seconds) and `priority` (higher goes first within a key) hold for this client; by default the
-    registry's setting and 0. Copies that share its HTTP client (`with_options`, `copy`) are governed too. Wrapping
-    again replaces these options. Raises `TypeError` for what cannot be wrapped, `ConfigurationError` for an option out
-    of range, which would else be found out below the SDK.
+    `max_wait` is in seconds, None for the registry's setting. Raise `TypeError` for a client that cannot be wrapped,
+    and `ConfigurationError` for an option out of range: below an SDK nobody would find that.
     """
     if max_wait is not None:
         checked_max_wait(max_wait)
     checked_priority(priority)
     senders, sdk = _senders(client)
-    registry = registry or default_registry()
     family = sdk.family_of(client) if sdk is not None else None
-    mark = Binding(registry, policy_of(registry, max_wait), priority, family, any_host=True)
+    binding = Binding(registry, policy_of(registry, max_wait), priority, family, any_host=True)
     for sender in senders:
         _put(sender)
         # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.
-        object.__setattr__(sender, MARK, mark)
+        object.__setattr__(sender, MARK, binding)
     redaction.remember(redaction.in_client(client))
     if sdk is not None:
         sdk.hooks.put()

@@ -3,7 +3,7 @@
 Where an SDK is in the process every registry tells of itself; `instrument` and `uninstrument` are for other wishes.
 """
 
-from tidegate.telemetry.activation import instrument as instrument
-from tidegate.telemetry.activation import uninstrument as uninstrument
+from tidegate.telemetry.instrument import instrument as instrument
+from tidegate.telemetry.instrument import uninstrument as uninstrument
 
 __all__ = ["instrument", "uninstrument"]

@@ -17,9 +17,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import tidegate
-from tidegate.admission.registry import RateLimitRegistry
-from tidegate.admission.registry import registry as default_registry
+from tidegate._version import __version__
+from tidegate.admission.key_table import KeyTable
 from tidegate.core import events
 from tidegate.transports.patches import when_imported
 
@@ -37,8 +36,8 @@ SCOPE = "tidegate"
 
 _lock = threading.Lock()
 _watching = False
-_attending: weakref.WeakSet[RateLimitRegistry] = weakref.WeakSet()
-_listening: weakref.WeakKeyDictionary[RateLimitRegistry, Telemetry] = weakref.WeakKeyDictionary()
+_attending: weakref.WeakSet[KeyTable] = weakref.WeakSet()
+_listening: weakref.WeakKeyDictionary[KeyTable, Telemetry] = weakref.WeakKeyDictionary()
 
 
 class ProcessProvider:
@@ -55,7 +54,7 @@ class Telemetry:
 
     def __init__(
         self,
-        registry: RateLimitRegistry,
+        registry: KeyTable,
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
     ) -> None:
@@ -84,7 +83,7 @@ class Telemetry:
         from tidegate.telemetry.instruments import note
 
         tracer_provider, meter_provider = self._providers
-        tracer = get_tracer(SCOPE, tidegate.__version__, tracer_provider)
+        tracer = get_tracer(SCOPE, __version__, tracer_provider)
         metrics = self._metrics = _metrics_of(meter_provider)
         keys = Keys(self._most)
         registry = self._registry()
@@ -105,27 +104,18 @@ class Telemetry:
             self._metrics.hide(registry)
 
 
-def instrument(
-    registry: RateLimitRegistry | None = None,
-    *,
-    tracer_provider: TracerProvider | None = None,
-    meter_provider: MeterProvider | None = None,
+def begin(
+    registry: KeyTable, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> None:
-    """Tells OpenTelemetry of a registry (the default one), whatever else is in the process.
-
-    Needed only for providers that are not the process's own, for a registry with `Settings.telemetry` off, and after
-    `uninstrument`: otherwise the import of an SDK does it. Repeating it replaces the providers.
-    """
-    registry = registry if registry is not None else default_registry()
-    uninstrument(registry)
+    """Tell OpenTelemetry of a registry from now on, by these providers; None for those of the process."""
+    end(registry)
     telemetry = Telemetry(registry, tracer_provider, meter_provider)
     _subscribe(registry, telemetry)
     telemetry.open()
 
 
-def uninstrument(registry: RateLimitRegistry | None = None) -> None:
-    """Stops telling of a registry (the default one), also where an SDK is imported later."""
-    registry = registry if registry is not None else default_registry()
+def end(registry: KeyTable) -> None:
+    """Stop telling of a registry, also where an SDK is imported later."""
     with _lock:
         _attending.discard(registry)
         telemetry = _listening.pop(registry, None)
@@ -134,7 +124,7 @@ def uninstrument(registry: RateLimitRegistry | None = None) -> None:
         telemetry.close()
 
 
-def attend(registry: RateLimitRegistry) -> None:
+def attend(registry: KeyTable) -> None:
     """Tells OpenTelemetry of a registry if an SDK is there, or as soon as one is."""
     global _watching
     with _lock:
@@ -154,7 +144,7 @@ def _appeared(module: ModuleType) -> None:
         _subscribe(registry, Telemetry(registry))
 
 
-def _subscribe(registry: RateLimitRegistry, telemetry: Telemetry) -> None:
+def _subscribe(registry: KeyTable, telemetry: Telemetry) -> None:
     with _lock:
         if _listening.setdefault(registry, telemetry) is telemetry:
             registry.subscribe(telemetry)
@@ -169,7 +159,7 @@ def _metrics_of(provider: MeterProvider | None) -> Metrics:
     owner: MeterProvider | ProcessProvider = provider if provider is not None else _ANYBODY
     metrics = _metrics.get(owner)
     if metrics is None:
-        metrics = _metrics[owner] = Metrics(get_meter(SCOPE, tidegate.__version__, provider))
+        metrics = _metrics[owner] = Metrics(get_meter(SCOPE, __version__, provider))
     return metrics
 
 

@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.trace import INVALID_SPAN, Tracer, get_current_span, set_span_in_context
 
-from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.key_table import KeyTable
 from tidegate.core import events
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
 from tidegate.telemetry.attributes import GATE, QUOTA, QUOTA_UNIT, KeyAttributes, Keys, Pairs
@@ -78,7 +78,7 @@ class Metrics:
     """The instruments of one meter provider; its gauges show the registries that were added, while they live."""
 
     def __init__(self, meter: Meter) -> None:
-        self._shown: weakref.WeakKeyDictionary[RateLimitRegistry, Keys] = weakref.WeakKeyDictionary()
+        self._shown: weakref.WeakKeyDictionary[KeyTable, Keys] = weakref.WeakKeyDictionary()
         made = {each.name: self._make(meter, each) for each in INSTRUMENTS}
         self._recordings = {
             kind: [
@@ -88,11 +88,11 @@ class Metrics:
             for kind, signals in SIGNALS.items()
         }
 
-    def show(self, registry: RateLimitRegistry, keys: Keys) -> None:
+    def show(self, registry: KeyTable, keys: Keys) -> None:
         """Lets the gauges show a registry, under the attributes of its keys."""
         self._shown[registry] = keys
 
-    def hide(self, registry: RateLimitRegistry) -> None:
+    def hide(self, registry: KeyTable) -> None:
         """Takes a registry away from the gauges."""
         self._shown.pop(registry, None)
 

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 
 from tidegate import providers, redaction
 from tidegate.admission.call import GovernedCall
-from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.key_table import KeyTable
 from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.credentials import is_secret_segment, masked
@@ -65,7 +65,7 @@ class OutgoingRequest(NamedTuple):
     account: str = ""
 
 
-def key_of(registry: RateLimitRegistry, sending: OutgoingRequest, inquiry: RequestFacts) -> Key:
+def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) -> Key:
     """Return the key of a request; keys are interned, so that a client's next request finds its own."""
     route = sending.route
     provider, names = route.provider, route.names

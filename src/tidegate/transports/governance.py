@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tidegate import providers
 from tidegate.admission import key_hook
 from tidegate.admission.context import is_passthrough
-from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.key_table import KeyTable
 from tidegate.core.exchange import CallPolicy
 
 MARK = "_tidegate_mark"
@@ -38,7 +38,7 @@ class Binding(NamedTuple):
     `named` knows, with the family of what they speak, and those of `provider_elsewhere`.
     """
 
-    registry: RateLimitRegistry
+    registry: KeyTable
     policy: CallPolicy
     priority: int = 0
     family: str | None = None
@@ -54,7 +54,7 @@ class Binding(NamedTuple):
         return type(None), ()
 
 
-def policy_of(registry: RateLimitRegistry, max_wait: float | None = None) -> CallPolicy:
+def policy_of(registry: KeyTable, max_wait: float | None = None) -> CallPolicy:
     """Return what a client's calls may do by themselves: transient failures are its SDK's to repeat."""
     return CallPolicy(registry.settings.max_wait if max_wait is None else max_wait, 1)
 

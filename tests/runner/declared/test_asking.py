@@ -13,7 +13,8 @@ import tidegate
 from tests.cli.experiment.commands import Place
 from tidegate.errors import CannotLoad
 from tidegate.runner.declared import clients
-from tidegate.runner.declared.clients import LazyClient, NoText
+from tidegate.runner.declared.clients import LazyClient
+from tidegate.runner.declared.prompt import NoText
 from tidegate.runner.declared.schema import QuestionSpec
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 

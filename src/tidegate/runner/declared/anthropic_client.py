@@ -7,7 +7,7 @@ from typing import Any
 import anthropic
 
 from tidegate.admission.registry import registry
-from tidegate.runner.declared.clients import NoText, Prompt
+from tidegate.runner.declared.prompt import NoText, Prompt
 
 MAX_TOKENS = 1024
 """Anthropic wants to be told; 1024 is what its own examples say (anthropic 2.11, README)."""

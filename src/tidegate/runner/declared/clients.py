@@ -1,45 +1,16 @@
-"""Asks a declared question: fills its templates, and sends it through the official SDK of its provider.
-
-A declared question as it is asked, and the checks of its answer: the same for every SDK.
-"""
+"""Asks a declared question: fills its templates, and sends it through the official SDK of its provider."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from tidegate.errors import CannotLoad, UnusableAnswer
+from tidegate.errors import CannotLoad
+from tidegate.runner.declared.prompt import ModelClient, Prompt
 from tidegate.runner.declared.schema import QuestionSpec, Template
-
-
-class NoText(UnusableAnswer):
-    """An answer that holds no text; `reason` is what the provider says of its end."""
-
-    def __init__(self, model: str, reason: object) -> None:
-        self.reason = reason
-        super().__init__(f"the answer of {model} holds no text: it ended by {reason or 'nothing that is known'}")
-
-
-class Prompt(NamedTuple):
-    """A question as it is sent: roles are `user` and `assistant`."""
-
-    model: str
-    system: str | None
-    messages: Sequence[Mapping[str, str]]
-    parameters: Mapping[str, Any]
-
-
-class ModelClient(Protocol):
-    """One SDK's client: answers prompts with texts. Raises what the SDK raises, and `NoText`."""
-
-    async def __call__(self, prompt: Prompt) -> str:
-        """The text of the answer."""
-
-    async def close(self) -> None:
-        """Closes its connections."""
 
 
 def _openai(key: str | None, base_url: str | None) -> ModelClient:

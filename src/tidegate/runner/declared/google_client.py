@@ -8,7 +8,7 @@ from google import genai
 from google.genai import types
 
 from tidegate.admission.registry import registry
-from tidegate.runner.declared.clients import NoText, Prompt
+from tidegate.runner.declared.prompt import NoText, Prompt
 
 ROLES = {"user": "user", "assistant": "model"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import openai
 
 from tidegate.admission.registry import registry
-from tidegate.runner.declared.clients import NoText, Prompt
+from tidegate.runner.declared.prompt import NoText, Prompt
 
 KEYLESS = "none"
 """What is sent where a server wants no key: the SDK wants one."""
