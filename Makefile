@@ -31,6 +31,7 @@ lint: $(ENVS)/lint/ready
 	$(ENVS)/lint/bin/ruff check
 	$(ENVS)/lint/bin/ruff format --check
 	$(ENVS)/lint/bin/mypy
+	$(PYTHON) tools/check_prose.py
 
 format: $(ENVS)/lint/ready
 	$(ENVS)/lint/bin/ruff check --fix

@@ -1,7 +1,6 @@
 """The laboratory: every scenario of the table in virtual time and over HTTP, against an oracle that knows every limit.
 
-python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary]
-                        [--plots] [--docs]
+python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary] [--plots]
 """
 
 from __future__ import annotations
@@ -28,18 +27,6 @@ WAYS: dict[str, tuple[str, Runner]] = {
 HEADER = ("", *(column.name for column in COLUMNS), "")
 
 PLOTS = RESULTS / "plots"
-DOCS = Path(__file__).parents[1] / "docs" / "plots"
-SHOWN = (
-    "token-bound",
-    "fixed-windows",
-    "shrinking-limit",
-    "silent-steady",
-    "silent-slots",
-    "silent-changing",
-    "outage",
-    "latency-knee",
-)
-"""The rows whose figures stand in docs/controller.md."""
 
 
 def lines(rows: Sequence[Row], runs: dict[str, list[Run]]) -> list[list[str]]:
@@ -96,12 +83,8 @@ def main() -> int:
         parser.add_argument(f"--{way}", action="store_true", help=f"{title.lower()} only")
     parser.add_argument("--vary", action="store_true", help="draw limits and latencies too, around the table's")
     parser.add_argument("--plots", action="store_true", help="also draw each row (needs matplotlib)")
-    parser.add_argument("--docs", action="store_true", help="only draw the figures of docs/controller.md anew")
     given = parser.parse_args()
     rows = chosen(parser, given)
-    if given.docs:
-        draw([row for row in rows if row.name in SHOWN], DOCS)
-        return 0
     if given.plots:
         draw(rows, PLOTS)
     seeds = range(min(20, max(1, given.seeds)))

@@ -74,11 +74,8 @@ def test_every_file_of_versions_has_a_peer_and_every_peer_one() -> None:
 def test_what_a_peer_is_made_from_is_pinned_exactly_and_names_no_place(peer: Peer) -> None:
     environment = peer.environment
     if isinstance(environment, NodeEnvironment):
-        locked = json.loads(environment.lock.read_text())["packages"]
-        assert locked.pop("") == {"dependencies": environment.versions}
-        for package in (*locked.values(), *({"version": each} for each in environment.versions.values())):
-            assert re.fullmatch(r"\d+(\.\d+)+(-[\w.-]+)?", package["version"])
-            assert "resolved" not in package
+        for version in environment.versions.values():
+            assert re.fullmatch(r"\d+(\.\d+)+(-[\w.-]+)?", version)
         return
     for requirement in (*peer.requirements, *peer.alone):
         name, _, version = requirement.partition("==")

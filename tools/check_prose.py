@@ -60,8 +60,9 @@ def texts_of_source(path: Path) -> Iterator[Text]:
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         for each in body if isinstance(body, list) else ():
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) and isinstance(each.value.value, str):
-                yield Text(path, each.lineno, each.value.value, opening=True)
+            value = each.value if isinstance(each, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield Text(path, each.lineno, value.value, opening=True)
     block: list[str] = []
     first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -89,14 +90,14 @@ def texts_of_page(path: Path) -> Iterator[Text]:
             block.append(line.strip())
             continue
         if block:
-            yield Text(path, first, " ".join(block), opening=False)
+            yield Text(path, first, "\n".join(block), opening=False)
         block, first = [], 0
 
 
 def sentences(text: str) -> Iterator[str]:
     """Return the sentences of a text; code, list items and table rows are none."""
     text = re.sub(r"`[^`]*`", "x", text)
-    text = re.sub(r"(?m)^\s*[-*+] ", ". ", text)
+    text = re.sub(r"\n\s*(?:[-*+]|\d+\.) ", "\n\n", text)
     text = re.sub(r"\b(e\.g|i\.e|etc|vs|cf)\.", r"\1", text)
     for paragraph in re.split(r"\n\s*\n", text):
         for each in re.split(r"(?<=[.!?])\s+(?=[\"'(A-Z0-9x])", " ".join(paragraph.split())):
