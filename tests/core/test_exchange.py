@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.booth import Booth, Talk, names, waiting
+from tests.core.scripted_call import Booth, Talk, names, waiting
 from tests.core.values import INVALID, OK, OUTAGE, REFUSED, TIMEOUT
 from tidegate.core import events
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, Send, StartedExchange

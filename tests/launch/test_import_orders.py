@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.plugin import install_plugin
-from tests.launch.test_arrivals import python
+from tests.launch.test_bootstrap import python
 
 MODEL = "import pydantic; type('M', (pydantic.BaseModel,), {})"
 

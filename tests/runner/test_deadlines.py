@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.chaos.floor import registry as registry_in_virtual_time
+from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady

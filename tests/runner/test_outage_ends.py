@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.chaos.floor import registry as registry_in_virtual_time
+from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.raw_server import RawServer, Reply
 from tests.runner.scene import Refused, in_loop, refusal, rows, runner_at, statuses, stored

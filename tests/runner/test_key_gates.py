@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tests.chaos.floor import registry as registry_in_virtual_time
+from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at
 from tidegate.runner import Experiment, ExperimentRunner
