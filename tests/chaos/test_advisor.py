@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from tests.chaos.providers import Provider, per_second
-from tests.chaos.shared import LATENCY, apart, registry, runner_of, seconds_of
+from tests.chaos.runners import LATENCY, apart, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows
 from tidegate.runner import Evaluator, Experiment

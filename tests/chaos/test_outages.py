@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from tests.chaos.providers import Provider, per_second
-from tests.chaos.shared import LATENCY, apart, registry, runner_of, seconds_of
+from tests.chaos.runners import LATENCY, apart, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows, stored
 from tidegate.runner import Evaluator, Experiment

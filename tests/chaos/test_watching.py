@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.shared import now, registry, runner_of, seconds_of
+from tests.chaos.runners import now, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows
 from tidegate.runner import Chunk, Experiment, StateChanged, Subscription
