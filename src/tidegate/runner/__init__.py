@@ -1,8 +1,10 @@
-"""Durable experiments: a dataset, a task, evaluators and repetitions, run to the end through whatever happens.
+"""Durable experiments: a dataset, a task, evaluators and repetitions. A run survives crashes and outages.
 
-from tidegate.runner import Experiment
-experiment = Experiment(name="capitals", dataset="questions.jsonl", task=answer, evaluators=[judge], repetitions=3)
-summary = experiment.run()
+    from tidegate.runner import Experiment
+    experiment = Experiment(name="capitals", dataset="questions.jsonl", task=answer, evaluators=[judge], repetitions=3)
+    summary = experiment.run()
+
+The names below are the public interface.
 """
 
 from __future__ import annotations

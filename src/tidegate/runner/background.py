@@ -1,6 +1,6 @@
-"""Tasks of the runner's own: one that ends otherwise than it should is never just gone.
+"""Background tasks of the runner, and retries while the database is unavailable.
 
-Waits for a database that is away: what was to be done is done when it is back.
+A background task that ends unexpectedly is always reported.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ logger = logging.getLogger("tidegate")
 
 
 MEANWHILE = 0.05
-"""Seconds in which a loop that is being closed is gone."""
+"""Seconds between an unexpected cancellation and its report; a loop that is being closed is gone by then."""
 
 
 class BackgroundTask:
-    """A task of which `on_exit` is told where it raises, or is cancelled by anybody but `stop`."""
+    """Task that calls `on_exit` if it raises, or if any caller other than `stop` cancels it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class BackgroundTask:
         self.task.add_done_callback(self._ended)
 
     async def stop(self, patience: float) -> None:
-        """Cancels it and waits for its end, for `patience` seconds at the most; repeating it does nothing."""
+        """Cancel the task and wait at most `patience` seconds for its end; a repeated call has no further effect."""
         self._stopped = True
         self.task.cancel()
         await stop_within(patience, self.task, self._what)
@@ -48,7 +48,7 @@ class BackgroundTask:
         if self._stopped:
             return
         if task.cancelled():
-            # `asyncio.run` cancels all there is when its main function has ended: then nothing is to be begun anew.
+            # `asyncio.run` cancels all tasks when its main function has ended; nothing must start again then.
             self._loop.call_later(MEANWHILE, self._tell, RuntimeError(f"{self._what} was cancelled"))
         elif (error := task.exception()) is not None:
             self._tell(error)
@@ -60,7 +60,7 @@ class BackgroundTask:
 
 
 async def stop_within(patience: float, work: Awaitable[object], what: str) -> None:
-    """Waits for `work` for so many seconds, and leaves it behind where it takes longer; what it raises is logged."""
+    """Wait `patience` seconds for `work`, then cancel and abandon it; log an error that it raises."""
     task = asyncio.ensure_future(work)
     done, _ = await asyncio.wait({task}, timeout=patience)
     if not done:
@@ -73,11 +73,11 @@ async def stop_within(patience: float, work: Awaitable[object], what: str) -> No
 T = TypeVar("T")
 
 BASE, CAP = 0.1, 5.0
-"""Seconds between two tries, doubling: 5 s is soon enough after a restart."""
+"""Seconds between two tries, base and cap of a doubling backoff: 5 s is soon enough after a database restart."""
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:
-    """Return what `call()` returns, repeated while the store says that the same call may be made again."""
+    """Return the result of `call()`; repeat the call while the store's error is retryable."""
     failures = 0
     while True:
         try:

@@ -1,10 +1,10 @@
-"""The ways of a replica to an experiment: by a user's start or resume, or as an orphan of a replica that has died.
+"""Claims on experiments, and supervision of the claimed runs.
 
-One experiment is taken by one at a time. Nothing is claimed that cannot be run: where something fails after the claim,
-the claim is given back with the reason, so that nobody waits for it to go stale. A user who is cancelled meanwhile has
-changed nothing: what he had claimed by then is given back as it was.
-
-The lives of the runs of one runner: each is one task, from its claim to what is written of its end.
+Theory of operation. An experiment is claimed by a user's start or resume, or as an orphan of a dead replica. One call
+at a time claims a given experiment. An experiment that cannot run is not claimed. If a step fails after the claim, the
+claim is released with the reason, so no replica must wait until it is stale. A caller that is cancelled changes
+nothing: its claim is released and the earlier state restored. Each run is one task, from its claim until its end is
+recorded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ logger = logging.getLogger("tidegate")
 
 
 class RunSupervisor:
-    """All of them; `running` has the runs that have not ended, by the numbers of their experiments."""
+    """Supervisor of all runs of one runner; `running` maps experiment numbers to the runs that have not ended."""
 
     def __init__(self, shared: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile) -> None:
         self.running = dispatcher.running
@@ -57,27 +57,27 @@ class RunSupervisor:
         self._lost_file = lost_file
 
     def fit(self) -> None:
-        """Raises `RuntimeError` where a run would only stand still: where what all runs share is broken."""
+        """Raise `RuntimeError` if a shared component is broken, so that a run could make no progress."""
         broken = self._dispatcher.broken or self._shared.writer.broken
         if broken is not None:
             raise RuntimeError("this runner is broken: make another one") from broken
 
     def begin(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, again: bool) -> None:
-        """Runs a claimed experiment; `row` is how it stood under that claim."""
+        """Run a claimed experiment; `row` is its state under that claim."""
         running = ExperimentRun(self._shared, experiment, claim, again=again)
         running.conclude = ResultHandler(running).conclude
         self.running[row.id] = running
         self.tasks[row.id] = self._shared.loop.create_task(self._live(running, row))
 
     async def ended(self, number: int) -> None:
-        """Waits for the end of a run that is here; at once where there is none."""
+        """Wait for the end of a local run; return at once if there is none."""
         life = self.tasks.get(number)
         if life is not None:
-            # A shutdown may cancel it: that is no cancellation of whoever waits here.
+            # A shutdown may cancel the run's task; `wait` does not pass that cancellation on to the caller.
             await asyncio.wait({life})
 
     async def let_end(self, number: int) -> None:
-        """A run that is draining ends first: one experiment runs once."""
+        """Wait for the end of a run that is draining: an experiment runs once at a time."""
         running = self.running.get(number)
         if running is not None and running.phase is not RunPhase.LIVE:
             await self.ended(number)
@@ -97,7 +97,7 @@ class RunSupervisor:
             try:
                 await self._close(running, row, background, status)
             finally:
-                # Until now the next run of it waits: what is closed and whose streams end is this one's.
+                # The next run of the experiment waits until here, so only this run's resources and streams are closed.
                 self.running.pop(row.id, None)
                 self.tasks.pop(row.id, None)
 
@@ -125,7 +125,7 @@ class RunSupervisor:
             background.append(BackgroundTask(loop, reading, f"experiment {name}: reading its dataset", running.fail))
 
     async def _count(self, running: ExperimentRun, row: ExperimentRow) -> None:
-        """Tell those who watch how far an earlier run came."""
+        """Add the results of earlier runs to the progress."""
         try:
             counts = await self._shared.store.counts(row.id)
         except StoreError:
@@ -136,14 +136,14 @@ class RunSupervisor:
             running.tally.rows, running.tally.all_rows = counts.rows, True
 
     async def _written_end(self, running: ExperimentRun) -> Status | None:
-        """Gives the claim back, where that is to be done; the status that it has then, None where that is not known."""
+        """Record the end and release the claim if needed; return the new status, None if unknown."""
         await running.watermark.end()
         lost = await self._lost_file.at_end(running)
         try:
             return await self._released(running)
         finally:
             if lost:
-                # With its end in it.
+                # The copy must include the end of this run.
                 await self._lost_file.save()
 
     async def _released(self, running: ExperimentRun) -> Status | None:
@@ -177,27 +177,28 @@ class RunSupervisor:
 T = TypeVar("T")
 
 MOST_KNOWN = 1000
-"""Experiments whose functions are remembered, the last ones: others are restored from where their code is."""
+"""Experiments kept in memory, the latest ones; others are restored from their source."""
 
 RESTORE_SECONDS = 60.0
-"""For which the code of an orphan may take to load: the next ones wait behind it (gunicorn gives a worker 30 s)."""
+"""Seconds that loading an orphan's code may take; later orphans wait for it (gunicorn gives a worker 30 s)."""
 
 UNDO_SECONDS = 5.0
-"""For which a cancelled user waits until what he had claimed is given back; it is, also without him."""
+"""Seconds that a cancelled caller waits for the release of its claim. The release continues after that."""
 
 SHUT_DOWN = "this runner was shut down: make another one"
 
 Restore: TypeAlias = Callable[[Mapping[str, Any]], Experiment]
-"""Makes an experiment of its stored spec; raises `CannotLoad` where its code or a credential is not here."""
+"""Function that makes an experiment from its stored spec; raises `CannotLoad` if code or a credential is missing here.
+"""
 
 
 FOLLOW_SECONDS = 1.0
-"""Between two looks at an experiment that another replica runs: longer costs fewer queries, and notices its end later.
-A heartbeat where that is shorter."""
+"""Seconds between two checks of an experiment that another replica runs, or a heartbeat if that is shorter. Raising it
+saves queries and notices the end later."""
 
 
 class ClaimService:
-    """Claims experiments for `replica`, and has them run as `supervisor`."""
+    """Service that claims experiments for `replica` and runs them through `supervisor`."""
 
     def __init__(
         self, store: Store, supervisor: RunSupervisor, replica: str, settings: RunnerSettings, restore: Restore
@@ -213,14 +214,14 @@ class ClaimService:
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
     async def start(self, experiment: Experiment, *, follow: bool) -> int:
-        """As `ExperimentRunner.start`, whose dataset is there."""
+        """Start an experiment as `ExperimentRunner.start` does; its dataset exists."""
         self._supervisor.fit()
         row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
         before: tuple[ExperimentRow, float] | None = None
         while not await self._started(experiment, row):
             row = await self._row(row.id)
             if row.status is Status.RUNNING:
-                # Not under the lock: the look for orphans, and a resume, go on meanwhile.
+                # The lock is not held here, so the orphan scan and a resume can proceed.
                 seen_at = asyncio.get_running_loop().time()
                 await self._await_owner(row, before, seen_at, follow=follow)
                 before = row, seen_at
@@ -230,7 +231,7 @@ class ClaimService:
         return row.id
 
     async def resume(self, row: ExperimentRow) -> Toggle:
-        """As `ExperimentRunner.resume`."""
+        """Resume an experiment as `ExperimentRunner.resume` does."""
         self._supervisor.fit()
         experiment = await self._restored(row)
         async with self._one_at_a_time(row.id):
@@ -238,10 +239,10 @@ class ClaimService:
             return await _seen_through(partial(self._resumed, experiment, row))
 
     async def take_up(self, number: int) -> None:
-        """Claim an orphan and go on with it.
+        """Claim an orphan and continue it.
 
-        Raises `CannotLoad` where its code or credentials are not here. Nothing has changed then: its owner may only
-        sleep, and another replica may have the code.
+        Raise `CannotLoad` if its code or credentials are missing here. In that case nothing has changed: its owner may
+        only be suspended, and another replica may have the code.
         """
         self._supervisor.fit()
         async with self._one_at_a_time(number):
@@ -254,13 +255,14 @@ class ClaimService:
                 return
             now = await retry_while_unavailable(partial(self._row, number), "an experiment")
             if now.spec != row.spec:
-                # It was changed while its code was loaded. Unrenewed, this claim is stale for the next look.
+                # The experiment was changed while its code was loaded. No heartbeat renews this claim, so a later scan
+                # finds it stale.
                 logger.info("experiment %s was changed meanwhile: it is taken up later", row.name)
                 return
             await self._run(experiment, claim, row, asyncio.Event(), again=False)
 
     async def _loaded(self, row: ExperimentRow) -> Experiment:
-        """The experiment of an orphan. Raises `CannotLoad` for whatever is wrong with its code."""
+        """Return the experiment of an orphan. Raise `CannotLoad` for any problem with its code."""
         try:
             async with asyncio.timeout(RESTORE_SECONDS):
                 return await self._restored(row)
@@ -276,7 +278,7 @@ class ClaimService:
         return self._locks.setdefault(number, asyncio.Lock())
 
     async def _started(self, experiment: Experiment, row: ExperimentRow) -> bool:
-        """Claim it for a user who asks for it, and run it; False where another replica has it."""
+        """Claim and run an experiment for a user; return False if another replica has it."""
         async with self._one_at_a_time(row.id):
             running = self._supervisor.running.get(row.id)
             if running is not None and running.live:
@@ -287,9 +289,9 @@ class ClaimService:
     async def _await_owner(
         self, row: ExperimentRow, before: tuple[ExperimentRow, float] | None, seen_at: float, *, follow: bool
     ) -> None:
-        """Wait until it is worth looking again at what another replica runs.
+        """Wait until the state of an experiment that another replica runs should be read again.
 
-        Without `follow`, raise `ClaimedElsewhere` once that one has renewed its claim since `before` was seen.
+        Without `follow`, raise `ClaimedElsewhere` once that replica has renewed its claim since `before` was read.
         """
         quiet = row.quiet or 0.0
         same = before is not None and before[0].epoch == row.epoch
@@ -297,7 +299,7 @@ class ClaimService:
             raise ClaimedElsewhere(row.name, row.claimed_by, row.quiet, owner(row, await self._log(row)))
         if follow and not same:
             logger.info("experiment %s is run by %s: its end is awaited", row.name, owner(row, await self._log(row)))
-        # It is stale at a known instant, unless it is renewed until then.
+        # The claim becomes stale at a known instant unless it is renewed before.
         await asyncio.sleep(min(self._look_every, max(0.0, self._stale_after - quiet) + 0.01))
         if self.closed:
             raise RuntimeError(SHUT_DOWN)
@@ -321,9 +323,9 @@ class ClaimService:
     async def _run(
         self, experiment: Experiment, claim: Claim, before: ExperimentRow, left: asyncio.Event, *, again: bool
     ) -> None:
-        """Runs what is claimed, unless whoever asked for it has `left`: then it is as it was `before`."""
+        """Run a claimed experiment; if the caller has `left`, restore the state `before` instead."""
         try:
-            # How it stands is read under the claim: before it, another replica may have gone on.
+            # The state is read under the claim, because another replica may have changed it before.
             row = await retry_while_unavailable(partial(self._row, claim.experiment_id), "an experiment")
             changed = dict(row.spec) != experiment.spec() or row.repetitions != experiment.repetitions
             amended = again and changed and not left.is_set()
@@ -332,13 +334,13 @@ class ClaimService:
                 await retry_while_unavailable(amend, "an experiment")
                 claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
             if self.closed:
-                # One that comes too late keeps its claim, as those that run do.
+                # At a shutdown the claim is kept, as for running experiments.
                 raise RuntimeError(SHUT_DOWN)
             if left.is_set():
                 if amended:
                     back = partial(self._store.amend, claim, dict(row.spec), row.repetitions)
                     await retry_while_unavailable(back, "an experiment")
-                # What a dead replica ran nobody runs now.
+                # A run of a dead replica has no owner now, so its experiment becomes STOPPED.
                 was = before.status if before.status is not Status.RUNNING else Status.STOPPED
                 await retry_while_unavailable(
                     partial(self._store.release, claim, was, before.last_error), "the end of a run"
@@ -355,7 +357,7 @@ class ClaimService:
             raise
 
     async def _restored(self, row: ExperimentRow) -> Experiment:
-        # An import may take seconds, for which the loop would renew no claim.
+        # An import may take seconds; in the event loop it would block the renewal of claims.
         known = self._known.get(row.name)
         return known if known is not None else await in_thread(partial(self._restore, row.spec))
 
@@ -363,7 +365,7 @@ class ClaimService:
         await retry_while_unavailable(partial(self._store.release, claim, status, reason), "the end of a run")
 
     async def _claimed(self, row: ExperimentRow) -> Claim | None:
-        """A claim for a user who asks for it; None where another replica has it."""
+        """Return a claim for a user's request; None if another replica has it."""
         if row.status in (Status.READY, Status.RUNNING):
             stale_after = 0.0 if gone(row.claimed_by) else self._stale_after
             return await self._store.claim(row.id, self._replica, stale_after)
@@ -380,13 +382,13 @@ class ClaimService:
 
 
 def _quiet_now(before: tuple[ExperimentRow, float], now: float) -> float:
-    """Seconds since the last renewal, if there was none since `before`; a tenth of the time between is tolerance."""
+    """Return the seconds since the last renewal if none happened since `before`, with 10 % tolerance."""
     row, seen_at = before
     return (row.quiet or 0.0) + 0.9 * (now - seen_at)
 
 
 async def _seen_through(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
-    """Return the result of `work`. A cancelled caller leaves it going on; the event that it was given says so."""
+    """Return the result of `work`. If the caller is cancelled, set the event that `work` received and let it finish."""
     left = asyncio.Event()
     task = asyncio.get_running_loop().create_task(work(left))
     try:

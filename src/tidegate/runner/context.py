@@ -1,4 +1,4 @@
-"""The state that all experiments of one runner share."""
+"""State that all experiments of one runner share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tidegate.storage import Store
 
 @dataclass(slots=True)
 class RunnerContext:
-    """The shared parts. `wake` makes the dispatcher look again soon; `slots` are those that are free.
+    """Shared parts of one runner.
 
-    `draw` is uniform in [0, 1); instants are those of `loop.time()`, in seconds.
+    `wake` makes the dispatcher look for work again soon. `slots` is the number of free concurrency slots. `draw`
+    returns a uniform number in [0, 1). Instants are seconds of `loop.time()`.
     """
 
     store: Store

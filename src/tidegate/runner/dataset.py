@@ -1,7 +1,8 @@
-"""Datasets as streams of rows: JSONL and CSV files, iterables, asynchronous ones. A bad row is a row, with its reason.
+"""Datasets as streams of rows: JSONL and CSV files, iterables and asynchronous iterables.
 
-Nothing here holds more than one batch. Files and iterables are read in threads, a batch at a time, so that a slow
-source holds up nothing else; one that never answers is left behind when the run ends.
+An invalid row is kept as a row with its reason. Memory holds at most one batch. Files and iterables are read in
+threads, one batch at a time, so a slow source delays nothing else. A source that never answers is abandoned when the
+run ends.
 """
 
 from __future__ import annotations
@@ -24,24 +25,27 @@ from tidegate.runner.threads import in_thread
 from tidegate.storage import NewRow
 
 JSONL = frozenset({".jsonl", ".ndjson", ".jsonlines"})
+"""File suffixes of JSON Lines."""
 CSV = {".csv": ",", ".tsv": "\t"}
+"""File suffixes of tables, with their column separators."""
 SEPARATORS = ",;\t|"
-"""What separates columns in files that are called CSV."""
+"""Column separators of files that are named CSV."""
 
 BATCH_BYTES = 8 * 1024 * 1024
-"""Characters of a batch of large rows: more hold more memory, fewer ask for more transactions."""
+"""Maximum characters of a batch. Raising it uses more memory; lowering it needs more transactions."""
 
 SLOW = 0.2
-"""Seconds after which the rows of a slow source are a batch, however few they are: they can be answered meanwhile."""
+"""Seconds after which the rows of a slow source form a batch, so they can be answered early."""
 
 LONGEST_LINE = 64 * 1024 * 1024
-"""Bytes of a JSONL line that are still read as a row: more is a file that is not JSONL."""
+"""Maximum bytes of a JSONL line; a longer one means that the file is not JSONL. It is also the minimum limit of CSV
+fields."""
 
 
 async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
-    """The rows of a dataset in batches of `size`, in their order.
+    """Return the rows of a dataset in their order, in batches of at most `size`.
 
-    Raises `CannotRead` where the source is missing, of no known form, or fails while it is read.
+    Raise `CannotRead` if the source is missing, has an unknown format, or fails while it is read.
     """
     if not isinstance(dataset, str | Path) and callable(dataset):
         dataset = dataset()
@@ -55,7 +59,7 @@ async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
 
 
 def missing(dataset: Dataset) -> None:
-    """Raises `CannotRead` where a dataset's file is not there or of no known form; the same as reading it would."""
+    """Raise `CannotRead` if a dataset's file is missing or has an unknown format, as reading it would."""
     if isinstance(dataset, str | Path):
         _opened(dataset)
 
@@ -76,7 +80,7 @@ def _opened(dataset: Any) -> Iterator[NewRow]:
 
 
 def row_of(ordinal: int, body: Any, line: int | None = None) -> NewRow:
-    """A row as it is stored; its own `id` is its name, where it has one."""
+    """Return the row to store; its name is its own `id`, else its ordinal."""
     if not isinstance(body, Mapping | list | tuple | str | int | float | bool | None):
         if is_dataclass(body) and not isinstance(body, type):
             body = asdict(body)
@@ -92,7 +96,7 @@ def row_of(ordinal: int, body: Any, line: int | None = None) -> NewRow:
 
 
 def weight(value: Any) -> int:
-    """About how many characters of text a value holds; numbers and what is no JSON count little."""
+    """Return the approximate characters of text in a value; numbers and values that are no JSON count little."""
     total, left = 0, [value]
     while left:
         each = left.pop()
@@ -105,13 +109,13 @@ def weight(value: Any) -> int:
             total += 8 * len(each)
             left.extend(each)
         if total >= BATCH_BYTES:
-            # Cycles, too, come to an end here.
+            # This also ends the walk of a cyclic value.
             break
     return total
 
 
 def _invalid(ordinal: int, reason: str, line: int | None) -> NewRow:
-    # By its line, where it has one: another row may have its place for an id.
+    # The line names the row if it is known: the ordinal may be another row's id.
     return NewRow(ordinal, str(ordinal) if line is None else f"line {line}", None, reason, line)
 
 
@@ -140,7 +144,7 @@ def _not_json(name: str) -> NoReturn:
 
 def _csv(path: Path, delimiter: str) -> Iterator[NewRow]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        # Its own limit, 128 KB a field, is less than the documents that models are asked about.
+        # The csv module's default limit, 128 KB a field, is too small for documents in prompts.
         csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header = next(reader, None)
@@ -177,14 +181,14 @@ def _csv_row(ordinal: int, header: list[str], fields: list[str], line: int) -> N
 
 
 class _Rows:
-    """Rows of a source that blocks, a batch at a time. One that fails gives what it had before, and then fails."""
+    """Rows of a blocking source, one batch at a time. A failing source returns its earlier rows, and then raises."""
 
     def __init__(self, rows: Iterator[NewRow]) -> None:
         self._rows = rows
         self._error: CannotRead | None = None
 
     def batch(self, size: int) -> list[NewRow]:
-        """The next rows, fewer than `size` where they come slowly or are large; none at the end."""
+        """Return the next rows; fewer than `size` if they are slow or large, none at the end."""
         batch: list[NewRow] = []
         held = 0
         until = time.monotonic() + SLOW
@@ -206,7 +210,7 @@ class _Rows:
 
 
 async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list[NewRow]]:
-    """As `_Rows` does it, of a source that is awaited."""
+    """Return batches of an asynchronous source, as `_Rows` does for a blocking one."""
     batch: list[NewRow] = []
     ordinal, held, until = 0, 0, time.monotonic() + SLOW
     broken: CannotRead | None = None

@@ -1,7 +1,7 @@
-"""The dispatcher: while there is a free slot, whose turn it is gets it, if its key says yes. Nothing is polled.
+"""Dispatcher that gives free slots to experiments in fair order, if the key of their work admits it.
 
-It is made to look again by whatever can change its answer: new work, an end, a key that reopened, a retry whose time
-has come, a database that takes results again. Each of these pokes it; it then looks once, in the loop's next round.
+Nothing is polled. New work, an ended job, a reopened key, a ready retry or a database that accepts results again calls
+`wake`. The dispatcher then checks once, in the event loop's next iteration.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidegate")
 
 MOST_ERRORS = 50
-"""Consecutive internal errors that end the dispatcher: a programming error, not a bad moment (Phoenix: 50)."""
+"""Consecutive internal errors that end the dispatcher: they indicate a programming error (Phoenix: 50)."""
 
 
 class Dispatcher:
-    """Gives the slots of a runner to its experiments.
+    """Dispatcher of a runner's slots.
 
-    An error in an experiment's turn ends that experiment. Others are survived, but for too many in a row: it is
-    `broken` then, and every experiment has ended.
+    An error while it serves an experiment ends that experiment. It survives other errors, except `MOST_ERRORS` in a
+    row. Then it is `broken`, and every experiment ends.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -40,23 +40,23 @@ class Dispatcher:
         self._shared: RunnerContext
 
     def serve(self, shared: RunnerContext) -> None:
-        """Takes up the floor whose slots it gives."""
+        """Set the shared context whose slots it gives."""
         self._shared = shared
 
     def wake(self) -> None:
-        """Looks again, soon; any number of pokes until then are one."""
+        """Schedule one check; further calls until then have no effect."""
         if not self._poked and not self.stopped:
             self._poked = True
             self._loop.call_soon(self._look)
 
     def roomy(self) -> None:
-        """The writer takes results again: looks again, and whoever has not gone on to feed itself does."""
+        """Check again, because the writer accepts results again; runs that need more work request it."""
         for running in self.running.values():
             running.look_for_more()
         self.wake()
 
     def stop(self) -> None:
-        """Dispatches nothing more."""
+        """Stop dispatching."""
         self.stopped = True
 
     def _look(self) -> None:
@@ -72,7 +72,7 @@ class Dispatcher:
             self.errors = 0
 
     def _step(self) -> bool:
-        """One turn: an item is started, or its gate turns out to be closed; False where nobody's turn it is."""
+        """Start one item or find its gate (the key that it waits for) closed; return False if nothing can be served."""
         turn = self._shared.fair_queue.next(self._urgency)
         if turn is None:
             return False
@@ -88,7 +88,7 @@ class Dispatcher:
     def _serve(self, running: ExperimentRun, gate: Hashable) -> None:
         item = running.work_queue.peek(gate)
         if item is None or running.full(item.stage):
-            # It is offered anew when a job of it ends.
+            # The item is offered again when a job of its run ends.
             self._shared.fair_queue.withdraw(running.id, gate)
             return
         permit = self._shared.gates.ask(gate, running.stages[item.stage].habit.cost)

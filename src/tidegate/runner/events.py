@@ -1,7 +1,7 @@
-"""The subscribers of a run: bounded streams of its events, which never hold the run up.
+"""Event streams of an experiment's subscribers: bounded, so that they never delay the run.
 
-A subscriber that does not keep up loses chunks, the oldest first, then anything else; it is told how many. Its end of
-the stream is never lost.
+A full stream drops a new chunk. For any other event it drops its oldest chunk, or its oldest event if it holds no
+chunk. `lost` counts the dropped events. The end of the stream is never lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ from tidegate.storage import AnnotationResult, RunResult, Status
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of an answer that is being written; `attempt` is 1 for the first, and a new one begins from nothing."""
+    """Piece of an answer in progress, for row `ordinal` (from 0) and `repetition` (from 1).
+
+    `attempt` is 1 for the first, and each attempt begins with an empty answer. A repeat after a refusal for lack of
+    capacity keeps its attempt number.
+    """
 
     ordinal: int
     repetition: int
@@ -27,7 +31,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """An item is tried again: after `kind` it waits for its turn; `stage` is `task` or the evaluator's name."""
+    """Retry of an item after a failure of `kind`.
+
+    `attempts` counts the spent attempts. `stage` is `task` or the evaluator's name.
+    """
 
     ordinal: int
     repetition: int
@@ -38,18 +45,21 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The experiment is now RUNNING, or has come to its end here, and why."""
+    """Change of the experiment's status: it is RUNNING, or has ended here for `reason`."""
 
     status: Status
     reason: str | None = None
 
 
 Event: TypeAlias = Chunk | Retrying | StateChanged | RunResult | AnnotationResult
-"""What subscribers get; a result is told when it is durable."""
+"""Event of a subscription; a result is sent when it is durable."""
 
 
 class Subscription:
-    """One subscriber's stream; iterate it, or close it. `lost` counts the events that it was too slow for."""
+    """Event stream of one subscriber; iterate it, or close it.
+
+    `lost` counts the events that were dropped because it was too slow.
+    """
 
     def __init__(self, hub: SubscriberHub, topic: int | str, size: int) -> None:
         self.lost = 0
@@ -72,12 +82,12 @@ class Subscription:
         return self._events.popleft()
 
     def close(self) -> None:
-        """Ends the stream; repeating it does nothing."""
+        """End the stream; a repeated call does nothing."""
         self._hub.leave(self._topic, self)
         self.end()
 
     def put(self, event: Event) -> None:
-        """Takes an event in; where there is no room, something is lost."""
+        """Add an event; if the stream is full, one event is lost."""
         if len(self._events) >= self._size:
             self.lost += 1
             if isinstance(event, Chunk):
@@ -87,7 +97,7 @@ class Subscription:
         self._news.set()
 
     def end(self) -> None:
-        """Nothing more will come."""
+        """Mark the end of the stream."""
         self._ended = True
         self._news.set()
 
@@ -100,20 +110,23 @@ class Subscription:
 
 
 class SubscriberHub:
-    """The subscribers of a runner, by the number or name of their experiment: one may subscribe before it starts."""
+    """Subscribers of a runner by the number or name of their experiment; a subscription may precede its start.
+
+    `size` is the maximum number of events held for one subscriber.
+    """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._topics: dict[int | str, list[Subscription]] = {}
 
     def subscribe(self, topic: int | str) -> Subscription:
-        """A new subscriber."""
+        """Add and return a subscriber."""
         made = Subscription(self, topic, self._size)
         self._topics.setdefault(topic, []).append(made)
         return made
 
     def leave(self, topic: int | str, subscription: Subscription) -> None:
-        """A subscriber goes."""
+        """Remove a subscriber."""
         subscriptions = self._topics.get(topic, [])
         if subscription in subscriptions:
             subscriptions.remove(subscription)
@@ -121,21 +134,21 @@ class SubscriberHub:
             self._topics.pop(topic, None)
 
     def heard(self, *topics: int | str) -> bool:
-        """Return whether anybody listens."""
+        """Return whether any of the topics has a subscriber."""
         return bool(self._topics) and any(topic in self._topics for topic in topics)
 
     def tell(self, event: Event, *topics: int | str) -> None:
-        """Tells the subscribers of an experiment, by its number and its name."""
+        """Send an event to the subscribers of an experiment, by its number and its name."""
         for topic in topics:
             for subscription in self._topics.get(topic, ()):
                 subscription.put(event)
 
     def end(self, *topics: int | str) -> None:
-        """The run has ended: so have their streams."""
+        """End the streams of a run that has ended."""
         for topic in topics:
             for subscription in self._topics.pop(topic, []):
                 subscription.end()
 
     def end_all(self) -> None:
-        """The runner goes."""
+        """End all streams."""
         self.end(*list(self._topics))

@@ -1,4 +1,4 @@
-"""An experiment, and the evaluators that judge its answers."""
+"""Experiment definition, and the evaluators that judge its answers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ if TYPE_CHECKING:
 Dataset: TypeAlias = (
     "str | Path | Iterable[Any] | AsyncIterable[Any] | Callable[[], Iterable[Any] | AsyncIterable[Any]]"
 )
-"""A JSONL or CSV file, rows, or a function that gives them anew each time it is called."""
+"""JSONL or CSV file, rows, or a function that returns the rows again on each call."""
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names of environment variables."""
+"""Pattern of the names of environment variables."""
 
 LONGEST_NAME = 200
-"""Characters of a name: what fits an index of both databases whatever the script."""
+"""Maximum characters of a name: in any script, this fits an index of both databases."""
 
 
 class Evaluator:
-    """One judge of answers: `function(row, output)` returns a score, a label, or a dict of named outputs.
+    """Judge of answers: `function(row, output)` returns a score, a label, or a dict of named outputs.
 
-    A number is a score, a bool is the score 1 or 0, a text is a label. With `outputs` declared, it must return a dict
-    of just these names, and is done when all of them are there. `timeout` is in seconds; by default the runner's.
+    A number is a score, a bool is the score 1 or 0, a text is a label. With several `outputs` declared, it must return
+    a dict of exactly these names. With one declared, a bare result is that output. The evaluation is done when all
+    declared outputs are there. `timeout` is in seconds; the default is the runner's `eval_timeout`. An invalid argument
+    raises `ConfigurationError`.
     """
 
     def __init__(
@@ -51,13 +53,14 @@ class Evaluator:
 
 
 class Experiment:
-    """A dataset, a task that answers its rows, and evaluators that judge the answers; each row so many `repetitions`.
+    """Dataset, a task that answers its rows, and evaluators that judge the answers.
 
-    `task(row)` is any callable: a coroutine function, a synchronous function, which runs in a thread, or a generator of
-    either kind (what it yields is streamed to subscribers). `max_concurrency` caps this experiment's share of the
-    runner's slots; timeouts are in seconds. `credentials` names the environment variables without which it cannot run:
-    a replica that recovers it and lacks one says so instead of trying. `source` says where the experiment is to be
-    found again, `file.py:attribute` or `module:attribute`; `load` sets it.
+    Each row is run `repetitions` times. `task(row)` is a coroutine function, a synchronous function (it runs in a
+    thread) or a generator of either kind. Values that a generator yields are streamed to subscribers. `max_concurrency`
+    limits this experiment's share of the runner's slots. `task_timeout` is in seconds. `credentials` names the
+    environment variables without which the experiment cannot run. A replica that recovers it and lacks one reports that
+    instead of trying. `source` is the place of the experiment's code, `file.py:attribute` or `module:attribute`; `load`
+    sets it. `declared` is the declaration of a YAML experiment. An invalid argument raises `ConfigurationError`.
     """
 
     def __init__(
@@ -104,18 +107,18 @@ class Experiment:
 
     @property
     def outputs(self) -> dict[str, tuple[str, ...]]:
-        """The declared outputs of each evaluator; empty where any output says that it is done."""
+        """Return the declared outputs of each evaluator; an empty tuple means that any output completes it."""
         return {each.name: each.outputs for each in self.evaluators}
 
     @property
     def described(self) -> str:
-        """Where the rows come from, in a word for people."""
+        """Return a short description of the row source, for people."""
         if isinstance(self.dataset, str | Path):
             return str(self.dataset)
         return f"{type(self.dataset).__name__} of {name_of(self.task)}"
 
     def spec(self) -> dict[str, Any]:
-        """Return what the store keeps of it: where it is found again, and its settings; never a credential."""
+        """Return the stored description: the source and the settings, never a credential."""
         kept: dict[str, Any] = {
             "name": self.name,
             "source": self.source,
@@ -128,12 +131,13 @@ class Experiment:
         return kept if self.declared is None else {**kept, "declared": dict(self.declared)}
 
     async def aclose(self) -> None:
-        """Lets go of what it holds, as connections, once a run of it has ended in this loop; it can be run again."""
+        """Release its resources, such as connections, after a run in this loop; it can be run again."""
 
     def run(self, db: str = "tidegate.db") -> Summary:
-        """Runs it to its end, in a loop of its own, and returns how it went; what an earlier run has done is kept.
+        """Run the experiment to its end in a new event loop, and return its summary. Earlier results are kept.
 
-        `db` is a SQLite file or a database URL. Raises as `ExperimentRunner.run` does.
+        `db` is a SQLite file or a database URL. Raise the errors of `ExperimentRunner.run`, and `RuntimeError` inside a
+        running event loop.
         """
         import asyncio
 
@@ -144,7 +148,7 @@ class Experiment:
         raise RuntimeError("a loop runs here already, as in a notebook: `await experiment.arun()`")
 
     async def arun(self, db: str = "tidegate.db") -> Summary:
-        """As `run`, in the running loop."""
+        """Run the experiment as `run` does, in the running event loop."""
         from tidegate.runner.experiment_runner import ExperimentRunner
 
         async with ExperimentRunner(db, recover=False) as runner:
@@ -152,16 +156,16 @@ class Experiment:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what a callable is called: its own name, or its class's."""
+    """Return the name of a callable: its own name, or its class's."""
     inner = getattr(function, "func", function)
     name = getattr(inner, "__name__", type(inner).__name__)
     return re.sub(r"\W+", "_", name).strip("_") or "function"
 
 
 def _takes(field: str, function: Callable[..., Any], *names: str) -> None:
-    """Raises `ConfigurationError` where a function cannot be called with so many arguments: every row would fail."""
+    """Raise `ConfigurationError` if a function cannot be called with `len(names)` arguments: every row would fail."""
     try:
-        # Of the function itself: what it wraps may take more than it is called with.
+        # The function's own signature counts; a function that it wraps may take more arguments.
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
         return

@@ -1,4 +1,4 @@
-"""`ExperimentRunner`: runs experiments for as long as the process lives, several at once, in one event loop."""
+"""`ExperimentRunner`: it runs several experiments at once in one event loop, while the process lives."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ logger = logging.getLogger("tidegate")
 
 
 class ExperimentRunner:
-    """A replica: it claims experiments in the database at `url` and runs them; an asynchronous context manager.
+    """Replica that claims experiments in the database at `url` and runs them; an asynchronous context manager.
 
-    With `recover`, it also takes up the experiments of replicas that have died; `restore` then makes an experiment of
-    its stored spec (by default from the file or module that the spec names). `registry` says which keys may go; by
-    default the process's.
+    With `recover`, it also continues the experiments of dead replicas. `restore` then makes an experiment from its
+    stored spec; the default uses the file or module that the spec names. `registry` admits the calls; the default is
+    the process's registry.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ExperimentRunner:
         await self.shutdown()
 
     async def open(self) -> None:
-        """Opens the database and begins to keep what is claimed; whatever needs it does so by itself."""
+        """Open the database and start the heartbeat. The methods that need the database call this themselves."""
         async with self._opening:
             if self._closed:
                 raise RuntimeError(SHUT_DOWN)
@@ -85,13 +85,15 @@ class ExperimentRunner:
             self._opened = True
 
     async def start(self, experiment: Experiment, *, follow: bool = False) -> int:
-        """Starts or goes on with an experiment; returns its number as soon as it is claimed.
+        """Start or continue an experiment; return its number as soon as it is claimed.
 
-        What is durable is kept; what failed or was parked is tried again. Raises `CannotRead` where its file is
-        missing, and `CoolingDown` just after a user's stop. Where another replica has claimed it, that one is looked
-        at again and again until it renews its claim, ends, or its claim is stale. `ClaimedElsewhere` is raised for the
-        first, unless `follow` says to go on waiting; `StoppedElsewhere` where a user stops it meanwhile. A caller that
-        is cancelled has claimed nothing.
+        Durable results are kept; failed and parked items are tried again. Raise `CannotRead` if the dataset's file is
+        missing or of unknown format, unless all its rows are stored. Raise `CoolingDown` shortly after a user's stop or
+        resume.
+
+        If another replica has claimed the experiment, wait until that replica renews its claim, ends, or its claim is
+        stale. A renewal raises `ClaimedElsewhere`; with `follow`, the wait continues. A user's stop in that time raises
+        `StoppedElsewhere`. A caller that is cancelled has claimed nothing.
         """
         await self.open()
         known = await self.store.find(experiment.name)
@@ -100,10 +102,10 @@ class ExperimentRunner:
         return await self._claim_service.start(experiment, follow=follow)
 
     async def run(self, experiment: Experiment) -> Summary:
-        """Starts an experiment and returns how it went when it has ended, however that was.
+        """Run an experiment and return its summary at its end, however it ended.
 
-        Where another replica runs it, that one's end is waited for; then it goes on here with what is left, unless a
-        user has stopped it.
+        If another replica runs it, wait for that end; then continue here with the remaining work, unless a user stopped
+        it.
         """
         try:
             number = await self.start(experiment, follow=True)
@@ -112,18 +114,21 @@ class ExperimentRunner:
         return await self.wait(number)
 
     async def wait(self, name_or_id: str | int) -> Summary:
-        """Return how an experiment went, once its run here has ended; at once where it does not run here."""
+        """Return an experiment's summary after its run here has ended; at once if it does not run here."""
         row = await self._row(name_or_id)
         await self._supervisor.ended(row.id)
         return await self.summary(row.id)
 
     async def summary(self, name_or_id: str | int) -> Summary:
-        """Return how an experiment stands now."""
+        """Return an experiment's current summary."""
         row = await self._row(name_or_id)
         return Summary(row, await self.store.counts(row.id), tuple(await self.store.scores(row.id)))
 
     async def stop(self, name_or_id: str | int) -> Toggle:
-        """The user's stop, whichever replica runs it: nothing new is started, what is under way may finish."""
+        """Stop an experiment for the user, on whichever replica it runs.
+
+        Nothing new starts, and jobs in flight may finish.
+        """
         row = await self._row(name_or_id)
         toggled = await self.store.stop(row.id, actor())
         running = self._dispatcher.running.get(row.id)
@@ -132,31 +137,33 @@ class ExperimentRunner:
         return toggled
 
     def leave(self, number: int) -> None:
-        """Stops a run of this runner by its owner's own right: no cool-down is asked; it is STOPPED once it has ended.
+        """Stop a run of this runner for its owner, without a cool-down; the experiment is STOPPED at the end.
 
-        Does nothing where it does not run here.
+        The call does nothing if the experiment does not run here.
         """
         running = self._running.get(number)
         if running is not None:
             running.leave()
 
     async def resume(self, name_or_id: str | int) -> Toggle:
-        """The user's resume: goes on here, with what failed or was parked as well.
+        """Resume an experiment here for the user, including failed and parked items.
 
-        Raises `CannotLoad` where its code, or a credential that it names, is not here: nothing has changed then.
+        Raise `CannotLoad` if its code or a named credential is missing here; nothing has changed then.
         """
         return await self._claim_service.resume(await self._row(name_or_id))
 
     def progress(self, name_or_id: str | int) -> Progress | None:
-        """Return how far an experiment is that runs here; None for any other."""
+        """Return the progress of an experiment that runs here; None for any other."""
         for number, running in self._running.items():
             if name_or_id in (number, running.experiment.name):
                 return running.progress()
         return None
 
     def subscribe(self, experiment: Experiment | str | int) -> Subscription:
-        """Return an experiment's events from now on; also before it is started, by its name. Ends with its run: by the
-        number of one that does not run here, at once.
+        """Return the events of an experiment from now on; by name, this works before its start.
+
+        The stream ends with the experiment's run. For the number of an experiment that does not run here, it ends at
+        once.
         """
         made = self._hub.subscribe(experiment.name if isinstance(experiment, Experiment) else experiment)
         if isinstance(experiment, int) and experiment not in self._running:
@@ -164,9 +171,10 @@ class ExperimentRunner:
         return made
 
     async def shutdown(self, grace: float | None = None) -> None:
-        """Starts nothing more, lets what is under way finish for `grace` seconds, and keeps the claims: a restart, or
-        another replica, goes on. Every finished result is durable when it returns, unless the database is away for
-        longer than `write_grace` seconds. Whoever calls it again waits for the same end.
+        """Stop dispatching, let jobs in flight finish for `grace` seconds, and keep the claims.
+
+        A restart or another replica continues the experiments. Every finished result is durable on return, unless the
+        database is away for longer than `write_grace` seconds. A second call waits for the same end.
         """
         async with self._opening:
             self._closed = True
@@ -177,18 +185,18 @@ class ExperimentRunner:
         await asyncio.shield(self._ending)
 
     def hasten(self) -> None:
-        """Ends the grace of whatever is finishing: what is still under way is cancelled now."""
+        """End all grace periods: cancel the jobs in flight now."""
         for running in list(self._running.values()):
             running.cancel()
 
     @property
     def saved(self) -> Path | None:
-        """The copy of an SQLite file that was lost while experiments ran here; None where there is none."""
+        """Return the copy of an SQLite file that was lost while experiments ran here; None if there is none."""
         return self._lost_file.saved if self._opened else None
 
     @property
     def _running(self) -> Mapping[int, ExperimentRun]:
-        """The runs that are here; none before the database is open."""
+        """Return the runs that are here; none before the database is open."""
         return self._dispatcher.running if self._opened else {}
 
     async def _end(self, grace: float | None) -> None:
@@ -206,7 +214,7 @@ class ExperimentRunner:
             await self.store.close()
 
     async def _finish(self, patience: float) -> None:
-        """Waits for what is draining and for its results; what a lost database holds up longer is left to be redone."""
+        """Wait for draining runs and their results; work that a lost database delays longer is left to be repeated."""
         late: set[asyncio.Task[None]] = set()
         if self._supervisor.tasks:
             _, late = await asyncio.wait(list(self._supervisor.tasks.values()), timeout=patience)
@@ -250,7 +258,7 @@ class ExperimentRunner:
         self._heartbeat.start()
 
     def _write(self, error: BaseException | None = None) -> None:
-        # Whatever ended it, its results are still there.
+        # The writer still holds its results, whatever ended the task.
         self._writing = BackgroundTask(self._loop, self._writer.run(), "writing results", self._write)
 
     async def _row(self, name_or_id: str | int) -> ExperimentRow:

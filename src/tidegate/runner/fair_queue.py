@@ -1,10 +1,11 @@
-"""The choice of the next experiment: of all with something ready behind an open gate, the one served longest ago.
+"""Fair choice of the next experiment: of those with ready work behind an open gate, the one served longest ago.
 
-Theory of operation. Every dispatch gives an experiment the next number; the least number goes first, and a new
-experiment begins below all of them. One that is throttled keeps its number, and with it its turn. Each gate has a heap
-of the experiments that offer work behind it, and the open gates stand in a heap by the number of their first. Numbers
-only grow, so an entry that is out of date stands too far in front, never too far behind: it is put right when it comes
-to the top. A dispatch so costs the logarithm of how many experiments and gates there are.
+Theory of operation. A gate is a key, or a stage without a known key, that may hold work back. Every dispatch gives its
+experiment the next number. The smallest number goes first, and new experiments start below all others. A throttled
+experiment keeps its number and so its position. Each gate has a heap of the experiments that offer work behind it.
+Another heap orders the open gates by their first experiment. Numbers only grow, so an outdated entry is too far in
+front, never too far behind. It is corrected when it reaches the top. A dispatch costs the logarithm of the number of
+experiments and gates.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from collections.abc import Callable, Hashable
 from heapq import heappop, heappush, heapreplace
 
 NEWEST = -(2**62)
+"""Number below which no experiment starts: it leaves 2**62 numbers for new experiments, all smaller than any dispatch.
+"""
 
 
 class GateQueue:
-    """The stages behind one gate; by `first`, its number, and `entry` it stands among the open ones."""
+    """Experiments behind one gate; `first` and `entry` are its sort key among the open gates."""
 
     __slots__ = ("closed", "entry", "first", "heap", "members", "name")
 
@@ -30,7 +33,7 @@ class GateQueue:
 
 
 class QueuedExperiment:
-    """One experiment: the number of its last dispatch, and the gates behind which it has something ready."""
+    """One experiment: the number of its last dispatch, and the gates behind which it has ready work."""
 
     __slots__ = ("held", "last", "offers")
 
@@ -41,7 +44,7 @@ class QueuedExperiment:
 
 
 class FairQueue:
-    """The turns of all live experiments, which are known by numbers of their own."""
+    """Dispatch order of all live experiments, which are identified by their numbers."""
 
     def __init__(self) -> None:
         self._seats: dict[int, QueuedExperiment] = {}
@@ -52,16 +55,16 @@ class FairQueue:
         self._entries = 0
 
     def join(self, experiment: int) -> None:
-        """A new experiment: it goes before all that have been served; of several new ones, the first."""
+        """Add a new experiment before all that were served; several new ones go in their order."""
         self._joined += 1
         self._seats[experiment] = QueuedExperiment(self._joined)
 
     def leave(self, experiment: int) -> None:
-        """It has ended; repeating it does nothing."""
+        """Remove an experiment that has ended; a repeated call does nothing."""
         self._seats.pop(experiment, None)
 
     def offer(self, experiment: int, gate: Hashable) -> None:
-        """It has something ready behind that gate."""
+        """Record that an experiment has ready work behind a gate."""
         seat = self._seats[experiment]
         if gate in seat.offers:
             return
@@ -70,17 +73,17 @@ class FairQueue:
             self._enter(experiment, seat, gate)
 
     def withdraw(self, experiment: int, gate: Hashable) -> None:
-        """It has nothing more behind that gate."""
+        """Record that an experiment has no more ready work behind a gate."""
         seat = self._seats.get(experiment)
         if seat is not None:
             seat.offers.discard(gate)
 
     def hold(self, experiment: int) -> None:
-        """It has as much under way as it may."""
+        """Suspend an experiment that has its maximum of jobs in flight."""
         self._seats[experiment].held = True
 
     def free(self, experiment: int) -> None:
-        """It may go on, and has kept its turn."""
+        """Let a suspended experiment continue at its old position."""
         seat = self._seats.get(experiment)
         if seat is not None and seat.held:
             seat.held = False
@@ -88,11 +91,11 @@ class FairQueue:
                 self._enter(experiment, seat, gate)
 
     def close(self, gate: Hashable) -> None:
-        """Nothing goes through that gate for now."""
+        """Close a gate: no work behind it is dispatched."""
         self._gate(gate).closed = True
 
     def open(self, gate: Hashable) -> None:
-        """Whoever stands behind that gate may be asked again."""
+        """Open a gate: the experiments behind it may be dispatched again."""
         found = self._gates.get(gate)
         if found is None or not found.closed:
             return
@@ -103,16 +106,16 @@ class FairQueue:
         self._show(found)
 
     def remove(self, gate: Hashable) -> None:
-        """Nobody will stand behind that gate any more."""
+        """Remove a gate that no experiment will use."""
         found = self._gates.pop(gate, None)
         if found is not None:
             found.closed = True
 
     def next(self, rank: Callable[[int, Hashable], int]) -> tuple[int, Hashable] | None:
-        """The experiment whose turn it is, and the gate behind which its most urgent work is; None where nobody is.
+        """Return the next experiment and the gate of its most urgent work; None if no work can be dispatched.
 
-        `rank` says how urgent what an experiment has behind a gate is, less being more urgent; it is asked only where
-        the same experiment comes first behind several open gates.
+        `rank` returns the urgency of an experiment's work behind a gate; the lowest value is the most urgent. It is
+        called only if the same experiment is first behind several open gates.
         """
         gate = self._first()
         if gate is None:
@@ -134,7 +137,7 @@ class FairQueue:
         return experiment, best.name
 
     def dispatched(self, experiment: int) -> None:
-        """It has been served: its next turn comes after everybody's."""
+        """Move an experiment behind all others, because it was served."""
         self._served += 1
         self._seats[experiment].last = self._served
 
@@ -154,7 +157,7 @@ class FairQueue:
             self._show(gate)
 
     def _show(self, gate: GateQueue) -> None:
-        """Puts an open gate where its first belongs among the others, if it does not stand in front of that."""
+        """Insert an open gate by its first experiment, unless it already has an entry in front of that position."""
         if gate.heap and (gate.first is None or gate.heap[0][0] < gate.first):
             gate.first = gate.heap[0][0]
             self._entries += 1
@@ -162,12 +165,12 @@ class FairQueue:
             heappush(self._top, (gate.first, gate.entry, gate))
 
     def _first(self) -> GateQueue | None:
-        """The open gate whose first experiment was served longest ago; both heaps then say the truth at their tops."""
+        """Return the open gate whose first experiment was served longest ago, and correct the tops of both heaps."""
         top = self._top
         while top:
             number, entry, gate = top[0]
             if entry != gate.entry:
-                # It was shown with a lesser number since.
+                # The gate was inserted again with a smaller number.
                 heappop(top)
                 continue
             real = None if gate.closed else self._front(gate)

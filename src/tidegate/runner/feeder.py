@@ -1,6 +1,7 @@
-"""Feeds a running experiment from the store, page by page: whenever a stage runs low and the store may have more.
+"""Feeding of a running experiment with pages from the store, and the import of its dataset.
 
-Reads a dataset into the store while its first rows are already being answered.
+A page is read when a stage has few items and the store may have more. The dataset is imported while its first rows are
+already answered.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ SIZE = 1000
 
 
 async def ingest(running: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_id: int) -> None:
-    """Stores every row and tells the feeder; what was stored by an earlier reading is passed over.
+    """Store every row and notify the feeder; rows that an earlier import stored are skipped.
 
-    A dataset that cannot be read to its end ends the run, with the reason; what was read stays.
+    A dataset that cannot be read to its end fails the run; its stored rows stay.
     """
     store = running.shared.store
     count = 0
@@ -41,7 +42,7 @@ async def ingest(running: ExperimentRun, feeder: Feeder, dataset: Dataset, datas
             running.tally.rows += len(rows)
             feeder.rows_came()
         if not running.live:
-            # A source may answer its cancellation by an end that is none.
+            # A cancelled source may end as if it were complete.
             return
         await retry_while_unavailable(partial(store.complete_dataset, dataset_id, count), "the dataset")
         running.tally.all_rows = True
@@ -53,7 +54,7 @@ async def ingest(running: ExperimentRun, feeder: Feeder, dataset: Dataset, datas
 
 
 class Feeder:
-    """The pages of one run. `rows_came` says that the dataset has grown, `complete` that it grows no more."""
+    """Feeder of one run. `complete` means that the dataset no longer grows."""
 
     def __init__(self, running: ExperimentRun, *, complete: bool) -> None:
         self._running = running
@@ -65,14 +66,14 @@ class Feeder:
         self._sizers = [PageSizer() for _ in running.stages]
 
     def rows_came(self, complete: bool = False) -> None:
-        """The store has more rows than it had, or has them all."""
+        """Record that the store has more rows, or all of them."""
         self._complete = self._complete or complete
         self._dry = False
         self._since = self._running.shared.loop.time()
         self._running.wanted.set()
 
     async def feed(self) -> None:
-        """Feeds the run until it is no longer live; what goes wrong ends it."""
+        """Feed the run until it is no longer live; an error ends the run."""
         running = self._running
         try:
             while running.phase is RunPhase.LIVE:
@@ -96,7 +97,8 @@ class Feeder:
         ):
             return
         if not running.shared.writer.room:
-            # Rows that are invalid become results at once. When there is room again, every run looks for more.
+            # Invalid rows become results at once, so the writer needs room. When it has room again, every run requests
+            # work.
             return
         complete = self._complete
         limit = self._sizers[TASK].limit(max(1, running.work_queue.room(TASK)))
@@ -106,7 +108,7 @@ class Feeder:
             "a page of tasks",
         )
         if not running.live:
-            # Nobody takes these rows: the water mark stays below them.
+            # These rows are dropped: the watermark stays below them.
             return
         self._sizers[TASK].saw([each.size for each in page])
         at_end = len(page) < limit and not page.more
@@ -119,7 +121,7 @@ class Feeder:
         tracker.tasks_exhausted = at_end and complete
         self._take(page)
         if running.work_queue.runs_low(TASK) and not self._dry:
-            # Rows that are invalid fill no queue.
+            # Invalid rows do not fill the queue.
             running.wanted.set()
 
     def _take(self, page: list[PendingTask]) -> None:

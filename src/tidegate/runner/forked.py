@@ -1,7 +1,7 @@
-"""The end of a child process that a function of a run has forked.
+"""End of a child process that a user's function has forked.
 
-The child has a copy of the runner, its loop and its database connections, all of which are the parent's. It may do
-what its function does, and then it ends: it never goes on as a second runner, and closes nothing of the parent's.
+The child has a copy of the runner, its loop and its database connections, all of which belong to the parent. It may
+finish its function, and then it exits. It never continues as a second runner, and closes nothing of the parent.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
 def follow(loop: asyncio.AbstractEventLoop) -> None:
-    """Have a child end as soon as it comes back to `loop`, which is its parent's."""
+    """Make a forked child exit as soon as it runs `loop`, which belongs to its parent."""
     _loops.add(loop)
 
 
 def leave(error: BaseException | None) -> NoReturn:
-    """End this child with the exit code that its function's end asks for, as `multiprocessing` ends one."""
+    """Exit this child with the exit code that its function's end implies, as `multiprocessing` does."""
     code = 0
     if isinstance(error, SystemExit):
         code = _code(error.code)

@@ -1,7 +1,8 @@
-"""Keeps what this replica has claimed, and finds what dead ones have left: two tasks, and the database's clock.
+"""Heartbeat that renews this replica's claims, and the scan for orphans of dead replicas.
 
-Neither stops for anything but its own end: a database that is away is waited for, and the fencing epoch of the claims
-sees to it that nothing is written under a claim that somebody else has taken meanwhile.
+Theory of operation. Both tasks run until the runner stops them, and retry while the database is unavailable. Claims
+become stale by the database's clock. The fencing epoch of each claim ensures that no replica writes under a claim that
+another one has taken.
 """
 
 from __future__ import annotations
@@ -22,15 +23,16 @@ from tidegate.storage import Status, Store
 logger = logging.getLogger("tidegate")
 
 MOST_ORPHANS = 100
-"""Orphans that one pass takes up: the others are there for other replicas, and for the next pass."""
+"""Maximum orphans that one scan claims; the rest are left to other replicas and to the next scan."""
 
 
 MOST_LOOKS_BETWEEN = 10
-"""Orphan passes between two tries to load what could not be loaded: more save work, fewer find new code sooner."""
+"""Maximum scans between two attempts to load an orphan whose code is missing. Raising it saves work and finds new code
+later."""
 
 
 class DeferredOrphan(NamedTuple):
-    """An orphan whose code is not here: it is tried again with the orphan pass `again`."""
+    """Orphan whose code is missing here; scan number `again` retries it."""
 
     again: int
     tries: int
@@ -38,7 +40,10 @@ class DeferredOrphan(NamedTuple):
 
 
 class Heartbeat:
-    """The heartbeat and the orphan pass of one replica. `recover` takes up one orphan; `draw` is uniform in [0, 1)."""
+    """Heartbeat and orphan scan of one replica.
+
+    `recover` claims one orphan and continues it. `draw` returns a uniform number in [0, 1).
+    """
 
     def __init__(
         self,
@@ -63,19 +68,19 @@ class Heartbeat:
         self._looking: BackgroundTask | None = None
 
     def start(self) -> None:
-        """Begins; the first orphan pass is made at once."""
+        """Start both tasks; the first orphan scan runs at once."""
         self._beat_again()
         if self._recover is not None:
             self._look_again()
 
     async def stop_looking(self) -> None:
-        """Takes up no more orphans; what is claimed is kept."""
+        """Stop the orphan scan; keep the claims."""
         looking, self._looking = self._looking, None
         if looking is not None:
             await looking.stop(self._settings.cancel_grace)
 
     async def stop(self) -> None:
-        """Ends the heartbeat too."""
+        """Stop the orphan scan and the heartbeat."""
         await self.stop_looking()
         if self._beating is not None:
             await self._beating.stop(self._settings.cancel_grace)
@@ -89,7 +94,7 @@ class Heartbeat:
         self._looking = BackgroundTask(loop, self._look_on(error is not None), "the look for orphans", self._look_again)
 
     async def beat(self) -> None:
-        """One heartbeat: claims that the database no longer knows as this replica's stop here."""
+        """Renew the claims once; stop each run whose claim the database no longer assigns to this replica."""
         held = {each.id: each for each in self._running.values() if each.phase is not RunPhase.ENDED}
         if not held:
             return
@@ -97,7 +102,7 @@ class Heartbeat:
         claims = {number: running.claim.epoch for number, running in held.items()}
         kept = await self._store.renew(self._replica, claims)
         for number in claims.keys() - kept:
-            # One that has come to its end meanwhile has given its claim back.
+            # A run that is no longer live may have released its claim already.
             if held[number].live:
                 await self._ended_elsewhere(held[number])
 
@@ -111,13 +116,13 @@ class Heartbeat:
             running.lost()
 
     async def look(self) -> None:
-        """One orphan pass."""
+        """Run one orphan scan."""
         if self._recover is None:
             return
         self._looks += 1
         orphans = await self._store.orphans(self._settings.stale_after, MOST_ORPHANS)
         self._left = {number: left for number, left in self._left.items() if number in orphans}
-        # What could not be loaded before goes last: it may hold the others up.
+        # Orphans that could not be loaded before go last, because they may delay the others.
         for number in sorted(orphans, key=self._left.__contains__):
             left = self._left.get(number)
             if number in self._running or (left is not None and self._looks < left.again):
@@ -130,11 +135,11 @@ class Heartbeat:
             except StoreError as error:
                 logger.warning("experiment %s could not be taken up: %s", number, error)
             except Exception:
-                # The next ones are not to wait behind it.
+                # A failure must not block the next orphans.
                 logger.exception("experiment %s could not be taken up", number)
 
     def _leave(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
-        """Leave an orphan to a replica that has its code; this one looks again later and later."""
+        """Defer an orphan to replicas that have its code; this replica retries at growing intervals."""
         if before is None or before.reason != str(error):
             logger.warning("experiment %s is left to replicas that have its code: %s", error.experiment, error)
         tries = 0 if before is None else before.tries

@@ -1,28 +1,28 @@
-"""One unit of work: a task of one row and repetition, or one evaluator's turn at what the task answered."""
+"""Unit of work: the task of one row and repetition, or one evaluator's judgement of its answer."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 TASK = 0
-"""The stage of tasks; the evaluators of an experiment are its stages 1, 2, …, in their order."""
+"""Stage number of tasks; the evaluators of an experiment are stages 1, 2, …, in their order."""
 
 
 class Place(NamedTuple):
-    """Where an item stands in its dataset: rows are counted from 0, repetitions from 1."""
+    """Position of an item in its dataset: rows count from 0, repetitions from 1."""
 
     ordinal: int
     repetition: int
 
 
 class Item:
-    """A thing to be done once, and its cost so far; a job runs it, and keeps nothing.
+    """One unit of work and its cost so far; a job runs it and keeps no state.
 
-    `attempts` counts those that were spent (refusals for want of capacity spend none), `seconds` the time that its
-    function has run. `refused_at` is when it first came back for want of capacity (monotonic seconds, None: never),
-    `closed_before` how long its gate had been closed with a known reset until then, and `elsewhere` how often it was
-    refused at another key than the one that is asked for it. `ready_at` is since when it could have gone (monotonic
-    seconds). `size` is how many characters its row and its answer are stored with.
+    `attempts` counts spent attempts; refusals for lack of capacity spend none. `seconds` is the run time of its
+    function. `refused_at` is its first refusal for lack of capacity (monotonic seconds, None: never). `closed_before`
+    is the total time that its gate (the key that it waits for) had been closed until a known reset by then. `elsewhere`
+    counts refusals at another key than the one asked for it. `ready_at` is the time since when it could be dispatched
+    (monotonic seconds). `size` is the stored size of its row and answer in characters.
     """
 
     __slots__ = (
@@ -54,11 +54,11 @@ class Item:
 
     @property
     def identity(self) -> tuple[int, int, int]:
-        """The row, the repetition and the stage: at most one of these is under way at a time."""
+        """Return the row, the repetition and the stage; at most one item with this identity is in flight."""
         return (*self.place, self.stage)
 
     def release(self) -> None:
-        """Forget the row and the answer: it is not run any more, and waits only for its result to be durable."""
+        """Drop the row and the answer: the item no longer runs, and only its result must become durable."""
         self.body = self.output = None
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class Item:
 
 
 def copied(value: Any) -> Any:
-    """JSON that its receiver may change: a retry, or the next evaluator, gets the row as it was."""
+    """Return a copy of JSON that its receiver may change; a retry or the next evaluator gets the original row."""
     if isinstance(value, dict):
         return {name: copied(each) for name, each in value.items()}
     if isinstance(value, list):

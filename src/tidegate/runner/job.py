@@ -1,15 +1,10 @@
-"""Runs one item once: its time, its cancellation, the permit handed down, and a single report at the end.
+"""Execution of one item: its stage, timeout, cancellation, permit and single report at the end.
 
-One stage of an experiment: its function as something that can be awaited, and what is known of it.
-
-Stops a run that cannot succeed: so many permanent failures of one kind in a row.
-
-A dead provider is the breaker's affair and never comes here: it pauses one key and loses no row. What comes here are
-failures that another attempt cannot mend: a wrong credential, an empty account, a template that fits no row.
-
-The key that a stage's function asks first: learned from its calls, so that it can be asked before the next one.
-
-The chunks of an answer while a task writes it: `emit`, or a generator.
+Theory of operation. A stage is the task or one evaluator of an experiment. Its `KeyUsage` learns the key that its
+function asks first, so that the next call's permit can be requested in advance. Its `FailureGuard` stops a run that
+cannot succeed, after a number of consecutive permanent failures of one kind. A dead provider never reaches the guard:
+the circuit breaker pauses its key, and no row is lost. The guard counts failures that another attempt cannot repair: a
+wrong credential, an empty account, a template that fits no row.
 """
 
 from __future__ import annotations
@@ -37,9 +32,9 @@ _emitting: ContextVar[Callable[[Any], None] | None] = ContextVar("tidegate_emitt
 
 
 def emit(chunk: Any) -> None:
-    """Gives a piece of the running task's answer to the experiment's subscribers; from any thread, never blocking.
+    """Send a chunk of the running task's answer to the experiment's subscribers; from any thread, without blocking.
 
-    Nothing is kept of it: the answer is what the task returns. Outside a task it does nothing.
+    The chunk is not stored: the answer is the task's return value. Outside a task the call does nothing.
     """
     emitting = _emitting.get()
     if emitting is not None:
@@ -47,21 +42,21 @@ def emit(chunk: Any) -> None:
 
 
 def emits_to(receiver: Callable[[Any], None]) -> None:
-    """From here on, what is emitted in this context goes to `receiver`."""
+    """Send all chunks emitted in this context to `receiver`."""
     _emitting.set(receiver)
 
 
 def whole(chunks: list[Any]) -> Any:
-    """The answer that was given in chunks: one text where all are texts, else their list."""
+    """Join the chunks of an answer: one string if all are strings, else their list."""
     if chunks and all(isinstance(chunk, str) for chunk in chunks):
         return "".join(chunks)
     return chunks
 
 
 class KeyUsage:
-    """The knowledge of one stage: nothing at first, then the key and cost of its latest first request.
+    """Key and cost of the latest first request of a stage's function.
 
-    A function that ended without asking any key makes no governed calls, as far as is known: `known` without a `key`.
+    `known` without a `key` means that a call of the function ended without asking any key.
     """
 
     __slots__ = ("cost", "key", "known")
@@ -72,7 +67,7 @@ class KeyUsage:
         self.cost: Cost | None = None
 
     def asked(self, key: Key, cost: Cost) -> bool:
-        """A call of the function asked this key first; returns whether that is news."""
+        """Record the key that a call asked first; return whether it is new."""
         news = not self.known or key != self.key
         self.known = True
         self.key = key
@@ -80,14 +75,14 @@ class KeyUsage:
         return news
 
     def ended(self) -> bool:
-        """A call ended that asked no key; returns whether that is news."""
+        """Record a call that ended without asking a key; return whether the stage was unknown before."""
         news = not self.known
         self.known = True
         return news
 
 
 class FailureGuard:
-    """Counts the consecutive permanent failures of one stage; any success, or another kind, begins anew."""
+    """Counter of a stage's consecutive permanent failures; a success or another kind of failure restarts it."""
 
     __slots__ = ("count", "kind", "threshold", "tripped")
 
@@ -98,12 +93,12 @@ class FailureGuard:
         self.tripped = False
 
     def succeeded(self) -> None:
-        """An answer: whatever failed before was not the workload."""
+        """Reset the counter."""
         self.kind = ""
         self.count = 0
 
     def failed(self, kind: str) -> bool:
-        """Return whether this failure is the one that stops the run; once it has tripped, it never says so again."""
+        """Return whether this failure trips the guard; it trips once."""
         self.count = self.count + 1 if kind == self.kind else 1
         self.kind = kind
         if self.tripped or self.count < self.threshold:
@@ -116,18 +111,18 @@ Invocation = Callable[[Item], Awaitable[Any]]
 
 
 class StageClosing(NamedTuple):
-    """Why nothing of a stage is tried any more in this run: the kind of its parked items, and the reason."""
+    """Reason why a stage is no longer tried in this run, and the kind of its parked items."""
 
     kind: str
     reason: str
 
 
 class Stage:
-    """The tasks of an experiment, or one of its evaluators; `timeout` is in seconds.
+    """Task or evaluator of an experiment; `timeout` is in seconds.
 
-    `invoke(item)` calls the function: a coroutine function in the loop, a synchronous one in a thread with the context
-    copied. A thread cannot be cancelled: when its time is up it is left alone, and what it returns is dropped.
-    Once there is a `closing`, its items are parked. `last_error` is how its newest call failed for want of an answer.
+    `invoke(item)` calls the function: a coroutine function in the event loop, a synchronous one in a thread with a copy
+    of the context. A thread cannot be cancelled: after its timeout it is abandoned, and its result dropped. Items of a
+    stage with a `closing` are parked. `last_error` is the latest failure of a call that got no answer.
     """
 
     __slots__ = ("closing", "guard", "habit", "index", "invoke", "last_error", "name", "outputs", "timeout")
@@ -147,7 +142,7 @@ class Stage:
 
 
 def stages_of(experiment: Experiment, settings: RunnerSettings) -> list[Stage]:
-    """The stages of an experiment: its tasks, then its evaluators in their order."""
+    """Return the stages of an experiment: its task, then its evaluators in their order."""
     task_timeout = experiment.task_timeout or settings.task_timeout
     stages = [Stage(TASK, "task", experiment.task, (), task_timeout, settings.guard)]
     for index, evaluator in enumerate(experiment.evaluators, start=1):
@@ -165,7 +160,7 @@ def _row_and_output(item: Item) -> tuple[Any, ...]:
 
 
 def invocation(function: Callable[..., Any], arguments: Callable[[Item], tuple[Any, ...]]) -> Invocation:
-    """Return how `function` is called for an item: by what kind of function it is."""
+    """Return a callable that runs `function` for an item, according to the kind of function."""
     plain = function if inspect.isroutine(function) or isinstance(function, partial) else type(function).__call__
     if inspect.iscoroutinefunction(plain):
         return lambda item: function(*arguments(item))
@@ -201,16 +196,16 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
 
 
 class CancelReason(Enum):
-    """Why a function was cancelled: its time was up, or the experiment stops."""
+    """Reason of a cancellation: the function's timeout, or the stop of the experiment."""
 
     TIMEOUT = "timeout"
     STOP = "stop"
 
 
 class ObservedHandoff(PermitHandoff):
-    """A hand that tells of the first key its function asks for, as soon as it asks, and when it begins or ends to wait.
+    """Permit handoff that reports the first key its function asks for, and the begin and end of its waits.
 
-    A permit of another key than the first is given back at once: it was a guess, and others may want it.
+    A permit of another key than the first is returned at once: it was a guess, and other calls may want it.
     """
 
     __slots__ = ("_asked_for", "_key", "_stood", "first")
@@ -229,7 +224,7 @@ class ObservedHandoff(PermitHandoff):
         self._stood = stood
 
     def asked(self, key: Key, cost: Cost) -> None:
-        """Remembers it; the first is news."""
+        """Record a key, and report the first one."""
         super().asked(key, cost)
         if self.first is None:
             self.first = key
@@ -238,12 +233,12 @@ class ObservedHandoff(PermitHandoff):
             self._asked_for(key, cost)
 
     def stands(self, call: object, now: float) -> None:
-        """One of the work's calls waits in a queue."""
+        """Report that a call of the work waits in a queue."""
         super().stands(call, now)
         self._stood()
 
     def goes(self, call: object, now: float) -> None:
-        """That call waits no more."""
+        """Report that a call of the work no longer waits."""
         stood = self.standing
         super().goes(call, now)
         if stood:
@@ -251,35 +246,35 @@ class ObservedHandoff(PermitHandoff):
 
 
 class JobOwner(Protocol):
-    """The owner of a job. All of it is called in the loop's thread, but for `asked_for` and `emitted`."""
+    """Owner of a job. Its methods run in the event loop's thread, except `asked_for`, `emitted` and `in_loop`."""
 
     def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
-        """The function asks for its first key; in any thread."""
+        """Accept the first key that the function asks for; called in any thread."""
         ...
 
     def emitted(self, job: Job, chunk: Any) -> None:
-        """The function gives a piece of its answer; in any thread."""
+        """Accept a chunk of the answer; called in any thread."""
         ...
 
     def in_loop(self, function: Callable[..., object], *args: Any) -> None:
-        """Has something called in the loop, soon; in any thread, also when the loop is gone."""
+        """Schedule a call in the event loop; called in any thread, even after the loop has closed."""
         ...
 
     def on_slot_lent(self, job: Job) -> None:
-        """By `job.lends`, its function has begun to wait for capacity inside a call, or goes on."""
+        """Handle a change of `job.lends`: the function begins to wait for capacity inside a call, or continues."""
         ...
 
     def on_job_done(self, job: Job) -> None:
-        """It has ended."""
+        """Handle the end of the job."""
         ...
 
 
 class Job:
-    """One execution of an item. It reports to its owner exactly once, however its function ends or does not end.
+    """One execution of an item. It reports to its owner exactly once, whether or not its function ends.
 
-    At its end it has the function's `value` or `error`, or says by `cut` why that was cancelled. A function that does
-    not even end when it is cancelled is left behind after `cancel_grace` seconds: its slot is free, its result dropped.
-    While the function stands in a key's queue, the job `lends` its slot.
+    At the end it has the function's `value` or `error`; `cut` is the reason of a cancellation. A function that ignores
+    its cancellation is abandoned after `cancel_grace` seconds: its slot is free, and its result dropped. While the
+    function waits in a key's queue, the job `lends` its slot.
     """
 
     __slots__ = (
@@ -322,7 +317,7 @@ class Job:
         self._cancel_grace = cancel_grace
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
-        """Starts the function in a task of its own, which runs in `context`."""
+        """Start the function in a separate task, which runs in `context`."""
         self._loop = loop
         self._process = os.getpid()
         self._began = loop.time()
@@ -331,28 +326,29 @@ class Job:
 
     @property
     def began(self) -> float:
-        """When it was started, in monotonic seconds of its loop."""
+        """Return the start time, in monotonic seconds of the loop."""
         return self._began
 
     def recall(self) -> None:
-        """End the waits of its calls: the function gets the refusal that there is, and its item is to be parked."""
+        """End the waits of its calls: the function receives the present refusal, and its item is to be parked."""
         if not self.recalled:
             self.recalled = True
             self.handoff.recall()
 
     def forget(self) -> None:
-        """Forget the answer and the error: the job and its hand know each other, so both wait for the collector.
+        """Drop the answer and the error.
 
-        An answer may be megabytes, and the frames behind an error hold the row.
+        The job and its handoff reference each other, so both live until the garbage collector runs. An answer may be
+        megabytes, and the frames behind an error hold the row.
         """
         self.value = self.error = None
 
     def cancel(self, cut: CancelReason) -> None:
-        """Cancels the function; where it takes no notice of that, it is left behind."""
+        """Cancel the function; abandon it if it ignores the cancellation."""
         if self.cut is None and not self.done and self.task is not None:
             self.cut = cut
             self.task.cancel()
-            # One that is cancelled before its first step never runs.
+            # A task that is cancelled before its first step never runs.
             self.task.add_done_callback(lambda _: self._report())
             self._timer.cancel()
             self._timer = self._loop.call_later(self._cancel_grace, self._report)
@@ -370,11 +366,11 @@ class Job:
                 if os.getpid() != self._process:
                     forked.leave(None)
         except BaseException as error:
-            # An interrupt would end the loop from here: whoever takes in the end stops the run instead.
-            # A cancellation that nobody here asked for, or an exit that the function asks for, is a failure of its own.
+            # A KeyboardInterrupt raised here would end the loop; the owner stops the run instead. A cancellation that
+            # tidegate did not request is a failure, as is an exit that the function requests.
             self.error = error
         else:
-            # It ended before its cancellation reached it: that is an answer, and it was paid for.
+            # The function ended before its cancellation reached it: the answer is valid and was paid for.
             self.cut = None
         self._report()
 
@@ -385,7 +381,7 @@ class Job:
         self._owner.asked_for(self.stage, key, cost)
 
     def _stood(self) -> None:
-        # In whatever thread the call waits. What counts is how it is when the loop comes to look.
+        # This runs in the thread of the waiting call. The loop later reads the state that then holds.
         self._owner.in_loop(self._look)
 
     def _look(self) -> None:
@@ -402,7 +398,7 @@ class Job:
     def _time_is_up(self) -> None:
         left = self.stage.timeout - (self._loop.time() - self._began - self.handoff.waited())
         if self.handoff.standing:
-            # Its time stands still until it goes on, which is told.
+            # The timeout is suspended until the call continues, which `_look` notices.
             self._suspended = True
         elif left > 0.001:
             self._timer = self._loop.call_later(left, self._time_is_up)

@@ -1,12 +1,13 @@
-"""The gates between a stage and its turn: a key of the registry, or a gate of its own while its key is not known.
+"""Gates of a runner: a gate decides whether the work of a stage may start.
 
-Theory of operation. A gate is asked when its turn has come. A key that says no is closed on the roster, so that it
-costs nothing, and is opened again by whichever comes first: the instant that the key named, or the registry's word that
-something happened there. Nothing is asked in between. A stage whose key is not known yet sends one item ahead, which
-waits inside its call, and closes its own gate behind it; the gate opens when the key is known, or the item has ended.
-A key's gate is there while a run stands behind it, or while it knows of a day that is over, which the key does not.
+Theory of operation. A stage waits behind one gate: the key that its function asks first, or its own gate while that key
+is unknown or absent. The dispatcher asks a gate only when it selects its work. If one of a key's limiters rejects, the
+key is closed in the fair queue, so it costs nothing. It reopens at the instant that the limiter stated or at the
+registry's wake call, whichever is first. Nothing is polled in between.
 
-Learns from its calls which key a stage's function asks first, and has the stage stand behind that key.
+A stage with an unknown key sends one item ahead, which waits inside its call, and closes its own gate. The gate opens
+when the key is known or the item has ended. `KeyDiscovery` learns the key from these calls and puts the stage behind
+it. A key's gate exists while a run uses it, or while it records a spent daily quota, which the key does not record.
 """
 
 from __future__ import annotations
@@ -28,24 +29,27 @@ from tidegate.runner.work_queue import WorkQueue
 
 FOREVER = float("inf")
 SOONEST = 0.001
-"""Seconds before a gate is asked again at the earliest, where nobody has said that something happened there."""
+"""Minimum seconds before a gate is asked again without a wake call from the registry."""
 
 DAY_LOOK = 3600.0
-"""Seconds after which a key is asked again whose day is over and that names no reset: a probe an hour."""
+"""Seconds after which a key with a spent daily quota and no stated reset is asked again: one probe an hour."""
 
 PAUSE_BASE, PAUSE_CAP = 1.0, 60.0
-"""Seconds for which a stage without a key waits after a refusal that names no time, doubling (promptfoo: 1 s, 60 s)."""
+"""Seconds that a stage without a key pauses after a refusal that states no time: base and cap of a doubling backoff
+(promptfoo: 1 s, 60 s)."""
 
 
 class StageGate(NamedTuple):
-    """The gate of a stage whose key is not known, or that has none."""
+    """Name of the gate of a stage whose key is unknown, or that has none."""
 
     experiment: int
     stage: int
 
 
 class GateClosing(NamedTuple):
-    """Why a gate is closed, in a word, and until when by the loop's clock (infinity: until something ends)."""
+    """Name of the limiter or event that closes a gate, and until when by the loop's clock (infinity: until something
+    ends).
+    """
 
     reason: str
     until: float
@@ -71,7 +75,7 @@ class _KeyGate:
 
 
 class KeyGates:
-    """The gates of a runner. `opened` is called after a gate has been opened; it must be cheap."""
+    """Gates of a runner. `opened` is called after a gate has opened; it must be cheap."""
 
     def __init__(
         self,
@@ -89,18 +93,18 @@ class KeyGates:
         self._gates: dict[Hashable, _KeyGate] = {}
 
     def keep(self, name: Key) -> None:
-        """A run stands behind a key, or has stood there: it remembers how long that was closed, until it lets go."""
+        """Register a run that uses a key: the gate then keeps its closed time until `let_go`."""
         self._gate(name).keepers += 1
 
     def let_go(self, name: Key) -> None:
-        """That run has ended."""
+        """Unregister a run that has ended."""
         gate = self._gates[name]
         gate.keepers -= 1
         if not gate.keepers and not gate.firm:
             self._drop(name, gate)
 
     def ask(self, name: Hashable, cost: Cost | None) -> Permit | bool:
-        """A permit, or True where none is needed; False where the gate is closed, which the roster knows then."""
+        """Return a permit, True if none is needed, or False if the gate is closed (the fair queue then knows)."""
         if not isinstance(name, Key):
             return True
         gate = self._gate(name)
@@ -108,22 +112,22 @@ class KeyGates:
         if not isinstance(answer, NotReady):
             return answer
         if answer.gate == REJECTED:
-            # Nothing is sent for what goes now: its call gets the provider's last answer, which says what it is.
+            # A call that starts now sends nothing: it receives the provider's last rejection, which classifies it.
             return True
-        # Somebody who stands before us may go now, and has to run first: to ask again at once would only spin.
+        # An earlier waiter may be admitted now and must run first; asking again at once would only spin.
         wait = max(SOONEST, answer.ready_at - self._registry.clock())
         known = answer.ready_at < FOREVER and answer.stated
         self._shut(name, gate, GateClosing(answer.gate, self._loop.time() + wait), known)
         return False
 
     def shut(self, name: StageGate, reason: str) -> None:
-        """Closes a stage's own gate until it is opened."""
+        """Close a stage's own gate until `open` is called."""
         self._shut(name, self._gate(name), GateClosing(reason, FOREVER), False)
 
     def refused(self, name: StageGate, hint: float | None, away: bool) -> None:
-        """A call without a permit was refused: its stage waits, for `hint` seconds or for a growing time.
+        """Pause a stage without a key after a refusal, for `hint` seconds or for a growing time.
 
-        `away` says that nobody answered: the provider is down, as far as is known.
+        `away` means that no server answered: the provider appears to be down.
         """
         gate = self._gate(name)
         begun = self._loop.time(), self.closed_for(name)
@@ -131,7 +135,7 @@ class KeyGates:
         gate.down_since = (gate.down_since or begun) if away else None
         again = gate.closed is not None
         if not again:
-            # Of a wave of refusals only the first makes the wait longer.
+            # In a burst of refusals only the first one lengthens the pause.
             gate.refusals += 1
         named = hint is not None and hint > 0
         if again and not named:
@@ -142,21 +146,21 @@ class KeyGates:
             self._shut(name, gate, GateClosing("refused", until), named)
 
     def day_is_over(self, name: Key, reset_in: float | None) -> None:
-        """A key's quota for the day is spent: nobody asks it before its reset, or for an hour where none is known."""
+        """Close a key with a spent daily quota for `reset_in` seconds, or `DAY_LOOK` if that is unknown."""
         until = self._loop.time() + (DAY_LOOK if reset_in is None else reset_in)
         gate = self._gate(name)
         self._shut(name, gate, GateClosing("quota day", until), reset_in is not None)
         gate.firm = True
 
     def answered(self, name: StageGate) -> None:
-        """A call without a permit was answered: the next refusal is the first again."""
+        """Reset the backoff of a stage without a key, because a call was answered."""
         gate = self._gates.get(name)
         if gate is not None:
             gate.refusals = 0
             gate.unanswered_since = gate.down_since = None
 
     def open(self, name: Hashable) -> None:
-        """Lets whoever stands behind it ask again; one that is open stays so."""
+        """Open a gate, so its experiments may ask again; an open gate stays open."""
         gate = self._gates.get(name)
         if gate is None or gate.closed is None:
             return
@@ -169,7 +173,7 @@ class KeyGates:
             self._drop(name, gate)
 
     def remove(self, name: StageGate) -> None:
-        """The experiment behind a gate of its own has ended."""
+        """Remove a stage's own gate after the end of its experiment."""
         gate = self._gates.get(name)
         if gate is not None:
             self._drop(name, gate)
@@ -177,12 +181,12 @@ class KeyGates:
             self._fair_queue.remove(name)
 
     def closed(self, name: Hashable) -> GateClosing | None:
-        """Why a gate is closed; None where it is open."""
+        """Return why a gate is closed; None if it is open."""
         gate = self._gates.get(name)
         return gate.closed if gate is not None else None
 
     def closed_for(self, name: Hashable) -> float:
-        """Seconds for which a gate has been closed with a known reset, all told: nobody waits actively meanwhile."""
+        """Return the total seconds for which a gate was closed with a known reset; this is no active waiting."""
         gate = self._gates.get(name)
         if gate is None:
             return 0.0
@@ -190,14 +194,14 @@ class KeyGates:
         return gate.total + running
 
     def closed_until_known(self, name: Hashable) -> float:
-        """Seconds until the known reset with which a gate is closed; 0 where there is none."""
+        """Return the seconds until the known reset of a closed gate; 0 if there is none."""
         gate = self._gates.get(name)
         if gate is None or gate.closed is None or not gate.known:
             return 0.0
         return max(0.0, gate.closed.until - self._loop.time())
 
     def unavailable(self, name: Hashable) -> KeyOutage:
-        """Return for how long nobody was answered behind a gate, stated resets aside."""
+        """Return the time for which no call behind a gate was answered, without stated resets."""
         if isinstance(name, Key):
             return self._registry.unavailable(name)
         gate = self._gates.get(name)
@@ -211,7 +215,7 @@ class KeyGates:
         return KeyOutage(unanswered, outage, self.closed_until_known(name))
 
     def tell(self, name: Hashable, told: Callable[[], None]) -> None:
-        """Has `told` called once, soon after a gate that is closed has opened or is closed for another time."""
+        """Call `told` once, soon after a closed gate has opened or was closed again."""
         gate = self._gates.get(name)
         if gate is not None and gate.closed is not None:
             gate.told.add(told)
@@ -245,13 +249,13 @@ class KeyGates:
         gate.firm = False
 
     def _tell(self, gate: _KeyGate) -> None:
-        # Soon, and not now: a gate that opens is asked first, and may be closed again.
+        # The calls are deferred: the dispatcher asks an opened gate first, and may close it again.
         for told in gate.told:
             self._loop.call_soon(told)
         gate.told.clear()
 
     def _woken(self, name: Hashable) -> None:
-        # From any thread, also when the loop is gone: the registry outlives the runner.
+        # Any thread may call this, even after the loop has closed: the registry outlives the runner.
         try:
             self._loop.call_soon_threadsafe(self._ask_again, name)
         except RuntimeError:
@@ -264,9 +268,9 @@ class KeyGates:
 
 
 class KeyDiscovery:
-    """The knowledge of one run about the keys of its stages.
+    """Discovery of the keys of one run's stages.
 
-    `number` is the experiment's. `on_news` is called after a stage stands behind another key.
+    `number` is the experiment's number. `on_news` is called after a stage has moved behind another key.
     """
 
     def __init__(
@@ -286,12 +290,12 @@ class KeyDiscovery:
         self._on_news = on_news
         self._keys: set[Key] = set()
         self._ended = False
-        # Nothing is known yet: every stage stands behind a gate of its own.
+        # No key is known yet, so every stage waits behind its own gate.
         for stage in stages:
             work_queue.stand_behind(stage.index, self._own(stage))
 
     def end(self) -> None:
-        """Let go of the gates of the stages, as far as this run goes."""
+        """Release the gates of this run's stages."""
         self._ended = True
         for stage in self._stages:
             self._gates.remove(self._own(stage))
@@ -300,19 +304,19 @@ class KeyDiscovery:
         self._keys.clear()
 
     def dispatched(self, stage: Stage) -> None:
-        """Take in that an item was started; while the key of its stage is not known, no other follows."""
+        """Close the gate of a stage with an unknown key after its first item was started."""
         if not stage.habit.known:
             self._gates.shut(self._own(stage), "its first call")
 
     def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
-        """Take in the end of a job: the key that it asked is known by now, or that it asks none."""
+        """Learn from an ended job the key that it asked, or that it asks none."""
         if handoff.first is not None:
             self.know(stage, handoff.first, handoff.keys[handoff.first])
         elif stage.habit.ended():
             self._gates.open(self._own(stage))
 
     def know(self, stage: Stage, key: Key, cost: Cost) -> None:
-        """Take in that the function of a stage asks `key` first."""
+        """Record that the function of a stage asks `key` first."""
         if not stage.habit.asked(key, cost) or self._ended:
             return
         if key not in self._keys:

@@ -1,4 +1,4 @@
-"""An experiment from where its code is: `file.py:attribute` or `module:attribute`. One clear error where it is not."""
+"""Loading of experiments from `file.py:attribute`, `module:attribute` or a YAML file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FORMS = "my_eval.py:experiment, package.module:experiment or experiment.yaml"
 
 
 def load(source: str) -> Experiment:
-    """The experiment at `source`; a file may leave the attribute out where it is called `experiment`.
+    """Load the experiment at `source`: `file.py:attribute`, `module:attribute`, or a YAML file that declares it.
 
-    A YAML file declares it whole.
-
-    Raises `CannotLoad` where there is no such file or module, its import fails, or the attribute is no experiment.
+    The default attribute is `experiment`. The attribute may also be a function without required arguments that returns
+    the experiment. Raise `CannotLoad` if the file or module is missing, its import fails, or the attribute is no
+    experiment.
     """
     if Path(source).suffix.lower() in DECLARED:
         return _declared(source)
@@ -44,7 +44,7 @@ def load(source: str) -> Experiment:
 
 
 def restored(spec: Mapping[str, Any]) -> Experiment:
-    """The experiment that a stored spec tells of; raises `CannotLoad` where its code or a credential is not here."""
+    """Return the experiment of a stored spec; raise `CannotLoad` if its code or a credential is missing here."""
     source = spec.get("source")
     if reason := lacking(spec.get("credentials") or ()):
         raise CannotLoad(str(source), reason)
@@ -61,13 +61,13 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
 
 
 def lacking(credentials: Iterable[object]) -> str:
-    """Return the environment variables that an experiment names and that are not set here; empty where all are."""
+    """Return a text that names the experiment's environment variables that are not set here; empty if all are set."""
     names = [str(name) for name in credentials if not os.environ.get(str(name))]
     return f"credentials are missing: {', '.join(names)} is not set here" if names else ""
 
 
 def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experiment:
-    """The experiment that a YAML file declares, or that was declared when it was stored."""
+    """Return the experiment of a YAML file, or of its stored declaration."""
     try:
         from tidegate.runner.declared import from_file, from_stored
     except ModuleNotFoundError as error:
@@ -76,7 +76,7 @@ def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experimen
 
 
 def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
-    """Return what a function that makes the experiment returns."""
+    """Return the result of a function that makes the experiment."""
     try:
         needed = [
             each.name
@@ -94,7 +94,7 @@ def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
 
 
 def _instead(module: ModuleType) -> str:
-    """Return what a module has instead, for a complaint."""
+    """Return a text that lists the experiments of a module, for an error message."""
     names = sorted(name for name, value in vars(module).items() if isinstance(value, Experiment))
     return f": its experiments are {', '.join(names)}" if names else ""
 
@@ -113,7 +113,7 @@ def _of_file(source: str, path: Path) -> ModuleType:
     path = path.expanduser().resolve()
     if not path.is_file():
         raise CannotLoad(source, "there is no such file")
-    # By a name of its own: two files may be called the same, and one may be called as a library is.
+    # The module name is unique: two files may have the same name, or the name of a library.
     name = f"tidegate_experiment_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

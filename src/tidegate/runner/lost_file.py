@@ -1,7 +1,7 @@
-"""A runner whose SQLite file is deleted, moved or replaced: ends its runs with ERROR, and saves what the file held.
+"""Loss of a runner's SQLite file (deleted, moved or replaced): runs end with ERROR, and the contents are saved.
 
-Nothing that was answered is lost while the process lives: the open file takes results until the last run has ended.
-The copy is made as soon as the loss is noticed, and brought up to date whenever a run has written its end.
+No answer is lost while the process lives: the open file accepts results until the last run has ended. The copy is made
+when the loss is noticed. It is updated whenever a run has written its end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger("tidegate")
 
 
 class LostFile:
-    """The loss of one store's file; `error` has what is known of it, None while the file is in its place."""
+    """Loss of one store's file; `error` describes it, None while the file is in place."""
 
     def __init__(self, store: Store) -> None:
         self.error: DatabaseFileLost | None = None
@@ -29,11 +29,11 @@ class LostFile:
 
     @property
     def saved(self) -> Path | None:
-        """The file that has a copy of everything; None where there is no loss, or no copy."""
+        """Return the file that has a copy of everything; None if there is no loss or no copy."""
         return self.error.saved if self.error is not None else None
 
     async def look(self, runs: Iterable[ExperimentRun]) -> None:
-        """End every run where the file is lost."""
+        """End every run if the file is lost."""
         if self.error is not None:
             return
         lost = await self._store.lost()
@@ -47,7 +47,7 @@ class LostFile:
             self._explain(running)
 
     async def at_end(self, running: ExperimentRun) -> bool:
-        """Return whether the file is lost now that a run ends; then the run ends with ERROR, and says why."""
+        """Return whether the file is lost when a run ends; if so, set the run's status to ERROR with the reason."""
         if self.error is None and await self._store.lost() is not None:
             await self.save()
         if self.error is None:
@@ -58,7 +58,7 @@ class LostFile:
         return True
 
     async def save(self) -> None:
-        """Save what the file holds now."""
+        """Save the current contents of the file."""
         async with self._saving:
             before, self.error = self.error, await self._store.save_lost()
             if self.error.saved is None and before is not None and before.saved is not None:

@@ -1,7 +1,4 @@
-"""The progress of a running experiment, and its waits: a frozen picture, made when somebody asks.
-
-The result of a run, in numbers.
-"""
+"""Progress of a running experiment, as a frozen snapshot made on request, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -12,13 +9,14 @@ from tidegate.runner.item import TASK
 from tidegate.storage import AnnotationResult, ExperimentRow, ResultCounts, ResultStatus, RunResult, Score, Status
 
 WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStatus.INVALID: "invalid"}
+"""Words of the headline for results without an answer."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Summary:
-    """An experiment as the store has it, usually at a run's end: its counts, and what its evaluators came to.
+    """Experiment as the store has it, usually at a run's end, with its counts and its evaluators' scores.
 
-    As a text it is its headline and the mean of every output, as a notebook shows it.
+    Its text is the headline and the mean of every output; a notebook shows it.
     """
 
     experiment: ExperimentRow
@@ -27,31 +25,31 @@ class Summary:
 
     @property
     def status(self) -> Status:
-        """Where it stands."""
+        """Return the experiment's status."""
         return self.experiment.status
 
     @property
     def last_error(self) -> str | None:
-        """Why it was stopped, where it was."""
+        """Return the reason of its stop; None if there is none."""
         return self.experiment.last_error
 
     @property
     def answered(self) -> int:
-        """Return how many runs have an answer."""
+        """Return the number of runs with an answer."""
         return self.counts.runs.get(ResultStatus.OK, 0)
 
     @property
     def unanswered(self) -> int:
-        """Return how many runs have none: failed, parked, invalid, or never tried.
+        """Return the number of runs without an answer: failed, parked, invalid, or never tried.
 
-        Runs of repetitions that are asked for no more stand for no others.
+        Runs of repetitions that are no longer requested do not offset failed runs, but they offset untried ones.
         """
         failed = sum(self.counts.runs.values()) - self.answered
         return max(failed, self.counts.rows * self.experiment.repetitions - self.answered)
 
     @property
     def unjudged(self) -> int:
-        """Return the number of outputs of evaluators without a judgement because they failed or were parked."""
+        """Return the number of evaluator outputs without a judgement because they failed or were parked."""
         asked = self.experiment.spec.get("evaluators")
         return sum(
             count
@@ -62,7 +60,7 @@ class Summary:
 
     @property
     def unjudged_parked(self) -> int:
-        """Return the number of parked outputs of the experiment's evaluators: a resume tries them again."""
+        """Return the number of parked evaluator outputs; a resume tries them again."""
         asked = self.experiment.spec.get("evaluators")
         return sum(
             statuses.get(ResultStatus.PARKED, 0)
@@ -72,12 +70,12 @@ class Summary:
 
     @property
     def untried(self) -> int:
-        """Return how many runs nobody has tried yet."""
+        """Return the number of runs that were never tried."""
         return max(0, self.unanswered - sum(self.counts.runs.get(status, 0) for status in WORDS))
 
     @property
     def to_judge(self) -> int:
-        """Return how many evaluations of answered rows nobody has tried yet."""
+        """Return the number of evaluations of answered rows that were never tried."""
         asked = self.experiment.spec.get("evaluators")
         names = asked if isinstance(asked, Mapping) else {}
         judged = self.counts.annotations
@@ -85,7 +83,7 @@ class Summary:
 
     @property
     def headline(self) -> str:
-        """Return how it stands, in one line."""
+        """Return the state in one line."""
         row, runs = self.experiment, self.counts.runs
         times = f" × {row.repetitions}" if row.repetitions > 1 else ""
         parts = [f"{row.rows} {'row' if row.rows == 1 else 'rows'}{times}", f"{self.answered} answered"]
@@ -107,16 +105,17 @@ class Summary:
 
     @property
     def complete(self) -> bool:
-        """Return whether every row was answered, and every answer judged."""
+        """Return whether every row was answered and every answer judged."""
         return self.status is Status.COMPLETED and not self.unanswered and not self.unjudged
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a stage does not go on: its gate's reason (`pause`, `pace`, `quota …`, `breaker`, …), and for how long; or
-    `concurrency`, where as much is under way as may be.
+    """Reason why a stage makes no progress, and for how long.
 
-    `key` is whose gate it is, without any credential; `seconds` is None where something under way must end first.
+    `reason` names the limiter that holds it back (`pause`, `pace`, `quota …`, `breaker`, …), or is `concurrency` if the
+    maximum of jobs is in flight. `key` is the limiter's key, without any credential. `seconds` is None if a job in
+    flight must end first.
     """
 
     reason: str
@@ -126,10 +125,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """One stage: its durable results by status, what is under way, what is ready in memory, and what it waits for.
+    """Progress of one stage: durable results by status, items in flight, ready items in memory, and its wait.
 
-    `total` is how many results it will have as far as is known: for an evaluator, one for every answered task.
-    `closed` is why its items are parked instead of being tried: its guard, or the outage of its key; else empty.
+    `total` is the expected number of results as far as known: for an evaluator, one for every answered task. `closed`
+    is why its items are parked instead of being tried: its failure guard or its key's outage; else empty.
     """
 
     name: str
@@ -142,15 +141,16 @@ class StageProgress:
 
     @property
     def finished(self) -> int:
-        """Return how many items have come to an end."""
+        """Return the number of items with a durable result."""
         return sum(self.done.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """An experiment that runs here: its rows so far, whether that is all of them, and its stages, tasks first.
+    """Progress of an experiment that runs here; `stages` begins with the task.
 
-    `unwritten` results are not durable yet; it grows while the database is away.
+    `rows` counts the rows so far, and `all_rows` says whether these are all. `unwritten` counts results that are not
+    durable yet; it grows while the database is unavailable.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Progress:
 
 
 class ResultTally:
-    """Durable results by stage and status, those of earlier runs included."""
+    """Counts of durable results by stage and status, including those of earlier runs."""
 
     def __init__(self, stages: int) -> None:
         self.rows = 0
@@ -170,7 +170,7 @@ class ResultTally:
         self.done: list[dict[ResultStatus, int]] = [{} for _ in range(stages)]
 
     def begin(self, counts: ResultCounts, names: Sequence[str], again: bool) -> None:
-        """Take in the stored results of the stages with these `names`; those to be tried again count as not done."""
+        """Add the stored results of the stages with these `names`. Those to be tried again count as not done."""
         for index, name in enumerate(names):
             found = counts.runs if index == TASK else counts.annotations.get(name, {})
             for status, count in found.items():
@@ -178,7 +178,7 @@ class ResultTally:
                     self.done[index][status] = count
 
     def add(self, stage: int, result: RunResult | AnnotationResult) -> None:
-        """One more."""
+        """Count one more result."""
         status = result.status if isinstance(result, RunResult) else result.annotations[0].status
         done = self.done[stage]
         done[status] = done.get(status, 0) + 1

@@ -1,4 +1,4 @@
-"""Error texts as they may be kept: without secrets, of bounded length, with the line of one's own code behind them."""
+"""Error texts for storage: without secrets, of bounded length, and with the line of user code that they come from."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tidegate.errors import Error
 from tidegate.redaction import clean
 
 LONGEST = 500
-"""Characters of an error that are kept: what a terminal shows of a reason, and no prompt."""
+"""Maximum characters of a stored error: enough for a reason in a terminal, too few for a prompt."""
 
 OURS = str(Path(__file__).parents[1])
 LIBRARIES = (OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-"""Where code is nobody's own."""
+"""Path prefixes of code that is not the user's."""
 
 
 def redacted(error: BaseException) -> str:
-    """The exception's type and text as one line, without credentials, at most `LONGEST` characters.
+    """Return the exception's type and text as one line, without credentials, at most `LONGEST` characters.
 
-    At the end stands the last line of one's own code that it came through, `(my_eval.py:12)`; what tidegate raises
-    itself is a sentence, and goes without its type.
+    It ends with the last line of user code in the traceback, `(my_eval.py:12)`. An error of tidegate is a full
+    sentence, so its type is omitted.
     """
     try:
         text = str(error)

@@ -1,4 +1,4 @@
-"""The name of a replica: by it, another one on the same machine sees that its process is gone."""
+"""Name of a replica, from which another one on the same machine detects that its process has ended."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from pathlib import Path
 from tidegate.storage import JSON, ExperimentRow, LoggedLine, Status
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""File with the identifier of this boot of the host (Linux)."""
 NAMESPACE = Path("/proc/self/ns/pid")
-"""What tells two containers of one host apart, where process numbers mean something else in each (Linux)."""
+"""Link that distinguishes two containers of one host, in which process numbers differ in meaning (Linux)."""
 
 
 def named() -> str:
-    """A name that nobody else has: where it runs, its process, and some chance."""
+    """Return a unique name: the machine, the process, and random digits."""
     return f"{_here()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def gone(replica: str | None) -> bool:
-    """Return whether a replica ran on this machine and its process has ended; False where that cannot be said.
+    """Return whether a replica ran on this machine and its process has ended; False if that is unknown.
 
-    Its claim need not be waited for then: a `kill -9` is resumed at once.
+    A new start need not wait until such a claim is stale: it resumes at once after a `kill -9`.
     """
     place, _, rest = (replica or "").partition("-")
     number = rest.partition("-")[0]
@@ -42,7 +43,7 @@ def gone(replica: str | None) -> bool:
 
 
 def actor() -> dict[str, JSON]:
-    """Return who acts here, for an experiment's log: the user, the process and the host."""
+    """Return the user, the process and the host for an experiment's log."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError, ImportError):
@@ -51,12 +52,12 @@ def actor() -> dict[str, JSON]:
 
 
 def process() -> dict[str, JSON]:
-    """Return which process this is, for an experiment's log."""
+    """Return the process and the host for an experiment's log."""
     return {"pid": os.getpid(), "host": socket.gethostname()}
 
 
 def owner(row: ExperimentRow, log: Iterable[LoggedLine]) -> str:
-    """Return in words which process runs an experiment and since when, as far as its log and its name say."""
+    """Return in words which process runs an experiment and since when, as far as its log and its name state it."""
     place, _, rest = (row.claimed_by or "").partition("-")
     number = rest.partition("-")[0]
     begun = _last(log, "started", row.epoch)
@@ -69,7 +70,7 @@ def owner(row: ExperimentRow, log: Iterable[LoggedLine]) -> str:
 
 
 def stopper(row: ExperimentRow, log: Iterable[LoggedLine]) -> str:
-    """Return in words who stopped an experiment and when; empty where it is not stopped, or its log does not say."""
+    """Return in words the user who stopped an experiment, and when; empty if it is not stopped or the log lacks it."""
     line = _last(log, "stopped_by_user", row.epoch) if row.status is Status.STOPPED else None
     if line is None:
         return ""
@@ -79,7 +80,7 @@ def stopper(row: ExperimentRow, log: Iterable[LoggedLine]) -> str:
 
 
 def _last(log: Iterable[LoggedLine], kind: str, epoch: int) -> LoggedLine | None:
-    """The last log line of a kind under one claim; None where there is none."""
+    """Return the last log line of a kind under one claim; None if there is none."""
     found = [each for each in log if each.detail.get("type") == kind and each.detail.get("epoch") == epoch]
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""The next step of an item when its job has ended: a row in the store, a place in a queue, or another time."""
+"""Handler of ended jobs: it stores a row, queues the item again, or delays it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from tidegate.storage import ResultStatus, RunResult, Status
 
 
 class ResultHandler:
-    """The policy of one run: capacity spends no attempt, what may pass has some, everything final leaves a row."""
+    """Retry policy of one run.
+
+    Missing capacity spends no attempt. Each possibly temporary failure spends one. Each final outcome leaves a row.
+    """
 
     def __init__(self, running: ExperimentRun) -> None:
         self._running = running
 
     def conclude(self, job: Job) -> None:
-        """Takes in the end of a job; one that was cancelled because the run stops leaves its item as it was."""
+        """Process the end of a job; a job that was cancelled by the run's stop leaves its item unchanged."""
         if isinstance(job.error, KeyboardInterrupt):
             self._running.interrupted(job)
             return
@@ -100,14 +103,15 @@ class ResultHandler:
         if at is not None:
             running.shared.gates.day_is_over(at, verdict.retry_after)
         if at == running.work_queue.gate(item.stage) and verdict.retry_after is not None and running.live:
-            # It waits for the reset, which is no active waiting.
+            # The item waits for the reset, which does not count as active waiting.
             running.waits.refused(item)
             running.work_queue.back(item)
         else:
             self._running.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))
 
     def _delay_elsewhere(self, item: Item, verdict: FailureClass) -> None:
-        # Its gate is open and knows nothing of it: at the head of its queue it would go again at once, and again.
+        # The item's gate (the key that it waits for) is open and has no record of the refusal. At the head of its queue
+        # it would be dispatched again at once.
         running, settings = self._running, self._running.shared.settings
         item.elsewhere += 1
         delay = half_jitter(item.elsewhere, settings.backoff_base, settings.backoff_cap, running.shared.draw())

@@ -1,19 +1,14 @@
 """Classification of a call's end, and the rows that are stored for it.
 
-The meaning of a call's end for its row: an answer, a refusal for want of capacity, a failure that may pass or not.
+Theory of operation. A call ends as an answer, a refusal for lack of capacity, a failure that may pass, or a permanent
+failure. The outcome of the last governed attempt decides, by the provider's own tables. If no attempt was governed, or
+the last one was answered, `tidegate.classification` decides by the exception's status, type and text. A request that
+never reached a server, and a plain 503, count as missing capacity: they spend no attempt and wait for the key's circuit
+breaker. An unusable answer (a judge that named no score) may be repaired by another attempt, as models vary. If all
+attempts fail so, the prompt is the cause, and the failure counts as permanent.
 
-An answer that cannot be used (a judge that named no score) may be mended by another attempt, as models are not the
-same twice; but where all attempts come to that, it is the prompt, and counts as a failure that no attempt can mend.
-
-The last governed attempt says it best, by the provider's own tables. Where no attempt was governed, or the last one
-was answered, the exception is classified (`tidegate.classification`): by its status, its type, its words.
-
-What never reached a server, and a plain 503, is capacity that is wanting: it spends no attempt, and waits behind the
-key's breaker.
-
-The judgement in an evaluator's result: named outputs, each a score, a label or a value. A failure has no score.
-
-The rows that an item's end leaves in the store: every terminal outcome leaves one.
+Every terminal outcome leaves one row in the store. An evaluator's result has named outputs, each a score, a label or a
+value. A failure has no score.
 """
 
 from __future__ import annotations
@@ -45,14 +40,14 @@ from tidegate.storage import (
 
 
 class NoJudgement(Exception):
-    """The result of an evaluator is no judgement: nothing, or something that its declared outputs do not know."""
+    """Error for an evaluator result that is no judgement: it is empty, or does not match the declared outputs."""
 
 
 def evaluation_results(result: Any, name: str, outputs: tuple[str, ...]) -> tuple[Annotation, ...]:
-    """The annotations that `result` of the evaluator `name` says, in the order of its outputs.
+    """Return the annotations of an evaluator's `result`, in the order of its outputs.
 
-    Raises `NoJudgement` where it is None, an empty dict, not a number, or has other outputs than the declared ones, and
-    `NotStorable` where JSON has no word for it.
+    Raise `NoJudgement` for None, an empty dict, a number that is not finite, or other outputs than the declared ones.
+    Raise `NotStorable` for a value that JSON cannot represent.
     """
     if isinstance(result, Mapping):
         named = {str(output): value for output, value in result.items()}
@@ -73,7 +68,7 @@ def evaluation_results(result: Any, name: str, outputs: tuple[str, ...]) -> tupl
 def failed_evaluations(
     name: str, outputs: tuple[str, ...], status: ResultStatus, kind: str, text: str | None
 ) -> tuple[Annotation, ...]:
-    """The annotations of an evaluator that failed or was parked: one for every declared output, without a score."""
+    """Return one annotation without a score for each declared output of an evaluator that failed or was parked."""
     return tuple(
         Annotation(output, status, error_kind=kind, error=text) for output in (outputs if outputs else (name,))
     )
@@ -90,7 +85,7 @@ def _annotation(output: str, value: Any) -> Annotation:
         except OverflowError:
             score = math.inf
         except ValueError:
-            # A signalling NaN.
+            # A signalling NaN raises ValueError.
             score = math.nan
         if not math.isfinite(score):
             raise NoJudgement(f"the output {output!r} is {score}: a score is a finite number")
@@ -102,7 +97,7 @@ OK = ResultStatus.OK
 
 
 def answered(claim: Claim, stage: Stage, item: Item, value: Any) -> RunResult | AnnotationResult:
-    """The result of an item that came to `value`; raises `NoJudgement` and `NotStorable` where that is no result."""
+    """Return the result of an answered item; raise `NoJudgement` or `NotStorable` if `value` is not a valid result."""
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, OK, encoded(value),
                          attempts=item.attempts, seconds=item.seconds)  # fmt: skip
@@ -115,7 +110,7 @@ def answered(claim: Claim, stage: Stage, item: Item, value: Any) -> RunResult | 
 def unanswered(
     claim: Claim, stage: Stage, item: Item, status: ResultStatus, kind: str, text: str | None
 ) -> RunResult | AnnotationResult:
-    """The result of an item that failed, was parked, or could not be tried."""
+    """Return the result of an item that failed, was parked, or could not be tried."""
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, status, None, kind, text,
                          item.attempts, item.seconds)  # fmt: skip
@@ -126,19 +121,19 @@ def unanswered(
 
 
 def failed(result: RunResult | AnnotationResult) -> bool:
-    """Return whether a result is anything but good."""
+    """Return whether a result has any status other than OK."""
     if isinstance(result, RunResult):
         return result.status is not OK
     return any(annotation.status is not OK for annotation in result.annotations)
 
 
 def line(claim: Claim, level: LogLevel, category: Category, **detail: Any) -> LogLine:
-    """A line of the experiment's log."""
+    """Return a line of the experiment's log."""
     return LogLine(claim.experiment_id, claim.epoch, level, category, detail)
 
 
 def failure_line(claim: Claim, stage: Stage, item: Item, kind: str, text: str | None) -> LogLine:
-    """The log line of an item that failed for good."""
+    """Return the log line of an item that failed permanently."""
     category = Category.TASK if item.stage == TASK else Category.EVAL
     ordinal, repetition = item.place
     return line(
@@ -156,7 +151,7 @@ def failure_line(claim: Claim, stage: Stage, item: Item, kind: str, text: str | 
 
 
 class NextStep(StrEnum):
-    """The next step of an item."""
+    """Next step of an item."""
 
     ANSWERED = "answered"
     CAPACITY = "capacity"
@@ -167,10 +162,10 @@ class NextStep(StrEnum):
 
 
 class FailureClass(NamedTuple):
-    """A ruling and the kind of failure by which runs are guarded and rows are told apart.
+    """Next step of an item, and the kind of its failure for the failure guard and the stored row.
 
     `kind` is `auth`, `money`, `never_fits`, `invalid`, `rate`, `overload`, `outage`, `timeout`, … or the name of an
-    exception that is no provider's; `retry_after` is in seconds.
+    exception that no provider raised. `retry_after` is in seconds.
     """
 
     ruling: NextStep
@@ -179,10 +174,10 @@ class FailureClass(NamedTuple):
 
 
 UNAVAILABLE = 503
-"""The status of a server that is not there for now (RFC 9110, section 15.6.4)."""
+"""HTTP status of a server that is temporarily unavailable (RFC 9110, section 15.6.4)."""
 
 OUTAGE = "outage"
-"""The kind of a failure behind which nobody answers."""
+"""Kind of a failure to get any answer."""
 
 ANSWERED = FailureClass(NextStep.ANSWERED)
 TIMEOUT = FailureClass(NextStep.TRANSIENT, "timeout")
@@ -190,16 +185,16 @@ CANCELLED = FailureClass(NextStep.TRANSIENT, "cancelled")
 
 
 def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool) -> FailureClass:
-    """The verdict on a call that raised `error`, or answered where that is None.
+    """Classify a call that raised `error`, or answered if that is None.
 
-    `outcome` is that of its last governed attempt. `refused` is the capacity answer that was handed straight back for
-    the permit it was given. `probe` says that this permit was a broken key's probe, whose failure is nobody's.
+    `outcome` belongs to its last governed attempt. `refused` is the refusal for lack of capacity that was handed back
+    for the given permit. `probe` means that this permit probed a broken key, whose failure no item is responsible for.
     """
     last = outcome if outcome is not None else refused
     if refused is not None and last is not None and last.kind is not Kind.OK:
         return FailureClass(NextStep.CAPACITY, _cause(refused, "rate"), refused.retry_after)
     if error is None:
-        # A refusal that the function swallowed must not become its answer.
+        # A function may swallow a refusal; its return value is then no answer.
         return _of_outcome(last, probe) if last is not None and last.kind in CAPACITY else ANSWERED
     if isinstance(error, NotAdmitted) and not isinstance(error, KeyRefused):
         return FailureClass(NextStep.CAPACITY, "rate")
@@ -208,7 +203,7 @@ def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome
     if last is not None and last.kind is not Kind.OK and last.kind is not Kind.ABANDONED:
         return _of_outcome(last, probe, type(error).__name__)
     if last is not None and last.row == UNREADABLE:
-        # Whatever the client and the function made of a page of HTML, it is no mistake of theirs.
+        # An unreadable answer, such as an HTML page, is no mistake of the client or the function.
         return FailureClass(NextStep.UNUSABLE, UNREADABLE)
     return _of_exception(error, last is not None and last.kind is Kind.OK)
 
@@ -234,7 +229,7 @@ def _of_exception(error: BaseException, answered: bool) -> FailureClass:
     outcome, evidence = classify_error(error, datetime.now(UTC), answered=answered)
     name = type(error).__name__
     if evidence is Evidence.NONE:
-        # Nobody here cancelled it: something inside the function did, as a client that is being closed does.
+        # tidegate did not cancel the call: code inside the function did, such as a client that is being closed.
         cancelled = any(each.__name__ == "CancelledError" for each in type(error).__mro__)
         return CANCELLED if cancelled else FailureClass(NextStep.PERMANENT, name)
     verdict = _of_outcome(outcome, False, name)

@@ -1,12 +1,13 @@
-"""Timers of one run: when a retry is ready, and when a row that found no capacity is given up for now.
+"""Timers of one run: they release retries and park rows that found no capacity.
 
-Theory of operation. A row is overdue when it has waited for `row_deadline` seconds, and in all of them its gate has
-answered nobody, or it was itself refused; time for which the gate was closed with a reset that the provider had named
-is left out. Nothing is polled: no row is overdue sooner than the lesser of both limits after it began to wait, so one
-timer is set to that, and each look sets it to the first instant at which anything may be overdue.
+Theory of operation. A row waits behind its stage's gate: the key that its function asks first, or the stage's own gate
+while that key is unknown. A row is overdue after `row_deadline` seconds of waiting in which its gate answered no call.
+It is also overdue `row_deadline` seconds after its own first refusal. Time in which the gate is closed until a reset
+that the provider stated does not count. Nothing is polled. A row cannot be overdue before the lesser of `row_deadline`
+and `max_outage` has passed, so one timer is set to that instant. Each check sets it to the next possible instant.
 
-A stage is *out* when a row of it has waited for `max_outage` seconds behind a breaker that was never closed. All its
-rows are parked then, but for one that finds out whether the provider is back, as long as other stages have work.
+A stage is *out* when one of its rows has waited `max_outage` seconds behind a circuit breaker that never closed. All
+its rows are then parked. One row stays, to detect the provider's return, while other stages have work.
 """
 
 from __future__ import annotations
@@ -25,19 +26,20 @@ from tidegate.storage import Category, LogLevel
 logger = logging.getLogger("tidegate")
 
 SHORTEST = 0.001
-"""Seconds between two looks at least: a rest of a deadline may be too small to move the clock."""
+"""Minimum seconds until a scheduled check: a smaller remainder of a deadline might not advance the clock."""
 
 SOON = 1.0
-"""Seconds, at most, until rows that come for a key that is down for too long are parked."""
+"""Maximum seconds until new rows of a stage that is out are parked."""
 
 SHARE = 0.005
-"""Share of the limit between two looks at least: a million rows are looked at 200 times in it, each this much late."""
+"""Minimum time from a check to the next one that it schedules, as a share of the limit: at most 200 such checks per
+limit, even with a million rows. Raising it parks rows later."""
 
 
 class RetryTimers:
-    """The timers of a run, each set to a known instant: it may pass before anything is due, but never after.
+    """Timers of a run. A timer may fire early, or late by at most the `SHARE` of the limit.
 
-    `give_up` parks items that are not under way; `offer` is called when retries are ready.
+    `give_up` parks items that are not in flight. `offer` is called when retries are ready.
     """
 
     def __init__(self, run: RunState, give_up: Callable[[list[Item]], None], offer: Callable[[], None]) -> None:
@@ -51,7 +53,7 @@ class RetryTimers:
         self._deadline: asyncio.TimerHandle | None = None
 
     def set_retry_timer(self) -> None:
-        """Wake the run when its next retry is ready."""
+        """Set the timer that wakes the run when its next retry is ready."""
         ripe_at = self._run.work_queue.ripe_at
         if ripe_at is None or (self._retry is not None and self._retry.when() <= ripe_at):
             return
@@ -60,7 +62,7 @@ class RetryTimers:
         self._retry = self._run.shared.loop.call_at(ripe_at, self._ripen)
 
     def offered(self) -> None:
-        """Take in that something may wait: set the timer, or look soon where a stage is out."""
+        """Set the deadline timer because items may wait; check soon if a stage is out."""
         if not self._run.live:
             return
         if self._run.out:
@@ -69,7 +71,7 @@ class RetryTimers:
             self._look_within(self._limit)
 
     def refused(self, item: Item) -> bool:
-        """Take in that an item came back for want of capacity; False where its deadline is over."""
+        """Record that an item was refused for lack of capacity; return False if its deadline has passed."""
         run = self._run
         now = run.shared.loop.time()
         gate = run.work_queue.gate(item.stage)
@@ -83,18 +85,18 @@ class RetryTimers:
         return True
 
     def nearer(self) -> None:
-        """Take in that deadlines may have come nearer: a gate opened early, rows came that have waited before."""
+        """Check whether deadlines moved closer: a gate opened early, or new rows have already waited."""
         if self._run.live:
             self._look_within(self._due(self._run.shared.loop.time()))
 
     def end(self) -> None:
-        """End all timers: nothing waits any more."""
+        """Cancel all timers."""
         for timer in (self._retry, self._deadline):
             if timer is not None:
                 timer.cancel()
 
     def last_failure(self, stage: Stage) -> str:
-        """Return the last failure at the gate of a stage, in a few words; empty where nothing failed there."""
+        """Return a short text of the last failure at a stage's gate; empty if there was none."""
         last = self._run.shared.gates.unavailable(self._run.work_queue.gate(stage.index)).last
         return stage.last_error or (_said(last) if last is not None else "")
 
@@ -104,19 +106,19 @@ class RetryTimers:
         self._offer()
 
     def _left(self, item: Item, now: float, state: KeyOutage) -> float:
-        """Return the seconds of waiting that an item has left; none where it is overdue."""
+        """Return the seconds of waiting that an item has left; zero or less if it is overdue."""
         waited = max(min(state.unanswered, now - item.ready_at), self._refused_for(item, now))
         return self._run.shared.settings.row_deadline - waited
 
     def _refused_for(self, item: Item, now: float) -> float:
-        """Return the seconds since an item was first refused, but for those of known closings."""
+        """Return the seconds since an item's first refusal, without the time of stated resets."""
         if item.refused_at is None:
             return 0.0
         closed = self._run.shared.gates.closed_for(self._run.work_queue.gate(item.stage)) - item.closed_before
         return now - item.refused_at - max(0.0, closed)
 
     def _due_in(self, item: Item, now: float, state: KeyOutage) -> float:
-        """Return the seconds until an item may be overdue: while a reset is stated, that moves away as time goes."""
+        """Return the seconds until an item may be overdue. A stated reset postpones this instant."""
         limit = self._run.shared.settings.row_deadline
         due = limit - min(state.unanswered, now - item.ready_at) + state.stated_for
         if item.refused_at is None:
@@ -128,7 +130,7 @@ class RetryTimers:
         return min(due, limit - self._refused_for(item, now) + closed)
 
     def _job_left(self, job: Job, now: float) -> float:
-        """Return the same for an item that waits inside a call, at whatever keys it stands."""
+        """Return the seconds that remain for an item that waits inside a call, over all keys at which it waits."""
         gates, gate = self._run.shared.gates, self._run.work_queue.gate(job.item.stage)
         waited = 0.0
         for key in job.handoff.standing_at():
@@ -140,7 +142,7 @@ class RetryTimers:
         return [job for job in self._run.under_way if job.lends and not job.recalled]
 
     def _due(self, now: float) -> float:
-        """Return the seconds until anything may be overdue; infinity where nothing waits."""
+        """Return the seconds until anything may be overdue; infinity if nothing waits."""
         run, due = self._run, float("inf")
         max_outage = run.shared.settings.max_outage
         for stage in run.stages:

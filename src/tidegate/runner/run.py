@@ -1,10 +1,11 @@
-"""One claimed experiment while it runs here: takes what ended, queues what follows, and comes to one end.
+"""Run of one claimed experiment in this process.
 
-Theory of operation. A run is LIVE (dispatching), DRAINING (nothing new; what is under way may finish for its grace) or
-ENDED. It drains for one reason, the first that came: everything is done, the user's stop, the guard, a failure of the
-dataset, a lost claim, a shutdown. It is drained when nothing is under way and every result is durable or fenced off;
-only then does its life (`supervisor`) give the claim back, where that is this replica's right. All of it happens in the
-loop's thread. Whatever goes wrong in here ends the run with that as its reason: it never just stands still.
+Theory of operation. A run is LIVE (it dispatches), DRAINING (it dispatches nothing; jobs in flight may finish within
+the grace period) or ENDED. It drains once, and the first reason holds. The reasons are completion, the user's stop, the
+failure guard, a dataset failure, a lost claim and a shutdown. It is drained when no job is in flight and every result
+is durable or fenced off. Only then does the `RunSupervisor` release the claim, if this replica still holds it. All
+methods run in the event loop's thread, except `asked_for`, `emitted` and `in_loop`. Any internal error ends the run and
+becomes its reason, so a run never hangs.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ logger = logging.getLogger("tidegate")
 
 
 class ExperimentRun(RunState):
-    """One experiment under one claim: takes in items and ended jobs, and comes to one end.
+    """Run of one experiment under one claim: it accepts items and finished jobs until it ends.
 
-    `conclude` takes each job that has ended; whoever makes the run sets it to that of a `ResultHandler`.
+    `conclude` handles each job that has ended. The creator of the run sets it to `ResultHandler.conclude`.
     """
 
     conclude: Callable[[Job], None]
@@ -58,14 +59,14 @@ class ExperimentRun(RunState):
         )
 
     def begin(self) -> None:
-        """Takes its place on the roster; work comes from whoever feeds it."""
+        """Join the fair queue and announce the start. The feeder supplies the work."""
         self.shared.fair_queue.join(self.id)
         self.wanted.set()
         self.note(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
         self.tell(StateChanged(Status.RUNNING))
 
     def offer(self) -> None:
-        """Says on the roster what is ready, and looks after the clocks of what is not."""
+        """Offer the ready work to the fair queue, and set the timers of the work that is not ready."""
         if self.phase is not RunPhase.LIVE:
             return
         for gate in set(self.work_queue.gates()):
@@ -75,7 +76,10 @@ class ExperimentRun(RunState):
         self.shared.wake()
 
     def came(self, items: list[Item], since: float) -> None:
-        """Take in new items from the store, which could have gone since an instant of the loop's clock."""
+        """Queue new items from the store.
+
+        They could have been dispatched since the instant `since`, in loop seconds.
+        """
         for item in items:
             item.ready_at = since
             self.tracker.open(item)
@@ -85,7 +89,7 @@ class ExperimentRun(RunState):
         self.offer()
 
     def add(self, items: list[Item]) -> None:
-        """Queue new items; those of a stage that is closed are parked."""
+        """Queue new items; park those of a closed stage."""
         self.work_queue.add(item for item in items if self.stages[item.stage].closing is None)
         for item in items:
             closing = self.stages[item.stage].closing
@@ -93,20 +97,20 @@ class ExperimentRun(RunState):
                 self.park(item, *closing)
 
     def came_invalid(self, item: Item, reason: str) -> None:
-        """A row that cannot be tried: it is recorded as it is, without a permit or a slot."""
+        """Record a row that cannot be tried, without a permit or a slot."""
         self.tracker.open(item)
         self.put(
             item, results.unanswered(self.claim, self.stages[TASK], item, ResultStatus.INVALID, "invalid_row", reason)
         )
 
     def dispatch(self, item: Item, permit: Permit | None) -> None:
-        """Starts an item that was taken from the workload, in a slot that is free."""
+        """Start an item that was taken from the work queue, in a free slot."""
         stage = self.stages[item.stage]
         job = Job(item, stage, self, self.shared.registry, permit, self.shared.settings.cancel_grace)
         self._learning.dispatched(stage)
         if self.work_queue.runs_low(stage.index):
             self.wanted.set()
-        # Nothing can fail between these: a slot that is taken is given back by the job's one report.
+        # No statement between these can fail. The job's single report frees the slot.
         self.under_way.add(job)
         self._jobs_of[stage.index] += 1
         self.shared.slots -= 1
@@ -114,7 +118,7 @@ class ExperimentRun(RunState):
         job.start(self.shared.loop, self.context.copy())
 
     def on_job_done(self, job: Job) -> None:
-        """A job has ended: its slot is free, and its item goes where its end says."""
+        """Free the slot of an ended job, and process its item."""
         item, stage = job.item, job.stage
         self.under_way.discard(job)
         self._jobs_of[stage.index] -= 1
@@ -137,9 +141,10 @@ class ExperimentRun(RunState):
         self.shared.wake()
 
     def on_slot_lent(self, job: Job) -> None:
-        """Its function waits for capacity inside a call, and another has its slot meanwhile; or it goes on.
+        """Lend the slot of a job that waits for capacity inside a call, or take it back when the job continues.
 
-        So that who waits there starves nobody: it counts against the share of its own stage, and no other's.
+        Another job may use the lent slot, so a waiting job starves no other stage. It still counts towards its own
+        stage.
         """
         change = 1 if job.lends else -1
         self.shared.slots += change
@@ -149,13 +154,13 @@ class ExperimentRun(RunState):
         self.shared.wake()
 
     def full(self, stage: int) -> bool:
-        """Return whether a stage has as many functions under way as may be, those that wait inside a call included."""
+        """Return whether a stage has its maximum of jobs in flight, including jobs that wait inside a call."""
         return self._jobs_of[stage] >= self.cap
 
     def park(self, item: Item, kind: str = "", reason: str = "") -> None:
-        """Give a row up for now. A resume takes it up again.
+        """Give up a row for now; a resume tries it again.
 
-        By default it is for an outage of its key, or because it found no capacity until its deadline.
+        Without `kind`, the reason is the stage's closing, the outage of its key, or an exceeded capacity deadline.
         """
         stage = self.stages[item.stage]
         if not kind and stage.closing is not None:
@@ -169,14 +174,14 @@ class ExperimentRun(RunState):
         self.write_failure(item, ResultStatus.PARKED, kind, reason)
 
     def give_up(self, items: list[Item]) -> None:
-        """Park items that are not under way."""
+        """Park items that are not in flight."""
         if items:
             self.work_queue.take_out(items)
             for item in items:
                 self.park(item)
 
     def close(self, stage: Stage, reason: str) -> None:
-        """Try nothing more of an evaluator in this run: park its items, those that come later as well."""
+        """Stop trying an evaluator in this run, and park its present and future items."""
         stage.closing = StageClosing("guard", reason)
         name = self.experiment.name
         self.note(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
@@ -187,14 +192,14 @@ class ExperimentRun(RunState):
                 job.recall()
 
     def durable(self, item: Item | None, result: Result) -> None:
-        """A result of this run is in the database: only now is it told, and forgotten."""
+        """Process a result of this run that is now in the database: publish it and count its item as done."""
         self.tracker.unwritten -= 1
         if item is not None and not isinstance(result, LogLine):
             self._settle(item, result)
         self.look_around()
 
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
-        """The store refuses a result for good: its item has failed, and that is what is kept of it."""
+        """Handle a result that the store refuses permanently: record that its item has failed."""
         self.tracker.unwritten -= 1
         logger.error("experiment %s: a result cannot be stored: %s", self.experiment.name, error)
         if isinstance(result, LogLine) or item is None:
@@ -205,21 +210,24 @@ class ExperimentRun(RunState):
             self.write_failure(item, ResultStatus.ERROR, "not_storable", redacted(error))
 
     def fenced(self, count: int) -> None:
-        """Another replica has the experiment: what is under way here is no longer worth its slot."""
+        """Cancel all jobs, because another replica has claimed the experiment; `count` results were not written."""
         self.tracker.unwritten -= count
         self.lost()
         self.cancel()
         self.look_around()
 
     def given_up(self, count: int, error: BaseException) -> None:
-        """Nothing can be written any more: `count` results are lost here, and are left to be done again."""
+        """Fail the run, because no result can be written any more.
+
+        `count` results are lost; another run must repeat their items.
+        """
         self.tracker.unwritten -= count
         self.fail(error)
         self.cancel()
         self.look_around()
 
     def interrupted(self, job: Job) -> None:
-        """Stop the run as its owner's Ctrl-C does: a function was interrupted, and its item stays as it was."""
+        """Stop the run as its owner's Ctrl-C does: a function raised KeyboardInterrupt, and its item stays open."""
         reason = f"{job.stage.name} raised KeyboardInterrupt at row {job.item.place.ordinal}"
         if self.live:
             name = self.experiment.name
@@ -227,28 +235,28 @@ class ExperimentRun(RunState):
         self.drain(Status.STOPPED, reason)
 
     def lost(self) -> None:
-        """The claim is gone: stops here, and writes nothing about it."""
+        """Stop after the loss of the claim, and write nothing about it."""
         self.fenced_off = True
         self.drain(None, "the claim was lost")
 
     def stopped_elsewhere(self) -> None:
-        """Stop here: a user stopped it in the database, which is noted there."""
+        """Stop because a user's stop is recorded in the database."""
         self.drain(None, "stopped")
 
     def leave(self) -> None:
-        """Stop for the user in front of this process."""
+        """Stop for the user of this process."""
         if self.live:
             self.note(LogLevel.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
             self.drain(Status.STOPPED, None)
 
     def fail(self, error: BaseException) -> None:
-        """Stops the run with an error that no item can be blamed for."""
+        """Stop the run with an error that no single item caused."""
         self.drain(Status.ERROR, redacted(error))
 
     def drain(self, final: Status | None, reason: str | None, grace: float | None = None) -> None:
-        """Dispatches nothing more and lets what is under way finish for `grace` seconds; the first reason holds.
+        """Stop dispatching, and let jobs in flight finish for `grace` seconds; only the first call has an effect.
 
-        `final` is the status with which the claim is given back at the end; None where it is kept, or was lost.
+        `final` is the status with which the claim is released at the end. It is None if the claim is kept or was lost.
         """
         if self.phase is not RunPhase.LIVE:
             return
@@ -269,19 +277,19 @@ class ExperimentRun(RunState):
         self._maybe_drained()
 
     def cancel(self) -> None:
-        """Cancels what is under way, as at the end of a grace."""
+        """Cancel all jobs in flight, as at the end of the grace period."""
         for job in list(self.under_way):
             job.cancel(CancelReason.STOP)
 
     def look_for_more(self) -> None:
-        """Note that the store may have what memory lacks: then a page is wanted."""
+        """Request a page from the store if it may hold items that memory lacks."""
         if self.phase is RunPhase.LIVE and (
             self.tracker.owes or (self.work_queue.runs_low(TASK) and not self.tracker.tasks_exhausted)
         ):
             self.wanted.set()
 
     def look_around(self) -> None:
-        """After something became durable: whether more is wanted, how far it is, whether that was all."""
+        """Request more work, check timers and detect the end, after something became durable."""
         self.look_for_more()
         if self.phase is RunPhase.LIVE:
             if self.tracker.settled:
@@ -292,12 +300,12 @@ class ExperimentRun(RunState):
             self._maybe_drained()
 
     def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
-        """The function asks for its first key, in whatever thread it runs."""
+        """Record the first key that a function asks for; callable from any thread."""
         if stage.habit.key != key:
             self.in_loop(self._learning.know, stage, key, cost)
 
     def emitted(self, job: Job, chunk: Any) -> None:
-        """A function gives a piece of its answer, in whatever thread it runs."""
+        """Publish a chunk of an answer; callable from any thread."""
         if not self.shared.hub.heard(self.id, self.experiment.name):
             return
         if threading.get_ident() == self._thread:
@@ -306,7 +314,7 @@ class ExperimentRun(RunState):
             self.in_loop(self._stream, job, chunk)
 
     def in_loop(self, function: Callable[..., object], *args: Any) -> None:
-        """Has something called in the loop, soon; a thread that was left behind may come when that is gone."""
+        """Schedule a call in the event loop from any thread; ignore it if the loop is closed."""
         if threading.get_ident() == self._thread and not self.shared.loop.is_closed():
             self.shared.loop.call_soon(function, *args)
             return
@@ -316,12 +324,12 @@ class ExperimentRun(RunState):
             return
 
     def _on_new_key(self) -> None:
-        """Offer the items of a stage that stands behind another key now."""
+        """Offer the items of a stage whose key has changed."""
         self.waits.nearer()
         self.offer()
 
     def _end(self) -> tuple[Status, str | None]:
-        """Return how the run ends where nothing is left to do."""
+        """Return the final status and reason of a run that has no work left."""
         closed = [stage.closing.reason for stage in self.stages if stage.closing is not None]
         if closed:
             return Status.ERROR, "; ".join(closed)

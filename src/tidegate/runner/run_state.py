@@ -1,6 +1,6 @@
-"""State of one claimed experiment while it runs here, for the parts of the runner that work on it.
+"""State of one claimed experiment while it runs here.
 
-`ExperimentRun` changes it. Its collaborators get this, not the run: so each module below the run can be read alone.
+`ExperimentRun` changes it. Its collaborators receive only this state, so each of those modules can be read alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tidegate.storage import Category, Claim, LogLevel, ResultStatus, Status
 
 
 class RunPhase(Enum):
-    """The phase of a run."""
+    """Phase of a run."""
 
     LIVE = "live"
     DRAINING = "draining"
@@ -34,9 +34,9 @@ class RunPhase(Enum):
 class RunState:
     """State of one experiment under one claim.
 
-    `again` says that failed and parked items of before are to be tried again. `out` are the stages whose key is down
-    for longer than `max_outage`, each with the reason. Functions run in copies of `context`, the context in which the
-    run was made, so that no function sees a variable that another one sets.
+    `again` requests a new try of earlier failed and parked items. `out` maps each stage whose key is down for longer
+    than `max_outage` to the reason. `context` is the context in which the run was created. Each function runs in a copy
+    of it, so no function sees a variable that another one sets.
     """
 
     def __init__(
@@ -57,7 +57,8 @@ class RunState:
             ageing=settings.ageing,
             retry_slots=max(1, int(settings.retry_share * self.cap)),
         )
-        # The first claim of an experiment has the epoch 1: a later one may find something left over.
+        # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
+        # open.
         self.tracker = CompletionTracker(len(self.stages) - 1, left_over=claim.epoch > 1, again=again)
         self.tally = ResultTally(len(self.stages))
         self.wanted = asyncio.Event()
@@ -71,46 +72,46 @@ class RunState:
 
     @property
     def id(self) -> int:
-        """The experiment's number."""
+        """Return the experiment's number."""
         return self.claim.experiment_id
 
     @property
     def live(self) -> bool:
-        """Return whether new work is taken up."""
+        """Return whether the run accepts new work."""
         return self.phase is RunPhase.LIVE
 
     def tell(self, event: Event) -> None:
-        """Tell the experiment's subscribers of an event."""
+        """Publish an event to the experiment's subscribers."""
         self.shared.hub.tell(event, self.id, self.experiment.name)
 
     def note(self, level: LogLevel, category: Category, **detail: Any) -> None:
-        """Write a line of the experiment's log."""
+        """Write a line to the experiment's log."""
         self.put(None, results.line(self.claim, level, category, **detail))
 
     def put(self, item: Item | None, result: Result) -> None:
-        """Have a result written; the receiver's `durable` follows."""
+        """Queue a result for writing; the receiver's `durable` is called later."""
         self.tracker.unwritten += 1
         if item is not None:
             item.release()
         self.shared.writer.put(self._receiver, item, result)
 
     def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
-        """Write that an item has no answer, and why."""
+        """Record that an item has no answer, and the reason."""
         stage = self.stages[item.stage]
         self.put(item, results.unanswered(self.claim, stage, item, status, kind, text))
         if status is ResultStatus.ERROR:
             self.put(None, results.failure_line(self.claim, stage, item, kind, text))
 
     def closed(self, stage: Stage) -> str:
-        """Return why the items of a stage are parked instead of being tried; empty where they are tried."""
+        """Return the reason why the items of a stage are parked; empty if they are tried."""
         return stage.closing.reason if stage.closing is not None else self.out.get(stage.index, "")
 
     def has_other_work(self) -> bool:
-        """Return whether any stage has work whose key is not down for too long."""
+        """Return whether a stage that is not in `out` has work left."""
         return any(self.tracker.has_work(stage.index) for stage in self.stages if stage.index not in self.out)
 
     def progress(self) -> Progress:
-        """Return how far the run is."""
+        """Return a snapshot of the run's progress."""
         tally = self.tally
         under_way = [0] * len(self.stages)
         for job in self.under_way:

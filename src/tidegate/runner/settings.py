@@ -1,4 +1,4 @@
-"""The settings of a runner; every setting has a good default."""
+"""Settings of a runner; every setting has a default."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pydantic_core import PydanticCustomError
 from tidegate.errors import ConfigurationError
 
 PREFIX = "TIDEGATE_RUNNER_"
+"""Prefix of the environment variables that set runner settings."""
 
 
 ORDERED = (("heartbeat", "stale_after", 2.0, 4.0), ("backoff_base", "backoff_cap", 1.0, 1.0))
-"""Settings of which the second is at least so many times the first. The last number is the usual ratio.
+"""Pairs of settings: the second must be at least the third value times the first; the last value is the usual ratio.
 
-A claim that is anybody's after less than two heartbeats is taken from a replica that is alive, again and again.
-"""
+A claim that is stale after less than two heartbeats would repeatedly be taken from a live replica."""
 
 
 class RunnerSettings(BaseModel):
-    """The settings of one runner, frozen; one that cannot be used raises `ConfigurationError` with field and bound.
+    """Frozen settings of one runner; an invalid one raises `ConfigurationError` with its field and bound.
 
-    A default gives way to the setting that is given: `heartbeat=60` makes a claim stale after 240 seconds.
+    A default that conflicts with a given setting is adapted: `heartbeat=60` makes a claim stale after 240 seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -88,7 +88,7 @@ class RunnerSettings(BaseModel):
     @field_validator("max_outage", mode="before")
     @classmethod
     def _for_ever(cls, value: Any) -> Any:
-        # An environment has no other word for None.
+        # An environment variable can express None only as text.
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 
     @field_validator("*", mode="before")
@@ -100,7 +100,7 @@ class RunnerSettings(BaseModel):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        # A default follows the setting that was given; two that were given must agree.
+        # A default adapts to a given setting; two given settings must agree.
         for low, high, times, usual in ORDERED:
             least, most = getattr(self, low), getattr(self, high)
             if times * least <= most:
@@ -126,7 +126,10 @@ class RunnerSettings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **given: Any) -> RunnerSettings:
-        """The settings that the TIDEGATE_RUNNER_… variables give, and those `given`; an empty variable is absent."""
+        """Return settings from the TIDEGATE_RUNNER_… variables and from `given`, which has priority.
+
+        An empty variable is absent. Raise `ConfigurationError` for an unknown variable or an invalid value.
+        """
         source = os.environ if environ is None else environ
         variables = {PREFIX + name.upper(): name for name in cls.model_fields}
         values = {}

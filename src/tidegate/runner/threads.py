@@ -1,8 +1,9 @@
-"""Runs what blocks in threads that hold nothing up: neither the loop, nor another call, nor the end of the process.
+"""Threads for blocking calls; they delay neither the event loop, nor other calls, nor the end of the process.
 
-A thread cannot be cancelled. One that hangs is left behind: nobody waits for it, and the process ends without it,
-which the threads of `concurrent.futures` and anyio do not let it. An idle one is used again, so that what a function
-keeps for its thread, as a client, is there for the next call; after a while without work it ends.
+Theory of operation. A thread cannot be cancelled. A thread that hangs is abandoned, and the process ends without it;
+the threads of `concurrent.futures` and anyio would prevent that end. An idle thread is reused, so objects that a
+function keeps per thread, such as a client, survive until the next call. A thread ends after `IDLE_SECONDS` without
+work.
 """
 
 from __future__ import annotations
@@ -22,23 +23,24 @@ from tidegate.runner import forked
 T = TypeVar("T")
 
 MOST_LEFT_BEHIND = 1000
-"""Threads that hang before no other is begun: what hangs so often hangs always, and each of them costs memory."""
+"""Abandoned threads at which no new call starts. Each costs memory, and a function that hangs this often will not
+recover."""
 
 IDLE_SECONDS = 10.0
-"""For how long a thread waits for work (anyio 4: 10 s)."""
+"""Seconds that an idle thread waits for work (anyio 4: 10 s)."""
 
 
 class TooManyHang(Error):
-    """No other thread is begun: too many were left behind that have not ended."""
+    """Error for a call that is not started: too many abandoned threads have not ended."""
 
     def __init__(self) -> None:
         super().__init__(f"{MOST_LEFT_BEHIND} calls were given up and hang on in their threads: no other is begun")
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Return what `call` returns or raises, in a thread with a copy of this context; who is cancelled leaves it behind.
+    """Run `call` in a thread with a copy of this context, and return its result or raise its error.
 
-    Raises `TooManyHang` where too many were left behind.
+    A cancellation of the caller abandons the thread. Raise `TooManyHang` if `MOST_LEFT_BEHIND` threads are abandoned.
     """
     if len(_left_behind) >= MOST_LEFT_BEHIND:
         raise TooManyHang
@@ -69,12 +71,12 @@ class _Work:
         self._ended = False
 
     def forget_if_ended(self) -> None:
-        """It may have ended before anybody noted that it was left behind."""
+        """Forget work that ended before it was recorded as abandoned."""
         if self._ended:
             _left_behind.discard(self)
 
     def done(self, thread: _Thread) -> None:
-        """Does it, and says so."""
+        """Run the call and report its outcome."""
         result: Any = None
         error: BaseException | None = None
         process = os.getpid()
@@ -87,7 +89,7 @@ class _Work:
         if os.getpid() != process:
             forked.leave(None)
         if isinstance(error, StopIteration):
-            # No future takes one; it would end whatever generator is near.
+            # A future refuses StopIteration, which would end a generator that awaits it.
             stop, error = error, RuntimeError(f"the function raised {error!r}")
             error.__cause__ = stop
         self._ended = True
@@ -96,7 +98,7 @@ class _Work:
         try:
             self._loop.call_soon_threadsafe(self._tell, result, error)
         except RuntimeError:
-            # Its loop has ended: nobody wants to know.
+            # The loop is closed, so no caller waits for the result.
             return
 
     def _tell(self, result: Any, error: BaseException | None) -> None:
@@ -124,7 +126,7 @@ class _Thread:
                 try:
                     _idle.remove(self)
                 except ValueError:
-                    # Somebody has just taken it up.
+                    # A caller has just taken this thread.
                     continue
                 return
             work.done(self)
@@ -136,7 +138,7 @@ _left_behind: set[_Work] = set()
 
 
 def _forget() -> None:
-    # The threads are the parent's.
+    # The threads belong to the parent process.
     _idle.clear()
     _left_behind.clear()
 

@@ -1,16 +1,9 @@
-"""Open items of one run, and the watermark below which all of it is done.
+"""Completion of one run: open items, and the watermark below which every row is done.
 
-The open items of one running experiment, and the part that is wholly done: pure counting.
-
-The evaluations in the database only: those turned away from a full queue, or left by an earlier run.
-
-Theory of operation. Memory holds a bounded number of evaluations per evaluator; what does not fit is left where it can
-always be derived from: the runs that lack their annotation. A scan of those goes forward from a cursor. What is turned
-away ahead of the cursor will be met by it; what is turned away behind it makes the scan begin again, just before it.
-
-The mark below which a run is wholly done, written now and then: a resume begins there.
-
-The part of an experiment that is wholly done: with it a run of a million rows is resumed at once.
+Theory of operation. Memory holds a bounded number of evaluations per evaluator. An evaluation that does not fit stays
+in the database: its run is stored and lacks the annotation. A scan of such runs moves forward from a cursor. The scan
+meets an evaluation that was rejected ahead of the cursor. A rejection behind the cursor makes the scan begin again just
+before that place. The watermark is written from time to time, so an experiment of a million rows resumes at once.
 """
 
 from __future__ import annotations
@@ -26,9 +19,9 @@ from tidegate.storage import Claim, Store
 
 
 class OpenRows:
-    """The rows that have something open, and the low water: every row below it needs nothing any more.
+    """Rows with open items, and their watermark: no row below it needs any more work.
 
-    Rows are known by their ordinals. `reached` is the first row that was not taken from the store in full.
+    Rows are identified by their ordinals. `reached` is the first row that was not completely read from the store.
     """
 
     __slots__ = ("_heap", "_open", "reached")
@@ -39,7 +32,7 @@ class OpenRows:
         self._heap: list[int] = []
 
     def opened(self, ordinal: int) -> None:
-        """One more item of that row is to be done."""
+        """Count one more open item of a row."""
         count = self._open.get(ordinal)
         if count is None:
             self._open[ordinal] = 1
@@ -48,7 +41,7 @@ class OpenRows:
             self._open[ordinal] = count + 1
 
     def closed(self, ordinal: int) -> None:
-        """One item of that row is durable."""
+        """Count one item of a row as durable."""
         count = self._open[ordinal] - 1
         if count:
             self._open[ordinal] = count
@@ -56,7 +49,7 @@ class OpenRows:
             del self._open[ordinal]
 
     def low_water(self) -> int:
-        """The first row that may still need something."""
+        """Return the first row that may still need work."""
         heap = self._heap
         while heap and heap[0] not in self._open:
             heappop(heap)
@@ -64,10 +57,10 @@ class OpenRows:
 
 
 class EvalBacklog:
-    """One evaluator's evaluations that memory does not hold; `owing` while there may be any.
+    """Evaluations of one evaluator that only the database holds; `owing` is True while there may be any.
 
-    `cursor` is the place after which the next page of the scan begins (None: at the first row). With `left_over` there
-    is an earlier run to catch up with, from its beginning.
+    The next page of the scan begins after `cursor` (None: at the first row). `left_over` means that an earlier run may
+    have left evaluations, so the scan begins at the first row.
     """
 
     __slots__ = ("_behind", "_meanwhile", "cursor", "owing")
@@ -79,7 +72,7 @@ class EvalBacklog:
         self._meanwhile: Place | None = None
 
     def turned_away(self, place: Place) -> None:
-        """An evaluation of that place did not fit, and its run is durable: a scan can find it."""
+        """Record an evaluation that did not fit into memory and whose run is durable, so a scan can find it."""
         before = Place(place.ordinal, -1)
         self._meanwhile = _first(self._meanwhile, before)
         if not self.owing:
@@ -89,16 +82,19 @@ class EvalBacklog:
             self._behind = _first(self._behind, before)
 
     def begin(self) -> Place | None:
-        """A page is asked for: the place after which it begins."""
+        """Begin to read a page; return the place after which it begins."""
         self._meanwhile = None
         return self.cursor
 
     def scanned(self, last: Place | None, at_end: bool) -> None:
-        """A page came; `last` is its last place (None: it was empty), and `at_end` says that no other follows now."""
+        """Record a page that was read.
+
+        `last` is its last place (None: the page was empty). `at_end` means that no other page follows now.
+        """
         if last is not None:
             self.cursor = last
             if self._meanwhile is not None and self._meanwhile < last:
-                # It became durable while the page was read: the page may have missed it.
+                # This run became durable while the page was read, so the page may lack it.
                 self._behind = _first(self._behind, self._meanwhile)
         if not at_end:
             return
@@ -108,7 +104,7 @@ class EvalBacklog:
             self.owing = False
 
     def shared(self) -> int | None:
-        """The first row that may have an evaluation here; None where there is none."""
+        """Return the first row that may have an evaluation here; None if there is none."""
         if not self.owing:
             return None
         if self.cursor is None:
@@ -124,9 +120,9 @@ Identity = tuple[int, int, int]
 
 
 class CompletionTracker:
-    """Every item that memory knows from its coming until its result is durable, and what only the database knows.
+    """Tracker of every item in memory until its result is durable, and of the work that only the database knows.
 
-    With `left_over`, an earlier run may have left evaluations behind; with `again`, those that failed are wanted too.
+    `left_over` means that an earlier run may have left evaluations. `again` also requests those that failed.
     """
 
     def __init__(self, evaluators: int, *, left_over: bool, again: bool) -> None:
@@ -143,7 +139,7 @@ class CompletionTracker:
         self._failed: set[Identity] = set()
 
     def open(self, item: Item) -> None:
-        """An item has come: from the store, or from its task's answer."""
+        """Track a new item, from the store or from its task's answer."""
         if item.identity not in self._live:
             self._live.add(item.identity)
             self._open[item.stage] += 1
@@ -152,11 +148,11 @@ class CompletionTracker:
             self.tasks.opened(item.place.ordinal)
 
     def turn_away(self, place: Place, stage: int) -> None:
-        """An evaluation did not fit into memory; the database can tell of it when its answer is durable."""
+        """Record an evaluation that did not fit into memory; the database can return it once its answer is durable."""
         self._turned_away.setdefault(place, []).append(stage)
 
     def close(self, item: Item, failed: bool) -> None:
-        """An item's result is durable, or nothing more will be done about it here."""
+        """Close an item whose result is durable, or that this run will not try again."""
         identity = item.identity
         if identity in self._live:
             self._live.remove(identity)
@@ -172,12 +168,12 @@ class CompletionTracker:
         self.rows.closed(item.place.ordinal)
 
     def scan(self, stage: int) -> tuple[Place | None, bool]:
-        """A page of an evaluator's backlog is asked for: after which place, and whether failed ones are wanted."""
+        """Begin to read a page of an evaluator's backlog; return its start place and the `again` flag."""
         self._lately = set()
         return self.backlogs[stage - 1].begin(), self._again[stage - 1]
 
     def scanned(self, stage: int, found: list[Place], at_end: bool) -> list[Place]:
-        """A page has come; returns the places of it that memory does not know yet."""
+        """Record a page, and return its places that memory does not know yet."""
         lately = self._lately or set()
         self._lately = None
         known = [(*place, stage) for place in found]
@@ -189,47 +185,47 @@ class CompletionTracker:
         self._failed.difference_update(known)
         self.backlogs[stage - 1].scanned(found[-1] if found else None, at_end)
         if at_end:
-            # Whatever fails from now on has failed in this run: it is not tried again before the next.
+            # A failure from now on belongs to this run; only the next run tries it again.
             self._again[stage - 1] = False
             self._failed = {each for each in self._failed if each[2] != stage}
         return new
 
     @property
     def owes(self) -> bool:
-        """Return whether the database may have evaluations that memory does not hold."""
+        """Return whether the database may hold evaluations that memory lacks."""
         return any(backlog.owing for backlog in self.backlogs)
 
     def has_work(self, stage: int) -> bool:
-        """Return whether anything of a stage is left to do, here or in the database."""
+        """Return whether a stage has work left, in memory or in the database."""
         more = not self.tasks_exhausted if stage == TASK else self.backlogs[stage - 1].owing
         return more or self._open[stage] > 0
 
     @property
     def settled(self) -> bool:
-        """Return whether nothing is left to do, here or in the database."""
+        """Return whether no work is left, in memory or in the database."""
         return self.tasks_exhausted and not self._live and not self.unwritten and not self.owes
 
     def watermark(self) -> tuple[int, int]:
-        """The first row that may still need something, and the first that may still need a run."""
+        """Return the first row that may still need any work, and the first that may still need a task."""
         floors = [shared for backlog in self.backlogs if (shared := backlog.shared()) is not None]
         tasks = self.tasks.low_water()
         return min([self.rows.low_water(), tasks, *floors]), tasks
 
     def reached(self, ordinal: int) -> None:
-        """Every row below it has been taken from the store in full."""
+        """Record that every row below `ordinal` was completely read from the store."""
         self.rows.reached = self.tasks.reached = ordinal
 
 
 logger = logging.getLogger("tidegate")
 
 EVERY = 1000
-"""Durable results after which it is written."""
+"""Durable results between two writes of the watermark."""
 
 
 class WatermarkWriter:
-    """The water marks of one claim, as far as they are written. A mark that could not be written costs only time.
+    """Writer of one claim's watermarks. A failed write costs only time at the next resume.
 
-    `name` is the experiment's. Tasks of the writer run in copies of `context`.
+    `name` is the experiment's name. The write tasks run in copies of `context`.
     """
 
     def __init__(
@@ -252,19 +248,19 @@ class WatermarkWriter:
         self._task: asyncio.Task[None] | None = None
 
     def rose(self) -> None:
-        """Count one more durable result; write the marks now and then."""
+        """Count one more durable result; start a write after every `EVERY` results."""
         self._settled += 1
         if self._settled % EVERY == 0 and (self._task is None or self._task.done()):
             self._task = self._loop.create_task(self.write(), context=self._context.copy())
 
     async def end(self) -> None:
-        """Write the last marks."""
+        """Write the final watermarks."""
         if self._task is not None:
             await asyncio.wait({self._task})
         await self.write()
 
     async def write(self) -> None:
-        """Write the marks, where they have risen."""
+        """Write the watermarks if they have risen."""
         low, tasks = self._tracker.watermark()
         if (low, tasks) <= self._written:
             return

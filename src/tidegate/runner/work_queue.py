@@ -1,11 +1,11 @@
-"""Queues of the work of one run: ready items of each stage, and retries that are not ready.
+"""Work queues of one run: ready items of each stage, and retries that are not ready.
 
-Theory of operation. Each stage (tasks, each evaluator) has two queues: what is to be tried first, and retries that are
-ready. A stage stands behind a *gate*: the key that its function asks first, or a gate of its own while that is not
-known. Evaluations go before retries, retries before new tasks; a queue that was passed over often enough goes next
-whatever its rank, and retries that have their share of the slots go last, so that a poisoned cluster cannot starve
-progress. What was refused for want of capacity goes back to the head of its queue. Retries that are not ready wait in
-one heap. Tasks are taken from the store in pages, between two water marks.
+Theory of operation. Each stage (tasks, each evaluator) has a queue of new items and a queue of ready retries. A stage
+waits behind a *gate*: the key that its function asks first, or a placeholder of the stage while that key is unknown.
+Evaluations go before retries, and retries before new tasks. A queue that was passed over `ageing` times goes first.
+Retries that already use their share of the slots go last, so a cluster of failing items cannot stop progress. An item
+refused for lack of capacity returns to the head of its queue. Retries that are not ready wait in one heap. Items are
+read from the store in pages, between a low and a high mark.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from heapq import heapify, heappop, heappush
 from tidegate.runner.item import TASK, Item
 
 EVALS, RETRIES, TASKS, OVER_SHARE = range(4)
+"""Ranks of a queue: the lowest goes first. OVER_SHARE is for retries that already use their share of the slots."""
 AGED = -1
-"""The rank of a queue that was passed over often enough."""
+"""Rank of a queue that was passed over `ageing` times."""
 
 
 MAX_QUEUE_BYTES = 16 * 1024 * 1024
-"""Characters of the rows and answers of one stage that wait in memory, retries included: more hold more of it, fewer
-fetch large rows again and again."""
+"""Maximum characters of the rows and answers of one stage that wait in memory, retries included. Raising it uses more
+memory; lowering it reads large rows again more often."""
 
 
 class StageQueue:
-    """Items of one stage in the order in which they go; `age` counts how often others went instead.
+    """Items of one stage in dispatch order.
 
-    `size` is that of all its items.
+    `age` counts how often other queues went instead. `size` is the total of its items' sizes.
     """
 
     __slots__ = ("age", "items", "rank", "size", "stage")
@@ -42,38 +43,38 @@ class StageQueue:
         self.size = 0
 
     def append(self, item: Item) -> None:
-        """Add an item behind the others."""
+        """Add an item at the end."""
         self.items.append(item)
         self.size += item.size
 
     def appendleft(self, item: Item) -> None:
-        """Add an item before the others."""
+        """Add an item at the head."""
         self.items.appendleft(item)
         self.size += item.size
 
     def popleft(self) -> Item:
-        """Take the first item."""
+        """Remove and return the first item."""
         item = self.items.popleft()
         self.size -= item.size
         return item
 
     def remove(self, gone: set[Item]) -> None:
-        """Take out the items of `gone` that are here."""
+        """Remove the items of `gone` that are in this queue."""
         if not gone.isdisjoint(self.items):
             self.items = deque(item for item in self.items if item not in gone)
             self.size = sum(item.size for item in self.items)
 
     def clear(self) -> None:
-        """Forget every item."""
+        """Remove every item."""
         self.items.clear()
         self.size = 0
 
 
 class WorkQueue:
-    """The queues of one experiment of so many `stages`; it decides, and does nothing.
+    """Queues of one experiment with `stages` stages. It only decides the order; it starts nothing.
 
-    `high` is how many items of a stage are held at most, `ageing` how often a queue is passed over, and `retry_slots`
-    how many slots retries may have while anything else could go.
+    `high` is the maximum number of new items held per stage. `ageing` is how often a queue may be passed over.
+    `retry_slots` is the number of slots for retries while other work is ready.
     """
 
     def __init__(self, stages: int, *, high: int, ageing: int, retry_slots: int) -> None:
@@ -91,47 +92,47 @@ class WorkQueue:
         self._count = 0
 
     def stand_behind(self, stage: int, gate: Hashable) -> None:
-        """That stage's items ask `gate` from now on."""
+        """Put the items of a stage behind `gate` from now on."""
         self._gates[stage] = gate
 
     def gate(self, stage: int) -> Hashable:
-        """Return what that stage's items ask."""
+        """Return the gate of a stage."""
         return self._gates[stage]
 
     def gates(self) -> Iterator[Hashable]:
-        """The gates behind which something is ready, each as often as it has queues."""
+        """Return the gates with ready items, once for each of their queues."""
         return (self._gates[queue.stage] for queue in self._queues if queue.items)
 
     def has(self, gate: Hashable) -> bool:
-        """Return whether something is ready behind that gate."""
+        """Return whether an item is ready behind a gate."""
         return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
 
     def room(self, stage: int) -> int:
-        """Return the number of items of a stage that fit; 0 where those that wait are too large together."""
+        """Return the number of items of a stage that fit; 0 if the waiting ones are too large together."""
         return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, self.high - len(self._fresh[stage].items))
 
     def runs_low(self, stage: int) -> bool:
-        """Return whether the next page of a stage is wanted."""
+        """Return whether the next page of a stage is needed."""
         return len(self._fresh[stage].items) <= self.low and self._size(stage) <= MAX_QUEUE_BYTES // 2
 
     def add(self, items: Iterable[Item]) -> None:
-        """New items, in their order."""
+        """Add new items in their order."""
         for item in items:
             self._fresh[item.stage].append(item)
 
     def back(self, item: Item) -> None:
-        """A refused item: it comes straight back, to the head."""
+        """Return a refused item to the head of its queue."""
         queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
         queue.appendleft(item)
 
     def delay(self, item: Item, ready_at: float) -> None:
-        """An item that is to be tried again at `ready_at`, in monotonic seconds."""
+        """Schedule a retry of an item for `ready_at`, in monotonic seconds."""
         self._count += 1
         heappush(self._later, (ready_at, self._count, item))
         self._later_size[item.stage] += item.size
 
     def ripen(self, now: float) -> None:
-        """Moves the retries that are ready to their queues."""
+        """Move the retries that are ready to their queues."""
         while self._later and self._later[0][0] <= now:
             _, _, item = heappop(self._later)
             self._later_size[item.stage] -= item.size
@@ -139,21 +140,21 @@ class WorkQueue:
 
     @property
     def ripe_at(self) -> float | None:
-        """When the next retry is ready; None where none is waiting for its time."""
+        """Return the instant of the next retry; None if no retry waits."""
         return self._later[0][0] if self._later else None
 
     def rank(self, gate: Hashable) -> int:
-        """Return how urgent what is next behind a gate is; less goes first."""
+        """Return the rank of the next item behind a gate; the lowest goes first."""
         queue = self._next(gate)
         return OVER_SHARE if queue is None else self._urgency(queue)
 
     def peek(self, gate: Hashable) -> Item | None:
-        """Return what is next behind a gate."""
+        """Return the next item behind a gate."""
         queue = self._next(gate)
         return queue.items[0] if queue is not None else None
 
     def take(self, gate: Hashable) -> Item | None:
-        """Takes what is next behind a gate; every other queue that has something is passed over."""
+        """Remove and return the next item behind a gate, and age every other queue that has items."""
         chosen = self._next(gate)
         if chosen is None:
             return None
@@ -167,17 +168,17 @@ class WorkQueue:
         return item
 
     def ended(self, retried: bool) -> None:
-        """An item that was taken has ended; `retried` says that it had been tried before."""
+        """Count the end of an item that was taken; `retried` means that it had been tried before."""
         if retried:
             self.retries_under_way -= 1
 
     def items(self, stage: int) -> list[Item]:
-        """Return every item of a stage that is not under way, in the order in which they go."""
+        """Return every item of a stage that is not in flight, in dispatch order."""
         waiting = [*self._ready[stage].items, *self._fresh[stage].items]
         return waiting + [item for _, _, item in self._later if item.stage == stage]
 
     def take_out(self, items: Iterable[Item]) -> None:
-        """Take out items that are not under way."""
+        """Remove items that are not in flight."""
         gone = set(items)
         for queue in self._queues:
             queue.remove(gone)
@@ -188,18 +189,18 @@ class WorkQueue:
             self._later_size[item.stage] += item.size
 
     def clear(self) -> None:
-        """Forgets everything that is not under way."""
+        """Remove everything that is not in flight."""
         for queue in self._queues:
             queue.clear()
         self._later.clear()
         self._later_size = [0] * len(self._fresh)
 
     def depth(self, stage: int) -> int:
-        """Return how many items of a stage are ready."""
+        """Return the number of ready items of a stage."""
         return len(self._fresh[stage].items) + len(self._ready[stage].items)
 
     def _size(self, stage: int) -> int:
-        """Return the size of all items of a stage that are not under way."""
+        """Return the total size of a stage's items that are not in flight."""
         return self._fresh[stage].size + self._ready[stage].size + self._later_size[stage]
 
     def _next(self, gate: Hashable) -> StageQueue | None:

@@ -1,11 +1,11 @@
-"""Makes results durable: in batches, in their order, for all experiments of a runner; a lost database is waited for.
+"""Writer that makes the results of all experiments of a runner durable, in batches and in their order.
 
-Theory of operation. Results stand in one queue in the order in which they came, so that a run is always written before
-its evaluations. A batch is written when it is full, or when its first result has waited long enough; while one is
-written the next one fills, and may be larger. Nobody waits to put a result in: the queue is bounded by whoever asks
-`room` before he starts more work. What the store refuses for good is written one by one, so that one bad result spoils
-nothing but itself. A result leaves the queue in the moment in which its receiver is told; whatever else goes wrong,
-`run` can be called again, and goes on with what is left.
+Theory of operation. One queue holds the results in the order of their arrival, so a run is written before its
+evaluations. A batch is written when it is full, or when its first result has waited `batch_seconds`. During a write the
+next batch fills, and it may be larger. `put` never blocks: callers check `room` before they start more work. If the
+database is unavailable, the write is repeated. If the store refuses a batch permanently, its results are written one by
+one, so one bad result affects only itself. A result leaves the queue at the moment its receiver is notified. After any
+other error, `run` can be called again and continues with the remaining results.
 """
 
 from __future__ import annotations
@@ -28,45 +28,46 @@ logger = logging.getLogger("tidegate")
 Result: TypeAlias = RunResult | AnnotationResult | LogLine
 
 MOST_FAILURES = 5
-"""Consecutive errors of its own after which nothing more is written: a programming error, not a bad moment."""
+"""Consecutive internal errors after which writing ends: they indicate a programming error."""
 
 MOST = 10
-"""A batch that has waited for the one before it may be so many times larger."""
+"""Maximum size of a batch that waited for the previous one, as a multiple of `batch`."""
 
 
 BATCH_BYTES = 8 * 1024 * 1024
-"""Characters of a batch of large results: more hold more memory (PostgreSQL's driver copies them four times)."""
+"""Maximum characters of a batch. Raising it uses more memory (PostgreSQL's driver copies them four times)."""
 
 UNWRITTEN_BYTES = 16 * 1024 * 1024
-"""Characters of results that are held for a database that is away or slow before no more work is started."""
+"""Characters of unwritten results at which no more work is started. Raising it holds more results in memory while the
+database is unavailable or slow."""
 
 
 class WriteReceiver(Protocol):
-    """A subscriber to the fate of its results."""
+    """Receiver of the outcome of its results."""
 
     def durable(self, item: Item | None, result: Result) -> None:
-        """It is in the database."""
+        """Handle a result that is in the database."""
         ...
 
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
-        """The store refused it for good; nothing was written."""
+        """Handle a result that the store refused permanently; nothing was written."""
         ...
 
     def fenced(self, count: int) -> None:
-        """Somebody else has claimed the experiment: `count` of its results were not written."""
+        """Handle the claim of the experiment by another replica: `count` results were not written."""
         ...
 
     def given_up(self, count: int, error: BaseException) -> None:
-        """Nothing is written any more: `count` of its results never will be."""
+        """Handle the end of all writing: `count` results will never be written."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """It could not take in what it was told."""
+        """Handle an error that one of these methods raised."""
         ...
 
 
 class QueuedResult(NamedTuple):
-    """A result, and whose it is."""
+    """Result with its receiver."""
 
     receiver: WriteReceiver
     item: Item | None
@@ -75,7 +76,11 @@ class QueuedResult(NamedTuple):
 
 
 class ResultWriter:
-    """The queue of results and the task that empties it. Times are in seconds."""
+    """Queue of results, and the task that empties it.
+
+    `batch` is in results, `batch_seconds` in seconds. `bound` is the number of queued results at which `room` is False.
+    `roomy` is called when `room` is True after a write.
+    """
 
     def __init__(
         self, store: Store, *, batch: int, batch_seconds: float, bound: int, roomy: Callable[[], None]
@@ -100,11 +105,11 @@ class ResultWriter:
 
     @property
     def waiting(self) -> int:
-        """Return how many results are not durable yet."""
+        """Return the number of results that are not durable yet."""
         return len(self._entries)
 
     def put(self, receiver: WriteReceiver, item: Item | None, result: Result) -> None:
-        """Takes a result in; its receiver will be told what became of it."""
+        """Queue a result; its receiver is notified of the outcome."""
         if self.broken is not None:
             asyncio.get_running_loop().call_soon(receiver.given_up, 1, self.broken)
             return
@@ -118,19 +123,20 @@ class ResultWriter:
             self._full.set()
 
     def flush(self) -> None:
-        """Writes what is there without waiting for more."""
+        """Write the queued results without waiting for more."""
         self._full.set()
 
     def close(self) -> None:
-        """Writes what is there, then `run` returns."""
+        """Write the queued results; then `run` returns."""
         self._closing = True
         self._some.set()
         self._full.set()
 
     async def run(self) -> None:
-        """Writes until it is closed and empty; an error of its own is survived, so many in a row are not.
+        """Write results until the writer is closed and empty.
 
-        It is `broken` then: nothing more is written, and every receiver is told so.
+        It survives internal errors, except `MOST_FAILURES` in a row. Then it is `broken`: nothing more is written, and
+        every receiver is notified.
         """
         while True:
             try:
@@ -150,7 +156,7 @@ class ResultWriter:
             if not self._entries and self._closing:
                 return
             await self._filled()
-            # What is being written stays in the queue: it counts against its bound.
+            # Results that are being written stay in the queue and count towards its bound.
             entries = self._next_batch()
             if entries:
                 await self._write(entries)
@@ -158,11 +164,11 @@ class ResultWriter:
             if not self._entries and not self._closing:
                 self._some.clear()
             if self.room:
-                # It may have been crowded at any moment since it was asked last.
+                # `room` may have been False at any time since its last check.
                 self._roomy()
 
     def _next_batch(self) -> list[QueuedResult]:
-        """The first entries, bounded by their number and by their bytes; one at the least."""
+        """Return the first entries, bounded by their number and size; at least one."""
         batch: list[QueuedResult] = []
         size = 0
         for entry in itertools.islice(self._entries, MOST * self._batch):
@@ -187,7 +193,7 @@ class ResultWriter:
                 pass
 
     async def _write(self, entries: Sequence[QueuedResult]) -> None:
-        """Writes the first ones of the queue, and tells their receivers."""
+        """Write the first entries of the queue, and notify their receivers."""
         results = [entry.result for entry in entries]
         try:
             fenced = await retry_while_unavailable(lambda: self._store.write(results), "a batch of results")
@@ -220,7 +226,7 @@ class ResultWriter:
 
 
 def _size(result: Result) -> int:
-    """The characters of a result's large texts."""
+    """Return the characters of a result's large texts."""
     if isinstance(result, RunResult):
         return len(result.output or "")
     if isinstance(result, AnnotationResult):
@@ -229,7 +235,7 @@ def _size(result: Result) -> int:
 
 
 def _tell(receiver: WriteReceiver, what: Callable[..., None], *args: Any) -> None:
-    """Tells a receiver; what he makes of it holds up nobody else's results."""
+    """Notify a receiver; an error that it raises does not delay other results."""
     try:
         what(*args)
     except Exception as error:

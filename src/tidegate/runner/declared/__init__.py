@@ -1,4 +1,4 @@
-"""Experiments without code: what `experiment.yaml` says, asked of models through their official SDKs."""
+"""Experiments without code: `experiment.yaml` declares questions, and official SDKs send them to models."""
 
 from __future__ import annotations
 

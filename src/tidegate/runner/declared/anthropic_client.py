@@ -1,4 +1,4 @@
-"""Messages through Anthropic's SDK."""
+"""Client of Anthropic's Messages API through its SDK."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tidegate.admission.registry import registry
 from tidegate.runner.declared.prompt import NoText, Prompt
 
 MAX_TOKENS = 1024
-"""Anthropic wants to be told; 1024 is what its own examples say (anthropic 2.11, README)."""
+"""Maximum output tokens, which Anthropic requires; 1024 is in its own examples (anthropic 2.11, README)."""
 
 
 class Anthropic:
-    """A governed client. The runner repeats what fails, so that the SDK does not (its retries would hide in a slot)."""
+    """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible."""
 
     def __init__(self, key: str | None, base_url: str | None) -> None:
         made = anthropic.AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0)
         self._client = registry().wrap(made)
 
     async def __call__(self, prompt: Prompt) -> str:
-        """The text blocks of the answer, one after the other."""
+        """Return the joined text blocks of the answer."""
         given: dict[str, Any] = {} if prompt.system is None else {"system": prompt.system}
         messages: list[Any] = list(prompt.messages)
-        # As part of the body: what the file says is what is sent, whichever parameters this SDK has names for.
+        # Parameters go into the body as the file states them, even if this SDK has no name for them.
         answer: Any = await self._client.messages.create(
             model=prompt.model, messages=messages, max_tokens=MAX_TOKENS, extra_body=dict(prompt.parameters), **given
         )
@@ -34,5 +34,5 @@ class Anthropic:
         return text
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Close the connections."""
         await self._client.close()

@@ -1,6 +1,7 @@
-"""The experiment that a declaration stands for: a task and judges that ask models.
+"""Experiments built from declarations: a task and judges that ask models.
 
-The meaning of a judge's answer: a score, a label, or a JSON object of named outputs. None of it is no score.
+A judge's answer is read as a score, a label, or a JSON object of named outputs. An answer that is none of them is
+unusable, not a score of zero.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from tidegate.runner.declared.schema import Declaration, Document, JudgeSpec, de
 from tidegate.runner.experiment import Evaluator, Experiment
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)%?")
+"""Pattern of a number; it includes a percent sign, so that `score` can reject percentages."""
 LONGEST = 80
-"""Characters of an answer that a complaint shows."""
+"""Maximum characters of an answer in an error message."""
 
 
 class Unparsable(UnusableAnswer):
-    """A judge's answer that does not say what it was asked for."""
+    """Error for a judge's answer that lacks the requested value."""
 
     def __init__(self, answer: str, wanted: str) -> None:
         self.answer = answer
@@ -32,7 +34,10 @@ class Unparsable(UnusableAnswer):
 
 
 def score(answer: str, bounds: tuple[float, float] | None) -> float:
-    """The one number of an answer, or of its last line that has any, or `score` of a JSON object."""
+    """Return the only number of the answer's last line that has any, or `score` of a JSON object.
+
+    Raise `Unparsable` if there is no such number, it is a percentage, or it is outside the bounds.
+    """
     wanted = "one number" + (f" from {bounds[0]:g} to {bounds[1]:g}" if bounds is not None else "")
     found = _said_as_json(answer, "score")
     if found is None:
@@ -46,14 +51,14 @@ def score(answer: str, bounds: tuple[float, float] | None) -> float:
 
 
 def label(answer: str, labels: Sequence[str]) -> str:
-    """The one label that an answer is, or names as a word of its own, or is `label` of a JSON object."""
+    """Return the only label that an answer equals or contains as a word, or `label` of a JSON object."""
     by_folded = {each.casefold(): each for each in labels}
     said = _object(answer)
     text = str(said["label"]) if said is not None and "label" in said else answer
     exact = by_folded.get(text.strip().strip(".!\"'`*").casefold())
     if exact is not None:
         return exact
-    # The longest first, and each only where no longer one stands: "not right" is no "right".
+    # Longer labels match first, so "not right" does not count as "right".
     either = "|".join(re.escape(each) for each in sorted(by_folded, key=len, reverse=True))
     named = set(re.findall(rf"(?<!\w)(?:{either})(?!\w)", text.casefold()))
     if len(named) != 1:
@@ -62,7 +67,7 @@ def label(answer: str, labels: Sequence[str]) -> str:
 
 
 def outputs(answer: str, names: Sequence[str]) -> dict[str, Any]:
-    """The named values of the JSON object in an answer; every name must be there, what else is there is left out."""
+    """Return the named values of the JSON object in an answer. Every name must be there; other names are dropped."""
     said = _object(answer)
     if said is None or any(name not in said for name in names):
         raise Unparsable(answer, f"a JSON object with {', '.join(names)}")
@@ -76,7 +81,7 @@ def _said_as_json(answer: str, name: str) -> float | None:
 
 
 def _object(answer: str) -> Mapping[str, Any] | None:
-    """The JSON object that an answer is or holds, whatever stands around it: the one that begins first."""
+    """Return the first JSON object in an answer, whatever text surrounds it."""
     decoder = json.JSONDecoder(parse_constant=_refused)
     start = answer.find("{")
     while start >= 0:
@@ -97,9 +102,9 @@ Evaluation = Callable[[Any, Any], Awaitable[Any]]
 
 
 def from_file(path: Path) -> Experiment:
-    """The experiment that a YAML file declares; its dataset is looked for beside the file.
+    """Return the experiment that a YAML file declares; a relative dataset path starts at the file's folder.
 
-    Raises `ConfigurationError`, which names the line and the field, and `CannotLoad` where a provider's SDK is missing.
+    Raise `ConfigurationError`, which names the line and the field, and `CannotLoad` if a provider's SDK is missing.
     """
     path = path.expanduser()
     declaration = declared(Document.of(path))
@@ -108,12 +113,12 @@ def from_file(path: Path) -> Experiment:
 
 
 def from_stored(values: Mapping[str, Any], source: str) -> Experiment:
-    """The experiment whose declaration the store has; the file that it came from is not needed any more."""
+    """Return the experiment of a stored declaration; its file is no longer needed."""
     return Declared(stored(values), source)
 
 
 class Declared(Experiment):
-    """An experiment of declared questions, whose clients it closes at the end of a run."""
+    """Experiment of declared questions; it closes its clients at the end of a run."""
 
     def __init__(self, declaration: Declaration, source: str) -> None:
         task = LazyClient(declaration.task, source)
@@ -133,7 +138,7 @@ class Declared(Experiment):
         )
 
     async def aclose(self) -> None:
-        """Closes the clients of this loop; a next run makes others."""
+        """Close the clients of this loop; the next run creates new ones."""
         for asked in self._asked:
             await asked.close()
 
@@ -161,7 +166,7 @@ def _outputs(judge: JudgeSpec) -> Sequence[str]:
 
 
 def _reading(judge: JudgeSpec) -> Callable[[str], Any]:
-    """Return how the judge's answer becomes a score, a label, or named outputs."""
+    """Return the function that reads the judge's answer as a score, a label, or named outputs."""
     if judge.outputs is not None:
         names = judge.outputs
         return lambda answer: outputs(answer, names)

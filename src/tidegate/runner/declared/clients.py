@@ -1,4 +1,4 @@
-"""Asks a declared question: fills its templates, and sends it through the official SDK of its provider."""
+"""Clients of declared questions: they fill the templates, and send them through the provider's official SDK."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], ModelClient]]
     "anthropic": ("anthropic", "anthropic", _anthropic),
     "google": ("google.genai", "google-genai", _google),
 }
-"""Of each provider the module, the package that has it, and what makes a client."""
+"""Module, package and client factory of each provider."""
 
 
 class LazyClient:
-    """One question with its client, which is made when it is first asked, anew in each event loop."""
+    """One question and its client, which is created on first use and again in each event loop."""
 
     def __init__(self, question: QuestionSpec, source: str) -> None:
         module, package, self._make = SDKS[question.provider]
@@ -54,7 +54,7 @@ class LazyClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, values: Mapping[str, Any]) -> str:
-        """The answer to the question with these values. Raises `MissingField`, `NoText`, and what the SDK raises."""
+        """Return the answer to the question with these values. Raise `MissingField`, `NoText`, and the SDK's errors."""
         question = self._question
         prompt = Prompt(
             question.model,
@@ -65,7 +65,7 @@ class LazyClient:
         return await self._asking()(prompt)
 
     async def close(self) -> None:
-        """Closes the client's connections."""
+        """Close the client's connections."""
         if self._client is not None and self._loop is asyncio.get_running_loop():
             client, self._client = self._client, None
             await client.close()

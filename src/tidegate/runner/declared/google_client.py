@@ -1,4 +1,4 @@
-"""Gemini through google-genai."""
+"""Client of Gemini through google-genai."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ ROLES = {"user": "user", "assistant": "model"}
 
 
 class Google:
-    """A governed client; google-genai repeats nothing unless it is told to."""
+    """Governed client; google-genai retries nothing by default."""
 
     def __init__(self, key: str | None, base_url: str | None) -> None:
         options = types.HttpOptions(base_url=base_url) if base_url is not None else None
         self._client = registry().wrap(genai.Client(api_key=key, vertexai=False, http_options=options))
 
     async def __call__(self, prompt: Prompt) -> str:
-        """The text of the first candidate."""
+        """Return the text of the first candidate."""
         contents: Any = [
             {"role": ROLES[each["role"]], "parts": [{"text": each["content"]}]} for each in prompt.messages
         ]
@@ -33,6 +33,6 @@ class Google:
         return answer.text
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Close the connections."""
         await self._client.aio.aclose()
         self._client.close()

@@ -1,4 +1,4 @@
-"""Chat completions through openai's SDK: OpenAI itself, and any server that speaks the same."""
+"""Client of chat completions through openai's SDK: OpenAI itself, and any compatible server."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tidegate.admission.registry import registry
 from tidegate.runner.declared.prompt import NoText, Prompt
 
 KEYLESS = "none"
-"""What is sent where a server wants no key: the SDK wants one."""
+"""Placeholder key for a server that needs none: the SDK requires one."""
 
 
 class OpenAI:
-    """A governed client. The runner repeats what fails, so that the SDK does not (its retries would hide in a slot)."""
+    """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible."""
 
     def __init__(self, key: str | None, base_url: str | None) -> None:
         made = openai.AsyncOpenAI(api_key=key or KEYLESS, base_url=base_url, max_retries=0)
         self._client = registry().wrap(made)
 
     async def __call__(self, prompt: Prompt) -> str:
-        """The text of the first choice."""
+        """Return the text of the first choice."""
         system: list[Any] = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
         messages: list[Any] = [*system, *prompt.messages]
-        # As part of the body: what the file says is what is sent, whichever parameters this SDK has names for.
+        # Parameters go into the body as the file states them, even if this SDK has no name for them.
         answer: Any = await self._client.chat.completions.create(
             model=prompt.model, messages=messages, extra_body=dict(prompt.parameters)
         )
@@ -34,5 +34,5 @@ class OpenAI:
         return str(choice.message.content)
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Close the connections."""
         await self._client.close()

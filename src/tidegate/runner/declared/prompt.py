@@ -1,4 +1,4 @@
-"""A declared question as it is sent, and the client that sends it: the same for every SDK."""
+"""Prompt of a declared question, and the client that sends it: the same for every SDK."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate.errors import UnusableAnswer
 
 
 class NoText(UnusableAnswer):
-    """An answer that holds no text; `reason` is what the provider says of its end."""
+    """Error for an answer without text; `reason` is the provider's finish reason."""
 
     def __init__(self, model: str, reason: object) -> None:
         self.reason = reason
@@ -17,7 +17,7 @@ class NoText(UnusableAnswer):
 
 
 class Prompt(NamedTuple):
-    """A question as it is sent: roles are `user` and `assistant`."""
+    """Question as it is sent; roles are `user` and `assistant`."""
 
     model: str
     system: str | None
@@ -26,10 +26,10 @@ class Prompt(NamedTuple):
 
 
 class ModelClient(Protocol):
-    """One SDK's client: answers prompts with texts. Raises what the SDK raises, and `NoText`."""
+    """Client of one SDK: it answers prompts with texts. It raises the SDK's errors, and `NoText`."""
 
     async def __call__(self, prompt: Prompt) -> str:
-        """The text of the answer."""
+        """Return the text of the answer."""
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Close the connections."""

@@ -1,11 +1,9 @@
-"""The schema of `experiment.yaml`: its rows, its question to a model, its judges. Never a credential.
+"""Schema of `experiment.yaml`: its rows, its question to a model, its judges. It never holds a credential.
 
-A YAML file as plain values that know where they stand: every complaint names the file, the line and the field.
+The YAML document records the line of each value, so every error names the file, the line and the field.
 
-Prompt templates: a text in which `{field}` stands for what a row has under that name.
-
-A name in braces is a field, `{a.b}` is `b` of the mapping (or the place `b` of the list) under `a`, and `{{a}}` is the
-text `{a}` itself. All other braces stay as they are, so that a prompt may show JSON.
+In a prompt template, `{field}` stands for the row's value of that name. `{a.b}` is `b` of the mapping, or position `b`
+of the list, under `a`. `{{a}}` is the text `{a}` itself. All other braces stay unchanged, so a prompt may show JSON.
 """
 
 from __future__ import annotations
@@ -25,10 +23,11 @@ from tidegate.core.credentials import is_secret_segment
 from tidegate.errors import ConfigurationError, Error
 
 FIELD = re.compile(r"\{\{([A-Za-z_][\w.\-]*)\}\}|\{([A-Za-z_][\w.\-]*)\}")
+"""Pattern of an escaped name (group 1) or a field (group 2) of a template."""
 
 
 class MissingField(Error):
-    """A row lacks what a template asks for."""
+    """Error for a row that lacks a field of a template."""
 
     def __init__(self, field: str, there: list[str]) -> None:
         self.field = field
@@ -37,19 +36,19 @@ class MissingField(Error):
 
 
 class Template:
-    """One text with fields; `fields` are those it asks for, in their order."""
+    """Text with fields; `fields` lists them in their order, each once."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.fields = tuple(dict.fromkeys(match[2] for match in FIELD.finditer(text) if match[2]))
 
     def filled(self, values: Mapping[str, Any]) -> str:
-        """The text with every field's value: texts as they are, anything else as JSON. Raises `MissingField`."""
+        """Return the text with every field's value: strings unchanged, other values as JSON. Raise `MissingField`."""
         return FIELD.sub(lambda match: "{" + match[1] + "}" if match[1] else _text(_found(match[2], values)), self.text)
 
 
 def values_of(row: Any) -> dict[str, Any]:
-    """Return the fields of a row for templates, and the whole of it as `row`, unless it has that itself."""
+    """Return the fields of a row for templates, and the whole row as `row`, unless the row has that field."""
     own = {str(name): value for name, value in row.items()} if isinstance(row, Mapping) else {}
     return {"row": row, **own}
 
@@ -78,23 +77,23 @@ def _listed(names: list[str], most: int = 10) -> str:
 
 
 Place = tuple[str | int, ...]
-"""Keys and indices from the top of the document to a value."""
+"""Path of a value in the document: keys and indices from the top."""
 
 DEEPEST = 50
-"""Levels of nesting that are read: an experiment has five."""
+"""Maximum levels of nesting; an experiment has five."""
 
 
 MAX_VALUES = 10_000
-"""Values of a document, each alias counted as what it stands for: an experiment has some dozens. More read more of a
-file that is none."""
+"""Maximum values of a document, each alias counted as its full content; an experiment has some dozens. Raising it reads
+more of a file that is no experiment."""
 
 MAX_CHARACTERS = 4 * 1024 * 1024
-"""Characters of a document, and of its texts with each alias counted as what it stands for. They are stored in full
-with the experiment."""
+"""Maximum characters of a document, and of its texts with each alias counted as its full content. They are stored in
+full with the experiment."""
 
 
 class Document:
-    """A YAML file; `values` are its mappings, lists, texts and numbers, `name` is what to call it."""
+    """YAML file; `values` holds its mappings, lists, texts and numbers, `name` is its name in error messages."""
 
     def __init__(self, name: str, text: str) -> None:
         self.name = name
@@ -117,20 +116,23 @@ class Document:
 
     @classmethod
     def of(cls, path: Path) -> Document:
-        """The document in a file. Raises `ConfigurationError` where that cannot be read."""
+        """Read the document in a file. Raise `ConfigurationError` if that is not possible."""
         try:
             return cls(str(path), path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError("experiment", str(path), f"a readable file: {_first_line(error)}") from None
 
     def field(self, place: Place) -> str:
-        """Return what to call a value in a complaint: file, line and field; of what is missing, where it should be."""
+        """Return the file, line and field of a value for an error message.
+
+        A missing value has the line of its parent.
+        """
         line = next(self._lines[place[:size]] for size in range(len(place), -1, -1) if place[:size] in self._lines)
         field = ".".join(str(part) for part in place)
         return f"{self.name}, line {line}" + (f", {field}" if field else "")
 
     def part(self, place: Place) -> Place:
-        """A place without the parts that the document does not have, as what a validator calls its alternatives."""
+        """Return a path without the parts that the document lacks, such as a validator's names of alternatives."""
         found: Place = ()
         for each in place:
             if (*found, each) in self._lines:
@@ -138,7 +140,7 @@ class Document:
         return found
 
     def value(self, place: Place) -> Any:
-        """Return what stands at a place; None where nothing does."""
+        """Return the value at a path; None if there is none."""
         found: Any = self.values
         for each in place:
             there = isinstance(found, dict) or (isinstance(found, list) and isinstance(each, int) and each < len(found))
@@ -171,7 +173,7 @@ class Document:
 
 
 def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
-    """The name of each value of a node, the node of that name, and the value's own."""
+    """Return the name of each value of a node, with the nodes of the name and the value."""
     if isinstance(node, MappingNode):
         for key, value in node.value:
             yield str(key.value) if isinstance(key.value, Hashable) else "?", key, value
@@ -190,27 +192,31 @@ def _first_line(error: Exception) -> str:
 
 
 KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GEMINI_API_KEY"}
-"""Where each SDK looks for its key by itself (`_client.py` of openai 3.52 and anthropic 2.11, google-genai 3.4)."""
+"""Environment variable of each SDK's key, as the SDK reads it (`_client.py` of openai 3.52 and anthropic 2.11,
+google-genai 3.4)."""
 
 OURS = frozenset({"model", "messages", "system", "contents", "config", "stream"})
-"""Parameters that other fields give, or that would change what an answer is."""
+"""Parameters that other fields set, or that would change the kind of answer."""
 
 SECRETIVE = frozenset({"api_key", "extra_headers", "default_headers", "headers", "http_options", "authorization"})
-"""Parameters by which a credential could come into the file, and so into the database."""
+"""Parameters that could put a credential into the file, and so into the database."""
 
 VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,99}")
+"""Pattern of the name of an environment variable."""
 
 REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]{0,99})\}")
-"""Stands in a `base_url` for the value of an environment variable."""
+"""Pattern of a reference in a `base_url` to the value of an environment variable."""
 
 IDENTIFIER = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-"""Words before the name of an account or a project in the addresses of gateways."""
+"""Pattern of account and project identifiers in gateway addresses (32 hexadecimal digits or a UUID): no credentials."""
 
 HOLDS = "it holds a credential, which would be stored: `api_key_env` names a variable, and rows may hold any text"
+"""Error text for a credential in the file."""
 HOLDS_PATH = "its path may hold a credential, which would be stored: ${NAME} stands for the environment variable NAME"
+"""Error text for a possible credential in the path of an address."""
 
 LONGEST_SHOWN = 60
-"""Characters of a value that a complaint shows."""
+"""Maximum characters of a value in an error message."""
 
 
 def _named(value: object) -> object:
@@ -232,7 +238,7 @@ def _checked_text(value: object) -> object:
 
 
 def _names(value: JsonValue) -> Iterator[str]:
-    """Every name in it, however deep."""
+    """Return every name in a value, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name
@@ -247,7 +253,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class _At(ValueError):
-    """A mistake in a part that has to do with others; `place` is the field below it that is to blame."""
+    """Error in a field that depends on others; `place` is the path of the wrong field below the model."""
 
     def __init__(self, place: Place, bound: str) -> None:
         self.place = place
@@ -259,14 +265,14 @@ class _Part(BaseModel):
 
 
 class MessageTemplate(_Part):
-    """One message of a conversation; its content is a template."""
+    """Message of a conversation; its content is a template."""
 
     role: Literal["user", "assistant"]
     content: Text
 
 
 class QuestionSpec(_Part):
-    """The question and its model. `prompt` is short for one message of the user."""
+    """Question and its model. `prompt` is short for one message with the role `user`."""
 
     provider: Literal["openai", "anthropic", "google", "compatible"]
     model: Text
@@ -303,29 +309,29 @@ class QuestionSpec(_Part):
 
     @property
     def conversation(self) -> Sequence[MessageTemplate]:
-        """The messages, templates as they are."""
+        """Return the messages with unfilled templates."""
         return self.messages or [MessageTemplate(role="user", content=self.prompt or "")]
 
     @property
     def fields(self) -> frozenset[str]:
-        """The fields that the templates ask for."""
+        """Return the fields of all templates."""
         texts = [self.system or "", *(each.content for each in self.conversation)]
         return frozenset(field for text in texts for field in Template(text).fields)
 
     def address(self, environ: Mapping[str, str]) -> str | None:
-        """The base URL with the values of the variables that it names; None where the SDK's own holds."""
+        """Return the base URL with the values of its variables; None to use the SDK's default."""
         if self.base_url is None:
             return None
         return REFERENCE.sub(lambda match: environ.get(match[1], ""), self.base_url)
 
     @property
     def credential(self) -> str | None:
-        """The environment variable that has the key; None where none is needed."""
+        """Return the environment variable of the key; None if no key is needed."""
         return self.api_key_env or KEY_VARIABLES.get(self.provider)
 
 
 class JudgeSpec(QuestionSpec):
-    """A model that judges answers, and how its own answer is read: `{output}` is what is to be judged."""
+    """Model that judges answers, and how its own answer is read; `{output}` stands for the answer to judge."""
 
     name: Text
     parse: Literal["score", "label", "json"] = "score"
@@ -347,7 +353,7 @@ class JudgeSpec(QuestionSpec):
 
 
 class Declaration(_Part):
-    """A whole experiment."""
+    """Complete experiment."""
 
     name: Text
     dataset: Text
@@ -366,14 +372,14 @@ class Declaration(_Part):
 
     @property
     def credentials(self) -> tuple[str, ...]:
-        """The environment variables that it needs, each once."""
+        """Return the environment variables that the experiment needs, each once."""
         parts: list[QuestionSpec] = [self.task, *self.evaluators]
         named = [name for part in parts for name in (part.credential, *REFERENCE.findall(part.base_url or "")) if name]
         return tuple(dict.fromkeys(named))
 
 
 def declared(document: Document) -> Declaration:
-    """The declaration in a document. Raises `ConfigurationError`, which names the line and the field."""
+    """Return the declaration in a document. Raise `ConfigurationError`, which names the line and the field."""
     for place, text in _texts(document.values, ()):
         if redaction.holds_credential(text):
             raise ConfigurationError(document.field(place), "…", HOLDS)
@@ -386,7 +392,7 @@ def declared(document: Document) -> Declaration:
 
 
 def _texts(value: object, place: Place) -> Iterator[tuple[Place, str]]:
-    """Yield every text in a document, with its place."""
+    """Return every text in a document, with its path."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):
@@ -398,12 +404,12 @@ def _texts(value: object, place: Place) -> Iterator[tuple[Place, str]]:
 
 
 def _is_path_credential(segment: str) -> bool:
-    """Return whether a segment of a path may be a credential; the identifiers of accounts are none."""
+    """Return whether a path segment may be a credential; account identifiers are none."""
     return not REFERENCE.search(segment) and not IDENTIFIER.fullmatch(segment) and is_secret_segment(segment)
 
 
 def stored(values: Mapping[str, Any]) -> Declaration:
-    """The declaration as the store has it. Raises `ConfigurationError` where this tidegate cannot read it."""
+    """Return a stored declaration. Raise `ConfigurationError` if this tidegate cannot read it."""
     try:
         return Declaration.model_validate(dict(values))
     except ValidationError as error:
@@ -412,7 +418,7 @@ def stored(values: Mapping[str, Any]) -> Declaration:
 
 
 def _complaint(error: ValidationError, document: Document) -> ConfigurationError:
-    # An unknown field is often what explains why another one is missing.
+    # An unknown field often explains why another one is missing.
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     place = document.part(first["loc"])
     value = first.get("input")
@@ -439,7 +445,7 @@ def _known(place: Place) -> list[str]:
 
 
 def _shown(value: object, place: Place) -> object:
-    """Return what was given, unless it may be a secret, or is a whole part of the file."""
+    """Return the given value, or "…" if it may be a secret or is a whole part of the file."""
     secret = place and str(place[-1]).lower() in {*SECRETIVE, "api_key_env", "base_url"}
     if secret or not isinstance(value, str | int | float | bool | None):
         return "…"
