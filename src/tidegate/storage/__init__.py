@@ -1,4 +1,4 @@
-"""The durable store: experiments, their rows, their results and who runs them, on SQLite or PostgreSQL."""
+"""Durable store of experiments, their rows, their results and their claims, on SQLite or PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""The claims on experiments: every act is one UPDATE, decided in its WHERE and timed by the database's clock.
+"""Claims on experiments: every action is one UPDATE, decided in its WHERE and timed by the database's clock.
 
-Theory of operation. RUNNING means claimed: the row has an owner and the instant at which he last renewed the claim.
-A claim that is not renewed for a while is stale, and anybody may take it; each taking adds one to the epoch, and
-results of an older epoch are refused. A user's stop asks for no owner and leaves the epoch, so that results which were
-on their way are kept; only the next claim shuts them out. What was stopped, completed, failed or blocked is nobody's,
-and only a user's resume takes it up again: a search for orphans that meets a stop comes too late or takes nothing.
-Between two acts of users lies a cool-down, which is part of the WHERE too. An act that changed no row is explained by a
-second look.
+Theory of operation. RUNNING means claimed: the row has an owner and the instant of the last renewal. A claim without
+renewals for `stale_after` seconds is stale, and any replica may take it. Each new claim adds one to the epoch, and
+results of an older epoch are rejected.
+
+A user's stop works on any owner's claim and keeps the epoch, so that results in flight are kept. Only the next claim
+invalidates them. A stopped, completed, failed or blocked experiment has no owner, and only a user's resume restarts it.
+A search for orphans after a stop therefore takes nothing. Two actions of users have a cooldown between them, which is
+part of the WHERE too. After an action that changed no row, a second query finds the reason.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ config = execution_configs.c
 
 
 async def claim(database: Database, experiment_id: int, replica: str, stale_after: float) -> Claim | None:
-    """A claim with a new epoch, where the experiment is READY, is this replica's, or is stale."""
+    """Return a claim with a new epoch, where the experiment is READY, is this replica's, or is stale; else None."""
     free = config.status == Status.READY
     own = and_(RUNNING, config.claimed_by == replica)
     return await _taken(database, replica, config.experiment_id == experiment_id, or_(free, own, _stale(stale_after)))
 
 
 async def renew(database: Database, replica: str, claims: Mapping[int, int]) -> frozenset[int]:
-    """Renews claims, experiment to epoch; returns the experiments that are still this replica's."""
+    """Renew claims, given as experiment to epoch; return the experiments that are still this replica's."""
     if not claims:
         return frozenset()
     mine = and_(
         tuple_(config.experiment_id, config.epoch).in_(sorted(claims.items())), config.claimed_by == replica, RUNNING
     )
     if not database.sqlite:
-        # In the order in which batches of results lock them, so that the two never wait for each other in a ring.
+        # Lock the rows in the order of result batches, so that the two cannot deadlock.
         ordered = select(config.experiment_id).where(mine).order_by(config.experiment_id)
         mine = and_(config.experiment_id.in_(ordered.with_for_update(key_share=True)), mine)
     renewed = update(execution_configs).where(mine).values(claimed_at=now()).returning(config.experiment_id)
@@ -52,7 +53,7 @@ async def renew(database: Database, replica: str, claims: Mapping[int, int]) -> 
 
 
 async def release(database: Database, held: Claim, status: Status, last_error: str | None) -> bool:
-    """Ends a claim; False, and nothing written, where it is not the newest or was stopped."""
+    """End a claim; return False and write nothing where it is not the newest or was stopped."""
     if status is Status.RUNNING:
         raise ConfigurationError("status", str(status), "what is released runs no more")
     ended = _freed(status).where(_held(held)).values(last_error=None if last_error is None else cleaned(last_error))
@@ -60,7 +61,10 @@ async def release(database: Database, held: Claim, status: Status, last_error: s
 
 
 async def stop(database: Database, experiment_id: int, by: Mapping[str, JSON]) -> Toggle:
-    """The user's stop, whoever runs the experiment: DONE, ALREADY, COOLING or MISSING. The log says `by` whom."""
+    """Stop an experiment for a user, whichever replica runs it; `by` goes into its log.
+
+    Return DONE, ALREADY, COOLING or MISSING.
+    """
     live = config.status.in_((Status.READY, Status.RUNNING))
     stopped = (
         _freed(Status.STOPPED)
@@ -86,7 +90,7 @@ async def stop(database: Database, experiment_id: int, by: Mapping[str, JSON]) -
 
 
 async def resume(database: Database, experiment_id: int, replica: str) -> Claim | Toggle:
-    """The user's resume: a claim on what nobody runs, or ALREADY, COOLING, MISSING."""
+    """Resume an experiment for a user: return a claim where none runs it, or ALREADY, COOLING, MISSING."""
     free = config.status != Status.RUNNING
     while True:
         taken = await _taken(
@@ -100,14 +104,14 @@ async def resume(database: Database, experiment_id: int, replica: str) -> Claim 
 
 
 async def orphans(database: Database, stale_after: float, limit: int) -> list[int]:
-    """Experiments whose claim is stale, the longest first."""
+    """Return the experiments whose claim is stale, the longest first."""
     query = select(config.experiment_id).where(_stale(stale_after)).order_by(config.claimed_at).limit(limit)
     async with database.reading() as connection:
         return list((await connection.execute(query)).scalars())
 
 
 async def advance(database: Database, held: Claim, low_water: int, task_water: int) -> None:
-    """Raises the water marks, where the claim is the newest."""
+    """Raise the watermarks, where the claim is the newest."""
     greatest = func.max if database.sqlite else func.greatest
     raised = (
         update(execution_configs)
@@ -138,12 +142,12 @@ def _held(held: Claim) -> ColumnElement[bool]:
 
 
 def _freed(status: Status) -> Update:
-    # An end is nobody's toggle: it asks for no cool-down, and leaves none of the toggle that it follows.
+    # The cooldown applies between actions of users only. Another end of a claim ignores and clears it.
     return update(execution_configs).values(status=status, claimed_at=None, claimed_by=None, cooldown_until=None)
 
 
 async def _changed(database: Database, act: Update) -> bool:
-    """Return whether an act changed anything."""
+    """Return whether an action changed anything."""
     return await database.acted(lambda connection: bool(connection.execute(act).rowcount))
 
 
@@ -166,7 +170,7 @@ async def _taken(database: Database, replica: str, *conditions: Any, **more: Any
 
 
 async def _why_not(database: Database, experiment_id: int, possible: ColumnElement[bool]) -> Toggle | None:
-    """Why a toggle changed nothing; None where it could do so by now."""
+    """Return why a stop or resume changed nothing; None where it is possible by now."""
     query = select(possible, _cooled()).where(config.experiment_id == experiment_id)
     async with database.reading() as connection:
         row = (await connection.execute(query)).one_or_none()

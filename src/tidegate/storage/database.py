@@ -1,10 +1,8 @@
-"""One database's connections: how to read, how to write, and what its failures mean.
+"""Connections to one database: reads, writes, and the classification of its failures.
 
-On SQLite whatever writes is one visit to one thread. Statement by statement each would stand in line with all that the
-loop is busy with, and its transaction would keep the file from every other process meanwhile; two threads that met in
-the file would sleep in turns.
-
-The failures of a database that pass: the same call, made again, may succeed.
+On SQLite one thread runs each writing transaction as a single job. If a transaction returned to the event loop after
+each statement, each would wait behind the loop's other work. The file would stay locked for other processes all that
+time. Two writing threads would each sleep while the other holds the lock.
 """
 
 from __future__ import annotations
@@ -29,13 +27,16 @@ from tidegate.storage.engines import plain_engine, shared_engine, shown
 from tidegate.storage.sqlite_file import SQLiteFile
 
 PASSING = frozenset({"25P03", "40001", "40P01", "53100", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05"})
-"""SQLSTATEs that pass: idle in a transaction, lost a race, disk full, too many connections, lock not available,
-cancelled by somebody, shutdown, crash, starting, idle too long (PostgreSQL, appendix A). Class 08 are lost connections.
+"""SQLSTATEs of temporary failures (PostgreSQL, appendix A): the same call may succeed later.
+
+25P03 idle in a transaction; 40001 and 40P01 lost a race; 53100 disk full; 53300 too many connections; 55P03 lock not
+available; 57014 cancelled; 57P01 shutdown; 57P02 crash; 57P03 starting; 57P05 idle too long. Class 08, lost
+connections, counts too.
 """
 
 SQLITE_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")
-"""Codes that pass: a lock was not had, or the disk is full, which of a quota is told as a failed write (SQLite, "Result
-and Error Codes")."""
+"""Codes of temporary failures: a lock was not available, or the disk is full (SQLite, "Result and Error Codes"). A full
+disk quota is reported as a failed write."""
 
 REFUSALS = (
     ("28P01", re.compile(r'password authentication failed for user "|no password supplied')),
@@ -43,13 +44,13 @@ REFUSALS = (
     ("3D000", re.compile(r'database ".*" does not exist|currently not accepting connections')),
     ("42501", re.compile(r'permission denied for database "')),
 )
-"""What a server says that knows us not. libpq keeps the SQLSTATE of a connection that was not made to itself (psycopg
-issue 1188), and hands on the text alone (PostgreSQL 18: auth.c, postinit.c, miscinit.c; libpq: fe-auth.c). A server
-that says it in another language is waited for as one that is away."""
+"""Texts with which a server rejects a connection, by SQLSTATE. Before a connection exists, libpq keeps its SQLSTATE to
+itself (psycopg issue 1188). It passes on the text alone (PostgreSQL 18: auth.c, postinit.c, miscinit.c; libpq:
+fe-auth.c). A server that answers in another language is treated as one that is away."""
 
 
 def passes(error: DBAPIError) -> bool:
-    """Return whether the same call may succeed later: connection lost, server away, or lock not had."""
+    """Return whether the same call may succeed later: connection lost, server away, or lock not available."""
     if error.connection_invalidated:
         return True
     code = getattr(error.orig, "sqlite_errorname", None)
@@ -58,12 +59,12 @@ def passes(error: DBAPIError) -> bool:
     state = state_of(error.orig)
     if state is not None:
         return state in PASSING or state.startswith("08")
-    # Without a state: libpq could not connect.
+    # Without a SQLSTATE: libpq could not connect.
     return type(error.orig).__name__ == "OperationalError"
 
 
 def state_of(error: Any) -> str | None:
-    """The SQLSTATE of a driver's error; None where nobody answered, or what was answered is not known."""
+    """Return the SQLSTATE of a driver's error; None where no server answered, or its answer is unknown."""
     state = getattr(error, "sqlstate", None)
     if state is not None:
         return str(state)
@@ -75,22 +76,22 @@ T = TypeVar("T")
 AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
 
 CLOSE_SECONDS = 5.0
-"""Seconds for which closing waits for calls that are under way. Raising it delays the end of a process whose database
-does not answer. A connection that comes back later is closed by nobody."""
+"""Seconds for which `close` waits for calls under way. A higher value delays the end of a process whose database does
+not answer. A connection that is returned later is not closed."""
 
 RETURN_SECONDS = 0.01
-"""Between two looks for a connection to a lost file: longer makes the end of such a run later, by that."""
+"""Seconds between two checks for a returned connection. A higher value delays the end of a run on a lost file."""
 
 
 class Database:
-    """An engine and its ways in. `path` is the file's, on SQLite; `uri` says how to open that."""
+    """Engine and connections of one database. On SQLite `path` is the file, and `uri` states how to open it."""
 
     def __init__(self, url: URL, *, uri: str | None = None) -> None:
         self.shown = shown(url)
         self._uri = uri
         self.sqlite = url.get_backend_name() == "sqlite"
         if self.sqlite:
-            # As it is found now: connections are made later too, when a task may have gone to another folder.
+            # Resolve the path now: later connections may be made after the process has changed its folder.
             url = url.set(database=str(Path(url.database or "").absolute()))
         self.path = url.database or ""
         self.file = SQLiteFile(self.path) if self.sqlite else None
@@ -107,15 +108,15 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection on which each statement is for itself."""
+        """Yield a connection on which each statement is its own transaction."""
         with self.translated():
             async with self._borrowed(self._reading) as connection:
                 yield connection
 
     async def transacted(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns, in a transaction: committed at its end, rolled back by an exception.
+        """Return the result of `work`, run in a transaction: committed at its end, rolled back by an exception.
 
-        On SQLite it has the write lock at once.
+        On SQLite it takes the write lock at its start.
         """
         self._require_open()
         with self.translated():
@@ -125,30 +126,30 @@ class Database:
                 return await connection.run_sync(work)
 
     async def acted(self, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work`, one statement; where a statement is a transaction by itself, it is left so."""
+        """Return the result of `work`, which is one statement; on PostgreSQL it needs no explicit transaction."""
         if self._thread is not None:
             return await self.transacted(work)
         async with self.reading() as connection:
             return await connection.run_sync(work)
 
     async def hold(self) -> None:
-        """Keep an SQLite file open from now on, and note which one it is."""
+        """Keep an SQLite file open from now on, and note its identity."""
         self._require_open()
         if self.file is not None and self._thread is not None:
             try:
                 await asyncio.to_thread(self.file.hold)
             except (OSError, sqlite3.Error) as error:
                 raise StoreError(f"{self.shown}: {error}", retryable="locked" in str(error)) from error
-            # The writer's connection too: after a loss none is made any more.
+            # Open the writer's connection too: after a loss no new connection can be made.
             await self._thread.connected()
 
     async def lost(self) -> DatabaseFileLost | None:
-        """Return what became of an SQLite file that is not in its place any more; None where it is."""
+        """Return the error for an SQLite file that is no longer in its place; else None."""
         what = await asyncio.to_thread(self.file.lost) if self.file is not None else None
         return None if what is None else DatabaseFileLost(self.path, what)
 
     async def save_lost(self) -> DatabaseFileLost:
-        """Save what a lost SQLite file holds to a new file; returns what became of both."""
+        """Save the content of a lost SQLite file to a new file; return the error that describes both."""
         file = self.file
         if file is None:
             raise StoreError(f"{self.shown}: only an SQLite file can be lost")
@@ -159,7 +160,7 @@ class Database:
             return DatabaseFileLost(self.path, what, failure=str(error))
 
     async def close(self) -> None:
-        """Close every connection, for good, after the writes that were begun; any later use raises `StoreError`."""
+        """Close every connection for good, after the writes under way; any later use raises `StoreError`."""
         self._closed = True
         loop = asyncio.get_running_loop()
         until = loop.time() + CLOSE_SECONDS
@@ -175,7 +176,7 @@ class Database:
             await asyncio.to_thread(self.file.close)
 
     def _of_file(self, engine: AnyEngine) -> AnyEngine:
-        """The engine; on SQLite its connections are made only to a file that is there, and is the one held open."""
+        """Return the engine; on SQLite it connects only to an existing file, and only to the one held open."""
         if self.file is not None:
             file, uri = self.file, self._uri or f"{Path(self.path).as_uri()}?mode=rw"
 
@@ -188,8 +189,9 @@ class Database:
 
     @asynccontextmanager
     async def _borrowed(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-        """A connection of the pool's. Who is cancelled while he gets it, or gives it back, does not keep it: a pool
-        forgets what a cancelled checkout had taken out.
+        """Yield a connection of the pool. A task that is cancelled at checkout or return does not keep it.
+
+        Without the shield the pool would lose a connection whose checkout was cancelled.
         """
         self._require_open()
         getting = self._lent(self._connected(engine))
@@ -206,12 +208,12 @@ class Database:
             await asyncio.shield(self._lent(connection.close()))
 
     def _require_open(self) -> None:
-        """Raise `StoreError` once the database is closed: an engine would open it again, for good."""
+        """Raise `StoreError` once the database is closed: an engine would silently open it again."""
         if self._closed:
             raise StoreError(f"{self.shown} closed: the store was closed before; nothing is read or written")
 
     async def _connected(self, engine: AsyncEngine) -> AsyncConnection:
-        """Return a connection; of a file that is lost, one that was open before, as soon as it is given back."""
+        """Return a connection; for a lost file, wait until one that was open before is returned to the pool."""
         returned = engine.sync_engine.pool
         while True:
             try:
@@ -233,7 +235,7 @@ class Database:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Turns the driver's errors into `StoreError`, with the driver's as its cause."""
+        """Convert the driver's errors into `StoreError`, with the driver's error as the cause."""
         try:
             yield
         except DBAPIError as error:
@@ -246,7 +248,7 @@ class Database:
 
     @contextmanager
     def plain(self) -> Iterator[Connection]:
-        """A transaction as `transacted` has it, for whoever is in a thread of his own, on a connection of its own."""
+        """Yield a transaction as in `transacted`, on a separate connection, for use in any thread."""
         self._require_open()
         engine = self._plain_engine()
         try:
@@ -257,7 +259,7 @@ class Database:
 
 
 class WritingThread:
-    """A thread with a connection of its own to an SQLite file, for transactions that are one visit each."""
+    """Thread with its own connection to an SQLite file, which runs each transaction as one job."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -265,19 +267,19 @@ class WritingThread:
         self._closed = False
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """Return what `work` returns, in a transaction; who is cancelled meanwhile does not learn how it ended."""
+        """Return the result of `work`, run in a transaction; a cancelled caller does not learn its outcome."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     async def connected(self) -> None:
-        """Make its connection, which it keeps."""
+        """Make the thread's connection, which it keeps."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
 
     async def close(self) -> None:
-        """Ends it, in its turn: whoever was cancelled while he waited has left it at work."""
+        """End the thread after its queued work; a cancelled caller may have left some."""
         if not self._closed:
             self._closed = True
             await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
-            # It has nothing left to do; to wait for its end here would keep the event loop from running.
+            # The thread has nothing left to do; a wait for its end would block the event loop.
             self._thread.shutdown(wait=False)
 
     def _connect(self) -> None:

@@ -1,7 +1,7 @@
-"""A dataset's rows, stored as they are read: contents once each, rows by ordinal, every name once.
+"""Storage of a dataset's rows while they are read: each content once, rows by ordinal, each name once.
 
-Reading a dataset again, after it was broken off, stores what is missing: rows that are there as they are now are passed
-over. The usual batch is all new and costs two statements; only where something was there already is it looked at.
+A dataset that is read again after an interruption stores only its missing rows. A batch of stored, equal rows costs one
+query and no write. Other batches are inserted by two statements; rows are compared one by one only after a conflict.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LOOKED_UP = 500
 """Rows that are compared at once."""
 
 COMPARED = ("ordinal", "name", "digest", "invalid")
-"""What makes a row another one; on which line its source has it does not."""
+"""Columns by which two rows are equal; the line in the source is not one of them."""
 
 
 async def add_rows(database: Database, dataset_id: int, rows: Sequence[NewRow]) -> None:
-    """Stores rows in one transaction, or none of them."""
+    """Store rows in one transaction, or none of them."""
     if not rows:
         return
     bodies: dict[bytes, str] = {}
@@ -37,13 +37,13 @@ async def add_rows(database: Database, dataset_id: int, rows: Sequence[NewRow]) 
     _unlike(values)
     if await _there_already(database, dataset_id, values):
         return
-    # By digest, so that two who store the same contents do not wait for each other in a ring.
+    # Sort by digest, so that two writers of the same contents cannot deadlock.
     stored = [{"digest": key, "body": bodies[key]} for key in sorted(bodies)]
     await database.transacted(partial(_add, database.sqlite, dataset_id, stored, values))
 
 
 async def complete_dataset(database: Database, dataset_id: int, rows: int | None) -> None:
-    """Notes that every row is there, which are `rows` where that is known."""
+    """Mark the dataset as complete; raise `DatasetChanged` where it does not have the given number of `rows`."""
     one = datasets.c
     whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
     completed = update(datasets).where(whole).values(complete=True)
@@ -52,7 +52,7 @@ async def complete_dataset(database: Database, dataset_id: int, rows: int | None
 
 
 async def _there_already(database: Database, dataset_id: int, values: Sequence[Values]) -> bool:
-    """Return whether just these rows are there: a reading that was broken off is gone through again without a write."""
+    """Return whether exactly these rows exist, so that a repeated read needs no write."""
     row, ordinals = dataset_rows.c, [row["ordinal"] for row in values]
     page = (
         select(*(row[name] for name in COMPARED))
@@ -81,7 +81,7 @@ def _add(
 
 @cache
 def _all_new(on_sqlite: bool, table: Table) -> Any:
-    """Stores rows, and passes over those that are in conflict; counts what it has stored."""
+    """Return a statement that stores new rows, skips conflicting ones, and counts the stored ones."""
     new = put(on_sqlite, table, table.c.keys()).on_conflict_do_nothing()
     return new.execution_options(preserve_rowcount=True)
 
@@ -106,7 +106,7 @@ def _values(dataset_id: int, row: NewRow, bodies: dict[bytes, str]) -> dict[str,
 
 
 def _unlike(values: Sequence[Values]) -> None:
-    """Raises `DuplicateRow` where two rows of the batch have one name."""
+    """Raise `DuplicateRow` where two rows of the batch have the same name."""
     first: dict[str, Values] = {}
     for row in values:
         earlier = first.setdefault(row["name"], row)
@@ -115,7 +115,7 @@ def _unlike(values: Sequence[Values]) -> None:
 
 
 def _compare(on_sqlite: bool, connection: Connection, dataset_id: int, values: Sequence[Values]) -> None:
-    """Raises the error of the first row that was not stored and is not there as it is."""
+    """Raise the error of the first row that was not stored and does not exist with equal content."""
     for start in range(0, len(values), LOOKED_UP):
         part = values[start : start + LOOKED_UP]
         queries = _there(on_sqlite, dataset_id, part)
@@ -134,10 +134,10 @@ def _compare(on_sqlite: bool, connection: Connection, dataset_id: int, values: S
 
 
 def _there(on_sqlite: bool, dataset_id: int, rows: Sequence[Values]) -> Iterator[Select[Any]]:
-    """The rows that are there among these ordinals, and those with one of these names."""
+    """Return queries for the existing rows with these ordinals, and for those with one of these names."""
     row, ordinals = dataset_rows.c, [row["ordinal"] for row in rows]
     yield select(dataset_rows).where(row.dataset_id == dataset_id, row.ordinal.between(min(ordinals), max(ordinals)))
     names = listed(on_sqlite, [row["name"] for row in rows])
-    # An outer join leaves the order in which the two are looked at to nobody's statistics.
+    # An outer join fixes the order of the two tables, independently of statistics.
     same = and_(row.dataset_id == dataset_id, row.name == names.c.value)
     yield select(dataset_rows).select_from(names.outerjoin(dataset_rows, same))

@@ -1,9 +1,8 @@
-"""The connections to a database: the engine whose connections the loop shares, and plain ones for threads.
+"""Connections to a database: the shared engine of an event loop, and plain ones for threads.
 
-What an engine was given it shows to whoever prints it, but for the password before the host: what else is secret in a
-URL goes into its arguments, which nobody is shown.
-
-The database that a text names (a path, `sqlite:///…` or `postgresql://…`), and its name without a password.
+A text names the database: a path, `sqlite:///…` or `postgresql://…`. The representation of an engine shows its URL and
+masks only the password before the host. Other secrets of a URL therefore move to the connection arguments, which are
+never shown.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ DRIVERS = {
     "postgresql+psycopg": "postgresql+psycopg",
 }
 SECRETS = ("password", "sslpassword")
-"""What libpq also takes as a parameter of the URL (libpq, section 34.1.2)."""
+"""Secrets that libpq also accepts as parameters of the URL (libpq, section 34.1.2)."""
 
 BOUND = "a database is a path, sqlite:///path or postgresql://user@host/name"
 
 
 def parsed(url: str) -> URL:
-    """The database that is meant, with the driver that we use. Raises `ConfigurationError`, which shows no secret."""
+    """Return the named database, with our driver; raise `ConfigurationError`, which shows no secret."""
     if "://" not in url:
         return _file(url)
     scheme = url.partition("://")[0]
@@ -49,7 +48,7 @@ def parsed(url: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """The URL for people: without its driver, and with `***` for every secret."""
+    """Return the URL for people: without its driver, and with `***` for every secret."""
     if url.get_backend_name() == "sqlite":
         return f"sqlite:///{url.database}"
     hidden = {name: "***" for name in SECRETS if name in url.query}
@@ -69,22 +68,22 @@ def _file(path: str) -> URL:
 
 
 CONNECTIONS = 5
-"""Kept open at the most (SQLAlchemy's `pool_size`); as many more may be had for a while. The one that was used last is
-used next: each that has seen a row of megabytes keeps buffers of that size (libpq's never shrink)."""
+"""Connections kept open at most (SQLAlchemy's `pool_size`); as many more may be open for a while. The last used one is
+used next: each connection that read a row of megabytes keeps buffers of that size (libpq's never shrink)."""
 
 LOCK_SECONDS = 30.0
-"""For how long SQLite waits for another process's transaction before it says "database is locked"."""
+"""Seconds for which SQLite waits for another process's transaction before it reports "database is locked"."""
 
 IDLE_SECONDS = 30.0
-"""After which PostgreSQL ends a transaction in which nothing happens: a replica that has gone to sleep in the middle of
-a batch would keep its claim from everybody until it wakes."""
+"""Seconds after which PostgreSQL ends an idle transaction. Otherwise a replica that was suspended in the middle of a
+batch would block its claim for all others until it wakes."""
 
 CONNECT_SECONDS = 10
-"""libpq's `connect_timeout`; it would wait for ever by itself."""
+"""Seconds of libpq's `connect_timeout`; its default waits for ever."""
 
 ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
-"""Seconds, and milliseconds, after which a host that has gone without a word is given up: in half the time that a claim
-lasts. By themselves systems ask after two hours, and send for a quarter of one (libpq, section 34.1.2; tcp(7))."""
+"""Seconds (`tcp_user_timeout`: milliseconds) after which a silent host is given up: half the default `stale_after`. The
+defaults of systems probe after two hours, and resend for a quarter of an hour (libpq, section 34.1.2; tcp(7))."""
 
 SQLITE_ARGUMENTS: dict[str, Any] = {
     "isolation_level": None,
@@ -93,24 +92,25 @@ SQLITE_ARGUMENTS: dict[str, Any] = {
 }
 SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys = ON",
-    # A commit is on the disk when it returns: in WAL mode NORMAL would lose the last ones with the power.
+    # A commit is on the disk when it returns: in WAL mode NORMAL loses the last ones in a power failure.
     "PRAGMA synchronous = FULL",
     # Four megabytes for each connection: more made a long run no faster.
     "PRAGMA cache_size = -4000",
     "PRAGMA temp_store = MEMORY",
 )
 POSTGRESQL_SETTINGS = (
-    # Every query of ours is a walk along an index and a look into others. While a table grows, the statistics say for a
-    # minute that it is empty, and a plan made for that reads the whole of it, page after page.
+    # Every query here walks along one index and looks rows up in others. While a table grows, the statistics show it as
+    # empty for a minute. A plan for an empty table scans the whole of it for every page.
     *(f"SET enable_{way} = off" for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")),
-    # What is switched off counts as dear, and for dear queries code is compiled: longer than most of them take.
+    # A disabled plan counts as expensive, and PostgreSQL compiles code for expensive queries. The compilation takes
+    # longer than most of them.
     "SET jit = off",
 )
 CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
 
 
 def shared_engine(url: URL) -> AsyncEngine:
-    """The engine of a loop. Raises `StoreError` where the driver is not installed."""
+    """Return the engine of an event loop; raise `StoreError` where the driver is not installed."""
     engine: AsyncEngine = _made(
         url, create_async_engine, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, pool_use_lifo=True
     )
@@ -124,20 +124,20 @@ def shared_engine(url: URL) -> AsyncEngine:
 def _close_in_turn(connection: Any) -> None:
     """Close a connection of aiosqlite whose task was cancelled, after the statement that it runs.
 
-    SQLAlchemy 2.1.9 stops the connection's thread twice when the task is cancelled again meanwhile, as `asyncio.run`
-    does at its end. The second stop is never answered, and the event loop waits for it for ever.
+    SQLAlchemy 2.1.9 stops the connection's thread again when the task is cancelled again, as `asyncio.run` does at its
+    end. The second stop never gets an answer, and the event loop waits for it for ever.
     """
     if in_greenlet():
         connection.close()
     else:
-        connection.terminate()  # the garbage collector's: nothing can be awaited
+        connection.terminate()  # a call of the garbage collector: nothing can be awaited
 
 
 def plain_engine(url: URL) -> Engine:
-    """An engine for one thread, whose transactions write: on SQLite each has the write lock at once."""
+    """Return an engine for one thread whose transactions write: on SQLite each takes the write lock at its start."""
     sqlite = url.get_backend_name() == "sqlite"
     engine: Engine = (
-        # The thread keeps its one connection; to anybody else it is only lent.
+        # The thread keeps its one connection; other users only borrow it.
         _made(url.set(drivername="sqlite+pysqlite"), create_engine, pool_size=1)
         if sqlite
         else _made(url, create_engine, poolclass=NullPool)
@@ -168,7 +168,7 @@ def _postgresql_arguments() -> dict[str, Any]:
     from psycopg.adapt import AdaptersMap
     from psycopg.types.array import ListBinaryDumper
 
-    # As text, every quote in an array is escaped by a regular expression: a second for an answer of megabytes.
+    # In text form every quote in an array is escaped by a regular expression: a second for an answer of megabytes.
     adapting = AdaptersMap(adapters)
     adapting.register_dumper(list, ListBinaryDumper)
     return {

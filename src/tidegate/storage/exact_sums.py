@@ -1,8 +1,8 @@
-"""Exact sums of scores, the same on both databases: a sum of doubles as SQL makes it depends on their order, and fails.
+"""Exact sums of scores, equal on both databases: SQL's sum of doubles depends on their order and can fail.
 
-Theory of operation. Every finite double is a whole number of `UNIT`s, the smallest double there is. Whole numbers are
-added without rounding, overflow or underflow; only the mean is rounded, once. SQLite calls a function of ours for each
-score. PostgreSQL takes a double apart by its bits, and adds up the 53-bit numbers of each exponent.
+Theory of operation. Every finite double is an integer multiple of a unit, the smallest positive double. Integers are
+added without rounding, overflow or underflow; only the mean is rounded, once. SQLite calls our aggregate function for
+each score. PostgreSQL splits a double into its bits, and sums the 53-bit integers of each exponent.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from sqlalchemy import BigInteger, Column, ColumnElement, Integer, Numeric, func
 from sqlalchemy.types import Text
 
 UNIT = 1074
-"""A unit is 2 to the power of -1074: the least positive double (IEEE 754)."""
+"""A unit is 2 to the power of -1074: the smallest positive double (IEEE 754)."""
 
 NAME = "tidegate_exact_sum"
 NOT_FINITE = 2047
-"""The exponent of infinities and of what is no number, which are never stored by us."""
+"""Exponent of infinities and NaN, which this package never stores."""
 
 
 class ExactSum:
-    """The sum of scores in units, as an aggregate function of SQLite; as text, in hexadecimal digits."""
+    """Sum of scores in units, as an aggregate function of SQLite; the result is a text of hexadecimal digits."""
 
     def __init__(self) -> None:
         self._units = 0
@@ -40,7 +40,7 @@ class ExactSum:
 
 
 class SummingConnection(sqlite3.Connection):
-    """A connection to SQLite that knows the aggregate function."""
+    """Connection to SQLite with the aggregate function."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -48,7 +48,7 @@ class SummingConnection(sqlite3.Connection):
 
 
 def sqlite_sum(score: Column[float]) -> ColumnElement[str]:
-    """Return the sum of a column, as SQL for SQLite; `int(…, 16)` are its units."""
+    """Return the sum of a column, as SQL for SQLite; `int(…, 16)` gives its units."""
     return getattr(func, NAME)(score, type_=Text)  # type: ignore[no-any-return]
 
 
@@ -58,7 +58,7 @@ def postgresql_exponent(score: Column[float]) -> ColumnElement[int]:
 
 
 def postgresql_sum(score: Column[float]) -> ColumnElement[Any]:
-    """Return the sum of the 53-bit numbers of scores with one exponent, as SQL for PostgreSQL."""
+    """Return the sum of the 53-bit integers of scores with one exponent, as SQL for PostgreSQL."""
     bits = _bits(score)
     number = f"({bits} & {2**52 - 1}) + CASE WHEN ({bits} >> 52) & 2047 > 0 THEN {2**52} ELSE 0 END"
     return func.sum(

@@ -1,4 +1,4 @@
-"""Experiments: made once by name, found, listed, given another spec."""
+"""Experiments: creation by name, lookup, list, and replacement of the spec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.storage.sql_clock import since
 async def create(
     database: Database, name: str, spec: Mapping[str, JSON], repetitions: int, source: str
 ) -> ExperimentRow:
-    """The experiment of that name: made with an empty dataset, or the one there is, as it is."""
+    """Return the experiment of that name: a new one with an empty dataset, or the existing one, unchanged."""
     named = EXPERIMENTS.where(experiments.c.name == shortened(name))
     values = {"name": shortened(name), "spec": encoded(spec), "repetitions": repetitions}
 
@@ -35,7 +35,7 @@ async def create(
 
 
 async def find(database: Database, name_or_id: str | int) -> ExperimentRow | None:
-    """The experiment of that name or number; a text that is no name may be a number."""
+    """Return the experiment of that name or number; a text that is no name may be a number."""
     async with database.reading() as connection:
         if isinstance(name_or_id, str):
             named = await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.name == shortened(name_or_id)))
@@ -47,7 +47,7 @@ async def find(database: Database, name_or_id: str | int) -> ExperimentRow | Non
 
 
 async def every(database: Database) -> list[ExperimentSummary]:
-    """Every experiment, the newest first."""
+    """Return every experiment, the newest first."""
     async with database.reading() as connection:
         rows = (await connection.execute(EXPERIMENTS.order_by(experiments.c.id.desc()))).all()
         totals: dict[int, int] = dict((await connection.execute(TOTALS)).all())
@@ -61,7 +61,7 @@ async def every(database: Database) -> list[ExperimentSummary]:
 
 
 async def amend(database: Database, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
-    """Gives a claimed experiment another spec, and puts its water marks back to the first row."""
+    """Replace the spec of a claimed experiment, and reset its watermarks to the first row."""
     config = execution_configs
     back = (
         update(config)
@@ -87,7 +87,7 @@ async def amend(database: Database, claim: Claim, spec: Mapping[str, JSON], repe
 
 
 def by_status(total: int, failed: Mapping[ResultStatus, int]) -> dict[ResultStatus, int]:
-    """Counts by status, from all and from those that are not good; none of zero."""
+    """Return the counts by status, from the total and the results that are not ok; omit zeros."""
     counts = {ResultStatus.OK: total - sum(failed.values()), **failed}
     return {status: count for status, count in counts.items() if count > 0}
 
@@ -129,7 +129,7 @@ def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], sourc
         )
         experiment_id = connection.execute(made).scalar_one_or_none()
         if experiment_id is None:
-            # Somebody else was first: his dataset is the one.
+            # Another process was first: its dataset is the valid one.
             attempt.rollback()
             return
         connection.execute(insert(execution_configs).values(experiment_id=experiment_id))

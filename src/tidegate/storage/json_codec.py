@@ -1,4 +1,4 @@
-"""JSON and names as they are stored: rows canonical, so that one content has one digest; results as they are."""
+"""Stored form of JSON and names: canonical for rows, so that equal contents have one digest; results unchanged."""
 
 from __future__ import annotations
 
@@ -11,48 +11,47 @@ from typing import Any
 from tidegate.errors import NotStorable
 
 DIGEST_BYTES = 16
-"""128 bits: among 10**9 contents two have the same digest with a chance of 10**-21."""
+"""128 bits: among 10**9 contents two have the same digest with a probability of 10**-21."""
 
 DEEPEST = 500
-"""Levels of lists and objects in a value: half of what Python reads at its default recursion limit, so that what was
-written from a shallow stack is read again from a deep one (Jackson and SQLite read 1000, serde_json 128)."""
+"""Levels of lists and objects in a value: half of what Python reads at its default recursion limit. A value that was
+written from a shallow stack can thus be read from a deep one (Jackson and SQLite read 1000, serde_json 128)."""
 
 LONGEST_NAME = 1000
 """UTF-8 bytes of a name in a key: two of them fit an entry of PostgreSQL's indexes, which is a third of a page."""
 
 SHOWN = 100
-"""Characters of a longer name that are kept."""
+"""Characters that are kept of a longer name."""
 
 STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 
 
 def encoded(value: object) -> str:
-    """The value as JSON text.
+    """Return the value as JSON text.
 
-    Raises `NotStorable` where JSON has no word for it (NaN, sets, objects, cycles), or it has more than `DEEPEST`
-    levels.
+    Raise `NotStorable` where JSON cannot express it (NaN, sets, objects, cycles), or it has more than `DEEPEST` levels.
     """
     return _dumped(value, sort_keys=False)
 
 
 def canonical(value: object) -> str:
-    """The same text for equal contents: keys sorted, no blanks. Raises `NotStorable` as `encoded` does."""
+    """Return the same text for equal contents: keys sorted, no blanks; raise `NotStorable` as `encoded` does."""
     return _dumped(value, sort_keys=True)
 
 
 def decoded(text: str | None) -> Any:
-    """The value of a stored text; None where there is none."""
+    """Return the value of a stored text; None for None."""
     return None if text is None else json.loads(text)
 
 
 def digest(text: str) -> bytes:
-    """Return what a content is known by."""
+    """Return the digest that identifies a content."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
 def shortened(text: str) -> str:
-    """The text as a name: as it is where every index can hold that, else its beginning and the digest of the whole."""
+    """Return the text as a name: unchanged where every index can hold it, else its beginning and its digest."""
     clean = cleaned(text)
     if clean == text and len(text.encode()) <= LONGEST_NAME:
         return text
@@ -60,7 +59,7 @@ def shortened(text: str) -> str:
 
 
 def cleaned(text: str) -> str:
-    """The text without what a database cannot hold: NUL and lone surrogates become U+FFFD."""
+    """Return the text without what a database cannot hold: NUL and lone surrogates become U+FFFD."""
     if text.isascii() and "\x00" not in text:
         return text
     return text.replace("\x00", "�").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -78,7 +77,7 @@ def _dumped(value: object, sort_keys: bool) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        # Lone surrogates: escaped they are plain text again, and come back as they were.
+        # Lone surrogates: in escaped form they are plain text, and are decoded unchanged.
         return json.dumps(value, sort_keys=sort_keys, allow_nan=False, separators=(",", ":"))
     return text
 

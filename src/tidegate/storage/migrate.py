@@ -1,6 +1,6 @@
-"""Brings a database's schema up to date, once, whoever comes first.
+"""Migration of a database's schema to the newest version, done by the first process that opens it.
 
-The migration is one transaction under a lock: on SQLite its write lock, on PostgreSQL an advisory one. Who comes second
+The migration is one transaction under a lock: on SQLite its write lock, on PostgreSQL an advisory one. A second process
 waits, and then finds it done.
 """
 
@@ -21,20 +21,20 @@ from tidegate.storage.engines import LOCK_SECONDS
 from tidegate.storage.schema import PREFIX
 
 HEAD = "0001"
-"""The newest migration in `versions/`."""
+"""Newest migration in `versions/`."""
 
 VERSION_TABLE = f"{PREFIX}version"
 ADVISORY_LOCK = 0x7469_6465_6761_7465
-"""The letters "tidegate"."""
+"""The letters "tidegate" as a number."""
 
 IN_TURN = threading.Lock()
-"""Alembic keeps what it migrates in module variables: one at a time in a process."""
+"""Alembic keeps its state in module variables: a process may run only one migration at a time."""
 
 version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
 
 async def migrate(database: Database) -> None:
-    """Makes the schema, or brings it to `HEAD`. Raises `SchemaMismatch` where it is none that we know."""
+    """Create the schema, or bring it to `HEAD`; raise `SchemaMismatch` for an unknown version."""
     if database.sqlite:
         await _prepare(database)
     async with database.reading() as connection:
@@ -48,14 +48,14 @@ async def migrate(database: Database) -> None:
 
 
 def found(connection: Connection) -> str | None:
-    """The schema's version; None where there is none yet."""
+    """Return the schema's version; None where there is none yet."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.execute(select(version.c.version_num)).scalar()
 
 
 async def _prepare(database: Database) -> None:
-    """Puts an SQLite file into WAL mode, which it keeps: readers and the writer do not wait for each other then."""
+    """Switch an SQLite file to WAL mode, which it keeps: then readers and the writer do not wait for each other."""
     try:
         await asyncio.to_thread(_to_wal, database)
     except sqlite3.Error as error:
@@ -66,7 +66,7 @@ def _to_wal(database: Database) -> None:
     folder = Path(database.path).absolute().parent
     if not folder.is_dir():
         raise StoreError(f"{database.shown}: there is no folder {folder}")
-    # SQLite asks nobody to wait here: who finds the file locked is told so at once.
+    # SQLite does not wait for a lock here: it reports a locked file at once.
     until = time.monotonic() + LOCK_SECONDS
     while True:
         try:

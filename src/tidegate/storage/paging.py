@@ -1,8 +1,8 @@
-"""Pages that are bounded by bytes as well as by their count: rows of megabytes come a few at a time.
+"""Pages that are bounded by size as well as by their count, so that few rows of megabytes are read at a time.
 
-Theory of operation. A page's query has each text's size, and the text itself where it is so small that a whole page of
-such texts keeps the bound. The page ends before the row that would exceed the bound; it has one row at the least. Large
-texts of the rows that are left are then read one by one. A page of small rows costs one query, as without a bound.
+Theory of operation. A page's query returns the size of each text. It returns the text itself only where a whole page of
+such texts keeps the bound. The page ends before the row that would exceed the bound, and has at least one row. The
+large texts of its rows are then read one by one. A page of small rows costs one query, as without a bound.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from tidegate.storage.schema import contents, runs
 T = TypeVar("T")
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""Characters of the texts of one page: more holds more memory, fewer ask for more pages of large rows."""
+"""Size of the texts of one page (`TextSize`): a higher value needs more memory, a lower one more pages of large rows.
+"""
 
 FIRST_ROWS = 32
-"""Half the rows of a first page, of which no size is known yet."""
+"""Half the rows of a first page, when no size is known yet."""
 
 SMALL = bindparam("small", type_=Integer)
-"""The most characters of a text that comes with its page; `small` gives its value."""
+"""Maximum size of a text that is read with its page; `small` returns its value."""
 
 
 class TextSize(FunctionElement[int]):
-    """The size of a text: in characters on SQLite, in bytes on PostgreSQL, which knows these without reading it."""
+    """Size of a text: in characters on SQLite, in bytes on PostgreSQL, which knows these without reading the text."""
 
     type = Integer()
     inherit_cache = True
@@ -48,7 +49,7 @@ def _postgresql_size(element: TextSize, compiler: SQLCompiler, **kw: Any) -> str
 
 
 class Page(list[T]):
-    """Rows of a page; `more` says that it ended because of its bytes, and others follow."""
+    """Rows of a page; `more` states that it ended because of its size, and that others follow."""
 
     def __init__(self, rows: Sequence[T] = (), *, more: bool = False) -> None:
         super().__init__(rows)
@@ -56,17 +57,17 @@ class Page(list[T]):
 
 
 class PageSizer:
-    """The length of the next page of a walk, by the sizes of the rows in the page before.
+    """Length of the next page of a walk, derived from the sizes of the rows in the page before.
 
-    SQLite reads a text to tell its size. A page that asked for many large rows, and kept a few of them, would read all
-    of them for every page.
+    SQLite reads a text to determine its size. If each page asked for many large rows and kept a few of them, SQLite
+    would read all of them for every page.
     """
 
     def __init__(self) -> None:
         self._mean = PAGE_BYTES / FIRST_ROWS
 
     def limit(self, most: int) -> int:
-        """Return how many rows to ask for, at most `most`."""
+        """Return the number of rows to ask for, at most `most`."""
         return max(1, min(most, int(2 * PAGE_BYTES / self._mean)))
 
     def saw(self, sizes: Sequence[int]) -> None:
@@ -81,7 +82,7 @@ def small(limit: int) -> int:
 
 
 def size(text: ColumnElement[str]) -> ColumnElement[int]:
-    """Return the characters of a text, as SQL; zero where it is null."""
+    """Return the size of a text, as SQL; zero where it is null."""
     return func.coalesce(TextSize(text), 0)
 
 

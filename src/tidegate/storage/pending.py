@@ -1,15 +1,13 @@
-"""The work left to do: not a queue that is kept, but what the results lack, a page at a time in the order of the rows.
+"""Pending tasks and evaluations, derived from the missing results, a page at a time in the order of the rows.
 
-Theory of operation. A page goes on where the last one ended. Below an experiment's water mark everything has a result,
-so only failed rows can be wanted there, and a partial index has just those. From the mark on, rows are read window by
-window, each a range of ordinals, with one look into an index for each item. So no query plan can be more than a walk
-through that range, whatever the database believes of its tables. Windows grow while they find little: a long stretch
-of finished rows costs a few dozen queries.
+Theory of operation. No queue is stored. A page continues after the end of the last one. Below an experiment's watermark
+everything has a result, so only failed rows can be wanted there, and a partial index has just those. From the watermark
+on, rows are read window by window, each a range of ordinals, with one index lookup for each item. Every query plan is
+therefore a walk through that range, whatever statistics the database has. Windows grow while they find little: a long
+stretch of finished rows costs a few dozen queries.
 
-The evaluations left to do: the good runs for which an evaluator has not said all that it is to say.
-
-The pages are made as those of tasks are (`pending`): what failed from the partial index below the water mark, what is
-missing window by window from there on. Each evaluator is a query of its own, as each may have declared other outputs.
+Pages of evaluations work the same way, over the ok runs that lack outputs of an evaluator. Each evaluator is a separate
+query, because each may have declared other outputs.
 """
 
 from __future__ import annotations
@@ -54,21 +52,22 @@ from tidegate.storage.schema import (
 )
 
 FIRST_WINDOW = 256
-"""Items of a first window at the least; one that leaves a page unfilled is followed by one of four times as many."""
+"""Minimum items of a first window; a window that leaves a page unfilled is followed by one of four times its size."""
 
 LAST_WINDOW = 65_536
-"""Items of a window at the most: a walk through so many takes a fraction of a second."""
+"""Maximum items of a window: a walk through this number takes a fraction of a second."""
 
 Window = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
-"""The query for ordinals from one to below another, and for so many rows at the most; with its parameters."""
+"""Function of (first ordinal, end, maximum rows): the query for the ordinals from the first to below the end, and its
+parameters."""
 
 BEFORE_ALL = (-1, 0)
-"""A cursor before the first item."""
+"""Cursor before the first item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The extent of one experiment: rows below `end`, nothing missing below the water marks."""
+    """Extent of one experiment: ordinals are below `end`, and nothing is missing below the watermarks."""
 
     dataset_id: int
     repetitions: int
@@ -80,7 +79,7 @@ class Extent:
 async def pending_tasks(
     database: Database, experiment_id: int, after: TaskCursor | None, limit: int, again: bool
 ) -> Page[PendingTask]:
-    """The next task items without a result that counts, by ordinal and repetition."""
+    """Return the next task items to run, by ordinal and repetition; `again` includes failed and parked ones."""
     async with database.reading() as connection:
         extent = await extent_of(connection, experiment_id)
         if extent is None or limit < 1:
@@ -121,7 +120,7 @@ async def pending_tasks(
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
-    """Return what there is of an experiment; None where there is no such experiment."""
+    """Return the extent of an experiment; None where it does not exist."""
     row = (await connection.execute(_extent(), {"experiment": experiment_id})).one_or_none()
     return None if row is None else Extent(*row)
 
@@ -144,7 +143,7 @@ def _extent() -> Select[Any]:
 
 
 async def walk(connection: AsyncConnection, page: Window, start: int, extent: Extent, limit: int) -> list[Row[Any]]:
-    """Up to `limit` rows of the windows from `start` on."""
+    """Return at most `limit` rows of the windows from `start` on."""
     rows: list[Row[Any]] = []
     items = max(FIRST_WINDOW, limit)
     while start < extent.end and len(rows) < limit:
@@ -156,12 +155,12 @@ async def walk(connection: AsyncConnection, page: Window, start: int, extent: Ex
 
 
 def past(ordinal: ColumnElement[int], repetition: ColumnElement[int], after: TaskCursor | None) -> ColumnElement[bool]:
-    """Return whether an item comes after a cursor, where its ordinal is at least the cursor's."""
+    """Return the condition that an item is after a cursor, where its ordinal is at least the cursor's."""
     return true() if after is None else or_(ordinal > after[0], repetition > after[1])
 
 
 def content() -> tuple[ColumnElement[Any], ColumnElement[Any]]:
-    """The content of a row where it is small, and its size."""
+    """Return the content of a row where it is small, and its size, both as SQL."""
     return inlined(contents.c.body).label("body"), size(contents.c.body).label("body_size")
 
 
@@ -183,9 +182,9 @@ def _failed(experiment_id: int, after: TaskCursor | None, low: int, high: int, l
 
 @cache
 def _missing(again: bool) -> Select[Any]:
-    """A page of a window. It is asked for all the time: to build it takes as long as to run it."""
+    """Return the query for a page of a window; it is cached, because building it takes as long as running it."""
     row, repetition = dataset_rows.c, _repetitions(bindparam("repetitions", type_=Integer))
-    # Counted, and not asked whether it exists: that could be made a join, planned by what the database believes.
+    # A count instead of EXISTS: the database could turn EXISTS into a join, planned by its statistics.
     results = (
         select(func.count())
         .where(
@@ -218,7 +217,7 @@ def _repetitions(count: ColumnElement[int]) -> FromClause:
 
 
 def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any]:
-    """The items of a page with their rows: looked up when it is known which they are."""
+    """Add the rows to the items of a page, after the items are selected."""
     item, row = items.subquery("item"), dataset_rows.c
     return (
         select(item.c.ordinal, item.c.repetition, row.invalid, row.line, row.digest, *content())
@@ -229,10 +228,10 @@ def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any
 
 
 Judge = tuple[str, tuple[str, ...]]
-"""An evaluator and its declared outputs."""
+"""Evaluator and its declared outputs."""
 
 Branch = Callable[[int, Judge, int, int, bool], Select[Any]]
-"""The eval items of an experiment that one evaluator lacks, for ordinals from one to below another."""
+"""Function that returns the query for the eval items that one evaluator lacks, from one ordinal to below another."""
 
 
 async def pending_evals(
@@ -243,7 +242,7 @@ async def pending_evals(
     limit: int,
     again: bool,
 ) -> Page[PendingEval]:
-    """The next eval items without a result that counts, by ordinal, repetition and evaluator."""
+    """Return the next eval items to run, by ordinal, repetition and evaluator."""
     judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
     if not judges or limit < 1:
         return Page()
@@ -326,7 +325,7 @@ def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, 
 def _merged(
     branches: Sequence[Select[Any]], judges: Sequence[Judge], after: EvalCursor | None, most: int
 ) -> Select[Any]:
-    """The first items of all evaluators together; `place` says whose each is."""
+    """Return the first items of all evaluators together; `place` is the index of the item's evaluator."""
     before = bisect_right([name for name, _ in judges], shortened(after[2])) if after else 0
     parts = []
     for place, branch in enumerate(branches):
@@ -341,7 +340,7 @@ def _merged(
 
 
 def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select[Any]:
-    """The items of a page with their rows and answers: looked up when it is known which they are."""
+    """Add the rows and answers to the items of a page, after the items are selected."""
     item, row = items.subquery("item"), dataset_rows.c
     same_run = and_(
         runs.c.experiment_id == experiment_id,

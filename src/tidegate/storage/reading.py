@@ -1,8 +1,8 @@
-"""An SQLite file that is only read: also one that this process may not write, or in a folder where it may not.
+"""Read-only access to an SQLite file, also where this process may write neither the file nor its folder.
 
-Theory of operation. A database in WAL mode is read through its log and the log's index, which SQLite makes where they
-are missing. Where it may not make them and no log is there, the file is whole, and is read as one that nobody changes.
-Where a log is there, its transactions belong to the database: a copy of both is read, which is removed at the end.
+Theory of operation. A database in WAL mode is read through its log and the log's index, which SQLite creates where they
+are missing. Where it may not create them and no log exists, the file is complete, and is opened as immutable. Where a
+log exists, its transactions belong to the database: both are copied, and the copy is read and finally removed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tidegate.storage.migrate import HEAD, found
 
 
 async def readable(url: URL) -> tuple[Database | None, Callable[[], None]]:
-    """Return the database at `url` for reading, and what to do once it is closed.
+    """Return the database at `url` for reading, and a function to call once it is closed.
 
-    None in its place where it has to be written first: its schema is older, or there is none.
+    The database is None where it must be written first: its schema is older or missing.
     """
     database = Database(url)
     path = Path(database.path)
@@ -41,7 +41,7 @@ async def readable(url: URL) -> tuple[Database | None, Callable[[], None]]:
         folder = Path(tempfile.mkdtemp(prefix="tidegate-read-"))
         try:
             for each in (path, log):
-                # Its content alone: what may not be written there is to be written here.
+                # Copy the content without the permissions: the copy must be writable.
                 shutil.copyfile(each, folder / each.name)
             return await _opened(Database(url.set(database=str(folder / path.name)))), lambda: shutil.rmtree(folder)
         except BaseException:
@@ -52,7 +52,7 @@ async def readable(url: URL) -> tuple[Database | None, Callable[[], None]]:
 
 
 async def _opened(database: Database) -> Database | None:
-    """The database, once something was read from it; None where its schema is not the newest."""
+    """Return the database after a first read; None where its schema is not the newest."""
     try:
         async with database.reading() as connection:
             version = await connection.run_sync(found)
@@ -68,4 +68,4 @@ async def _opened(database: Database) -> Database | None:
 
 
 def _nothing() -> None:
-    """Leave everything as it is."""
+    """Do nothing."""

@@ -1,8 +1,8 @@
-"""The values that go into the store and come out of it: frozen, without a word of SQL.
+"""Frozen values that go into the store and are read from it, without SQL.
 
-A row is known by its `ordinal`, its place in the dataset counted from 0; repetitions are counted from 1. A task item is
-(experiment, ordinal, repetition), an eval item is the same and an evaluator. Results and log lines carry the `epoch` of
-the claim under which they were made: the store takes them only as long as that claim is the newest.
+A row is identified by its `ordinal`, its place in the dataset counted from 0; repetitions are counted from 1. A task
+item is (experiment, ordinal, repetition); an eval item adds an evaluator. Results and log lines carry the `epoch` of
+the claim under which they were made. The store accepts them only while that claim is the newest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EvalCursor: TypeAlias = tuple[int, int, str]
 
 
 class Status(StrEnum):
-    """Where an experiment stands. RUNNING is claimed by somebody, everything else is claimed by nobody."""
+    """State of an experiment. Only a RUNNING one is claimed."""
 
     READY = "READY"
     RUNNING = "RUNNING"
@@ -35,7 +35,7 @@ class Status(StrEnum):
 
 
 class ResultStatus(StrEnum):
-    """The ending of an item. ERROR and PARKED are taken up again where a resume asks for it; INVALID is of the row."""
+    """Result of an item. A resume may repeat ERROR and PARKED; INVALID means that the row itself is unusable."""
 
     OK = "ok"
     ERROR = "error"
@@ -44,7 +44,7 @@ class ResultStatus(StrEnum):
 
 
 class Category(StrEnum):
-    """The subject of a log line."""
+    """Subject of a log line."""
 
     TASK = "TASK"
     EVAL = "EVAL"
@@ -52,7 +52,7 @@ class Category(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The level of a log line."""
+    """Level of a log line."""
 
     ERROR = "ERROR"
     WARN = "WARN"
@@ -60,7 +60,7 @@ class LogLevel(StrEnum):
 
 
 class Toggle(Enum):
-    """The result of a user's stop or resume: done, already so, too soon after the last one, or no such experiment."""
+    """Result of a user's stop or resume: done, already so, too soon after the last one, or no such experiment."""
 
     DONE = "done"
     ALREADY = "already"
@@ -70,7 +70,7 @@ class Toggle(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
-    """One row to be stored: its content, or why it has none. `line` is where its source has it, counted from 1."""
+    """Row to be stored: its content, or why it has none. `line` is its line in the source, counted from 1."""
 
     ordinal: int
     name: str
@@ -81,10 +81,10 @@ class NewRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentRow:
-    """One experiment as the store has it now.
+    """Current state of one experiment in the store.
 
-    `complete` says that all `rows` of its dataset are there. `quiet` is for how many seconds its owner has not renewed
-    the claim, by the database's clock; None where nobody has claimed it.
+    `complete` states that all `rows` of its dataset are stored. `quiet` is the number of seconds since the owner last
+    renewed the claim, by the database's clock; None where it has no owner.
     """
 
     id: int
@@ -105,7 +105,7 @@ class ExperimentRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """One experiment and how many runs it has by their status."""
+    """One experiment, and its number of runs by status."""
 
     experiment: ExperimentRow
     runs: Mapping[ResultStatus, int]
@@ -113,10 +113,10 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right of one replica to run one experiment, until a later claim has a greater epoch.
+    """Right of one replica to run one experiment, until a later claim has a greater epoch.
 
-    Every row below `low_water` was wholly done when it was claimed, evaluations included; every row below `task_water`
-    had all its runs.
+    At the time of the claim, every row below `low_water` was complete, evaluations included. Every row below
+    `task_water` had all its runs.
     """
 
     experiment_id: int
@@ -128,9 +128,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PendingTask:
-    """A task item without a result that counts. `row` is the content; `invalid` is why there is none.
+    """Task item to run. `row` is its content; `invalid` is the reason where it has none.
 
-    `size` is how many characters the content is stored with.
+    `size` is the stored size of the content, in characters on SQLite and in bytes on PostgreSQL.
     """
 
     ordinal: int
@@ -142,13 +142,13 @@ class PendingTask:
 
     @property
     def cursor(self) -> TaskCursor:
-        """Where the next page begins."""
+        """Return the cursor for the next page."""
         return self.ordinal, self.repetition
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEval:
-    """An eval item without a result that counts: the row, and what the task answered; `size` characters together."""
+    """Eval item to run: the row, and the task's answer; `size` is the stored size of both."""
 
     ordinal: int
     repetition: int
@@ -159,13 +159,13 @@ class PendingEval:
 
     @property
     def cursor(self) -> EvalCursor:
-        """Where the next page begins."""
+        """Return the cursor for the next page."""
         return self.ordinal, self.repetition, self.evaluator
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of a task item. `output` is JSON text (`encoded`); `seconds` is what its attempts took together."""
+    """Result of a task item. `output` is JSON text (`encoded`); `seconds` is the time of its attempts together."""
 
     experiment_id: int
     epoch: int
@@ -200,7 +200,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationResult:
-    """The result of an eval item: all outputs of one evaluator for one run, at least one. They are written together."""
+    """Result of an eval item: all outputs of one evaluator for one run, at least one. They are written together."""
 
     experiment_id: int
     epoch: int
@@ -218,7 +218,7 @@ class AnnotationResult:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of an experiment's log; `detail` is JSON."""
+    """Line for an experiment's log; `detail` is JSON."""
 
     experiment_id: int
     epoch: int
@@ -229,7 +229,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LoggedLine:
-    """One line of an experiment's log as it was written, with the time by the database's clock."""
+    """Stored line of an experiment's log, with the time by the database's clock."""
 
     at: datetime
     level: LogLevel
@@ -239,7 +239,7 @@ class LoggedLine:
 
 @dataclass(frozen=True, slots=True)
 class ResultCounts:
-    """The counts of an experiment: rows stored, runs by status, and by evaluator its eval items by status."""
+    """Counts of an experiment: rows stored, runs by status, and eval items by evaluator and status."""
 
     rows: int
     runs: Mapping[ResultStatus, int] = field(default_factory=dict)
@@ -248,7 +248,10 @@ class ResultCounts:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The scores of one output of one evaluator: how often it was `ok`, `failed`, and the mean of `scored` scores."""
+    """Scores of one output of one evaluator: its `ok` and `failed` results, and the mean of `scored` scores.
+
+    `labels` counts the results by label; it is empty where there are more than 100 (`reports.MOST_LABELS`).
+    """
 
     evaluator: str
     output: str
@@ -260,13 +263,13 @@ class Score:
 
     @property
     def title(self) -> str:
-        """Return what people call it: the evaluator's name, and the output's where it has one of its own."""
+        """Return the display name: the evaluator's name, and the output's where it differs."""
         return self.evaluator if self.output == self.evaluator else f"{self.evaluator}.{self.output}"
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The tasks (`evaluator` is None) or judgements that ended in one way that is not good; `example` is a text."""
+    """Tasks (`evaluator` is None) or eval items with one kind of result that is not ok; `example` is an error text."""
 
     evaluator: str | None
     status: ResultStatus
@@ -279,7 +282,7 @@ class Failure:
 class StoredRun:
     """One run with its row and its annotations, for an export. `annotations` are (evaluator, annotation).
 
-    `size` is how many characters its row and its answer are stored with.
+    `size` is the stored size of its row and answer, in characters on SQLite and in bytes on PostgreSQL.
     """
 
     ordinal: int
@@ -298,5 +301,5 @@ class StoredRun:
 
     @property
     def cursor(self) -> TaskCursor:
-        """Where the next page begins."""
+        """Return the cursor for the next page."""
         return self.ordinal, self.repetition

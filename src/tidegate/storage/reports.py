@@ -1,4 +1,4 @@
-"""The results of an experiment: counts, scores, its log, and every run with its annotations."""
+"""Reports on an experiment: counts, scores, its log, and every run with its annotations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tidegate.storage.records import (
 from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
 
 MOST_LABELS = 100
-"""Different labels that a summary tells apart; an output with more of them is free text."""
+"""Maximum different labels in a summary; an output with more of them is free text."""
 
 
 async def counts(database: Database, experiment_id: int) -> ResultCounts:
@@ -48,7 +48,7 @@ async def counts(database: Database, experiment_id: int) -> ResultCounts:
 
 
 async def scores(database: Database, experiment_id: int) -> list[Score]:
-    """Return what each output of each evaluator came to, by evaluator and output."""
+    """Return the scores of each output of each evaluator, by evaluator and output."""
     one = annotation_rows.c
     by = [one.evaluator, one.output]
     of_outputs = select(
@@ -80,7 +80,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
 
 
 class _Tally(NamedTuple):
-    """The counts of one output of one evaluator; `total` is the exact sum of its scores."""
+    """Counts of one output of one evaluator; `total` is the exact sum of its scores."""
 
     ok: int
     failed: int
@@ -93,13 +93,13 @@ class _Tally(NamedTuple):
 
 
 async def failures(database: Database, experiment_id: int) -> list[Failure]:
-    """The kinds of what is not good: of tasks, then of each evaluator, the most frequent first."""
+    """Return the kinds of results that are not ok: of tasks, then of each evaluator, the most frequent first."""
     run, one = runs.c, annotation_rows.c
     kind = func.coalesce(run.error_kind, "").label("kind")
     of_runs = select(run.status, kind, func.count(), func.min(run.error)).where(
         run.experiment_id == experiment_id, not_ok(runs)
     )
-    # One output stands for all of an eval item that failed.
+    # One output represents all outputs of a failed eval item.
     of_item = (one.evaluator, one.status, func.coalesce(one.error_kind, "").label("kind"), one.ordinal, one.repetition)
     items = (
         select(*of_item, func.min(one.error).label("error"))
@@ -117,7 +117,7 @@ async def failures(database: Database, experiment_id: int) -> list[Failure]:
 
 
 async def last_logged(database: Database, experiment_id: int, limit: int) -> list[LoggedLine]:
-    """The last log lines, the oldest first."""
+    """Return the last log lines, the oldest first."""
     query = (
         select(logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
         .where(logs.c.experiment_id == experiment_id)
@@ -130,7 +130,7 @@ async def last_logged(database: Database, experiment_id: int, limit: int) -> lis
 
 
 async def results(database: Database, experiment_id: int, after: TaskCursor | None, limit: int) -> list[StoredRun]:
-    """The next runs with their rows and annotations, by ordinal and repetition."""
+    """Return the next runs with their rows and annotations, by ordinal and repetition."""
     async with database.reading() as connection:
         extent = await extent_of(connection, experiment_id)
         if extent is None:
@@ -163,7 +163,7 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
 
 async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:
     one = annotation_rows.c
-    # In the order of the primary key: what is told apart so needs no sorting.
+    # In the order of the primary key: a DISTINCT needs no sorting then.
     of_items = select(one.ordinal, one.repetition, one.evaluator).where(one.experiment_id == experiment_id).distinct()
     items = of_items.subquery()
     bad = of_items.add_columns(one.status).where(not_ok(annotation_rows)).subquery()

@@ -1,7 +1,7 @@
-"""Batches of results, written whole or not at all, and only for claims that are the newest.
+"""Batches of results, written in full or not at all, and only for claims that are the newest.
 
-The rows of `execution_configs` that a batch was checked against stay locked until it is committed: on PostgreSQL by
-FOR SHARE, on SQLite by the write lock. A later claim waits for that, so that none can come between check and write.
+A batch is checked against rows of `execution_configs`, which stay locked until it is committed: on PostgreSQL by FOR
+SHARE, on SQLite by the write lock. A later claim waits for that, so none can happen between check and write.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tidegate.storage.sql_clock import now
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 
 KEPT_LINES = 1500
-"""Of each experiment's log (Heroku's Logplex keeps the last 1,500 of an application)."""
+"""Lines kept of each experiment's log (Heroku's Logplex keeps the last 1,500 of an application)."""
 
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | LogLine
 
 
 async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
-    """Writes what is of the newest epoch; returns the experiments whose results were refused."""
+    """Write the results of the newest epochs; return the experiments whose results were rejected."""
     if not batch:
         return frozenset()
     return await database.transacted(partial(_write, batch, database.sqlite))
@@ -49,7 +49,7 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
 
 
 def _epochs(connection: Connection, experiment_ids: Iterable[int]) -> dict[int, int]:
-    """The newest epochs, which stay so until the transaction ends."""
+    """Return the newest epochs, which cannot change until the transaction ends."""
     return dict(connection.execute(_newest(), {"experiments": sorted(experiment_ids)}).all())
 
 
@@ -75,7 +75,7 @@ def _statements(sqlite: bool, kept: Sequence[Result]) -> Iterable[tuple[Executab
 
 
 def _one_each(table: Table, rows: Sequence[Values]) -> list[Values]:
-    """The last row of each identity, and of those that are good if there are any."""
+    """Return one row of each identity: the last ok one, else the last one."""
     keys = table.primary_key.columns.keys()
     last: dict[tuple[Any, ...], Values] = {}
     for row in rows:
@@ -88,7 +88,7 @@ def _one_each(table: Table, rows: Sequence[Values]) -> list[Values]:
 
 @cache
 def _put(sqlite: bool, table: Table) -> Executable:
-    """Writes rows, each in the place of the one of its identity, unless that is good and this is not."""
+    """Return a statement that writes rows over those of the same identity, but no failed one over an ok one."""
     put_in = put(sqlite, table, [one.name for one in table.c if one.name != "finished_at"], finished_at=now())
     columns = {column.name: put_in.excluded[column.name] for column in table.c if not column.primary_key}
     worse = and_(table.c.status == OK, put_in.excluded.status != OK)
@@ -100,14 +100,14 @@ def _put(sqlite: bool, table: Table) -> Executable:
 
 @cache
 def _note(sqlite: bool) -> Executable:
-    """Adds lines to the log."""
+    """Return a statement that adds lines to the log."""
     statement: Executable = put(sqlite, logs, ("experiment_id", "level", "category", "detail"), at=now())
     return statement
 
 
 @cache
 def _prune() -> Executable:
-    """Removes all but the last lines of an experiment's log."""
+    """Return a statement that removes all but the last lines of an experiment's log."""
     line = logs.alias("line").c
     older = select(line.id).where(line.experiment_id == bindparam("experiment"))
     newest_of_them = older.order_by(line.id.desc()).offset(bindparam("kept", type_=Integer)).limit(1).scalar_subquery()
@@ -116,7 +116,10 @@ def _prune() -> Executable:
 
 @cache
 def _forget(sqlite: bool) -> Executable:
-    """Removes failures of eval items: who declares no outputs may fail under one name and answer under another."""
+    """Return a statement that removes failures of eval items.
+
+    An evaluator without declared outputs may fail under one name and succeed under another.
+    """
     columns = [annotation_rows.c[name] for name in EVAL_ITEM]
     if sqlite:
         return delete(annotation_rows).where(

@@ -1,10 +1,10 @@
-"""The tables, one schema for both databases. The migrations make them; a test holds the two together.
+"""Tables, one schema for both databases. The migrations create them; a test compares the two.
 
-Theory of operation. A dataset's rows have ordinals from 0 up; their contents are kept once each, by digest. What is
-left to do is never written down: it is what `runs` and `annotations` lack. Most of what these hold is good, so that
-what is not has a small partial index of its own, and the two water marks of an experiment say from which row on to look
-for what is missing. Who runs an experiment, and by which epoch, is one row of `execution_configs`: every claim is one
-UPDATE of it, and every batch of results holds a lock on it while it is written.
+Theory of operation. A dataset's rows have ordinals from 0 up; equal contents are stored once, by digest. Pending work
+is never stored: it is whatever `runs` and `annotations` lack. Most of their rows are ok, so the others have a small
+partial index. The two watermarks of an experiment state from which row on results may be missing. The owner and the
+epoch of an experiment are one row of `execution_configs`. Every claim is one UPDATE of it, and every batch of results
+holds a lock on it while it is written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sqlalchemy import (
 from tidegate.storage.sql_clock import Instant, now
 
 PREFIX = "tidegate_"
-"""Of every table: the database may be somebody's who has tables called `runs` (as procrastinate's are prefixed)."""
+"""Prefix of every table: the database may have other tables called `runs` (procrastinate prefixes its own too)."""
 
 metadata = MetaData(
     naming_convention={
@@ -48,15 +48,15 @@ metadata = MetaData(
 )
 
 Number = BigInteger().with_variant(Integer(), "sqlite")
-"""64 bits on both: SQLite counts a key up by itself only where it is called INTEGER."""
+"""64 bits on both: SQLite generates a key only where its type is called INTEGER."""
 
 Name = Text().with_variant(Text(collation="C"), "postgresql")
-"""Text in the order of its bytes, which is SQLite's order as well, and Python's."""
+"""Text in the order of its bytes, which is the order of SQLite and Python as well."""
 
 OK: ColumnElement[str] = literal_column("'ok'")
 NOT_OK = text("status <> 'ok'")
 RUNNING = text("status = 'RUNNING'")
-"""Written out in every query that is to use a partial index: a parameter would not do."""
+"""Literal SQL in every query that is to use a partial index: a parameter would not match the index."""
 
 
 def _created() -> Column[datetime]:
@@ -211,10 +211,10 @@ Index(f"{PREFIX}logs_experiment", logs.c.experiment_id, logs.c.id)
 
 
 def not_ok(table: Table) -> ColumnElement[bool]:
-    """The condition of a table's partial index: results that are not good."""
+    """Return the condition of a table's partial index: results that are not ok."""
     return table.c.status != OK
 
 
 def wanted_again(table: Table) -> ColumnElement[bool]:
-    """Results that a resume may take up again: those that failed or were parked."""
+    """Return the condition for results that a resume may repeat: those that failed or were parked."""
     return and_(not_ok(table), table.c.status != literal_column("'invalid'"))

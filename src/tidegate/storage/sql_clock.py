@@ -1,7 +1,7 @@
-"""The database's clock, as SQL: no instant is ever made on this side, so that no local clock matters.
+"""The database's clock, as SQL: no instant is ever created in this process, so no local clock matters.
 
-PostgreSQL keeps instants as `timestamptz`, SQLite as UTC text with milliseconds, which sorts as time does. PostgreSQL's
-`clock_timestamp()` goes on while a statement waits for a lock; `now()` would be the time at which it began to wait.
+PostgreSQL stores instants as `timestamptz`, SQLite as UTC text with milliseconds, which sorts by time. PostgreSQL's
+`clock_timestamp()` advances while a statement waits for a lock; `now()` is fixed before that wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now'"
 
 
 class Instant(TypeDecorator[datetime]):
-    """An instant: on this side an aware `datetime` in UTC."""
+    """Instant; in Python an aware `datetime` in UTC."""
 
     impl = Text
     cache_ok = True
@@ -37,21 +37,21 @@ class Instant(TypeDecorator[datetime]):
 
 
 class Now(FunctionElement[datetime]):
-    """The SQL of `now`."""
+    """SQL of `now`."""
 
     type = Instant()
     inherit_cache = True
 
 
 class Ago(FunctionElement[datetime]):
-    """The SQL of `ago`."""
+    """SQL of `ago`."""
 
     type = Instant()
     inherit_cache = True
 
 
 class Since(FunctionElement[float]):
-    """The SQL of `since`."""
+    """SQL of `since`."""
 
     type = Float()
     inherit_cache = True
@@ -90,15 +90,15 @@ def _postgresql_since(element: Since, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def now() -> Now:
-    """The instant now."""
+    """Return the current instant."""
     return Now()
 
 
 def ago(seconds: float) -> Ago:
-    """The instant so many seconds ago; with a negative number, the one so many seconds ahead."""
+    """Return the instant `seconds` ago; a negative number gives a future one."""
     return Ago(literal(seconds, Float()))
 
 
 def since(instant: ColumnElement[Any]) -> Since:
-    """The seconds since an instant."""
+    """Return the seconds since an instant."""
     return Since(instant)

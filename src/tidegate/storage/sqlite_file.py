@@ -1,9 +1,9 @@
-"""The file of an SQLite database: notices that it was deleted, moved or replaced, and saves what it holds.
+"""File of an SQLite database: detection of its deletion, move or replacement, and rescue of its content.
 
-Theory of operation. A file that is open outlives its name: SQLite goes on writing into it, and all of it is gone when
-the last connection closes. A connection of this module's own holds the file open from `hold` to `close`. The device and
-inode of the name, of the write-ahead log and of its index are noted once that connection has read; none of them changes
-while any connection is open. What the connection still sees is copied by `VACUUM INTO` to a new file.
+Theory of operation. An open file survives its name: SQLite continues to write into it, and the content is gone when the
+last connection closes. A separate connection of this module keeps the file open from `hold` to `close`. Once that
+connection has read, the device and inode of the file, of the write-ahead log and of its index are noted. None of them
+changes while any connection is open. `VACUUM INTO` copies what the connection still sees to a new file.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from tidegate.errors import DatabaseFileLost
 
 SIDE_FILES = ("-wal", "-shm")
-"""Files beside a database in WAL mode: without them its newest transactions cannot be read by anybody else."""
+"""Files next to a database in WAL mode: without them no other process can read its newest transactions."""
 
 MOST_NAMES = 1000
-"""Names that are tried for a saved file in one folder before the next folder is."""
+"""Exclusive bound on the number in the name of a saved file; beyond it the next folder is tried."""
 
 
 class SQLiteFile:
-    """One database file that is held open. Every method may be called from any thread."""
+    """Database file that is kept open. Every method may be called from any thread."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -39,12 +39,12 @@ class SQLiteFile:
         self._saved_as: tuple[int, ...] = ()
 
     def hold(self) -> None:
-        """Open the file and note which one it is. Raises `sqlite3.Error` or `OSError` where it is not there."""
+        """Open the file and note its identity; raise `sqlite3.Error` or `OSError` where it does not exist."""
         with self._lock:
             uri = f"{self.path.as_uri()}?mode=rw"
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30.0)
             try:
-                # The log and its index are opened by the first reading.
+                # The first read opens the log and its index.
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 real = Path(connection.execute("PRAGMA database_list").fetchone()[2])
                 self._mode = stat.S_IMODE(os.stat(self.path).st_mode) & 0o666  # noqa: PTH116
@@ -58,14 +58,14 @@ class SQLiteFile:
             self._connection = connection
 
     def lost(self) -> str | None:
-        """Return what became of the file; None where it is in its place, or nobody can tell."""
+        """Return a description of the loss; None where the file is in its place, or that is unknown."""
         for path, noted in self._noted.items():
             try:
                 now = _identity(path)
             except (FileNotFoundError, NotADirectoryError):
                 return _told(path, self.path, "was deleted or moved")
             except OSError:
-                # A permission or a network that fails: the file may well be in its place.
+                # A permission or a network fails: the file may well be in its place.
                 continue
             if now is not None and now != noted:
                 return _told(path, self.path, "was replaced by another file")
@@ -77,10 +77,10 @@ class SQLiteFile:
             raise DatabaseFileLost(self.path, what, saved=self._saved)
 
     def save(self) -> Path:
-        """Copy what the file holds into a new file, beside it where that can be, and return that one's path.
+        """Copy the content of the file into a new file, next to it where possible, and return the path of the copy.
 
-        A later call replaces the copy of the call before it, unless somebody has changed that. Nothing else is ever
-        overwritten. Raises `OSError` or `sqlite3.Error` with the first reason where no folder takes the copy.
+        A later call replaces the earlier copy, unless that was changed since. Nothing else is ever overwritten. Raise
+        `OSError` or `sqlite3.Error` with the first reason where no folder accepts the copy.
         """
         with self._lock:
             failure: Exception | None = None
@@ -93,7 +93,7 @@ class SQLiteFile:
             raise failure or OSError(f"there is no folder for a copy of {self.path}")
 
     def close(self) -> None:
-        """Close the connection; repeating it does nothing."""
+        """Close the connection; a repeated call does nothing."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -123,14 +123,14 @@ class SQLiteFile:
         self._connection.execute("VACUUM INTO ?", (str(target),))
 
     def _target(self, folder: Path) -> Path:
-        """A name that this call may use: the last copy's, where nobody has changed it, or a new one."""
+        """Return a name that this call may use: that of the last copy, if unchanged since, or a new one."""
         if self._saved is not None and self._saved.parent == folder:
             with contextlib.suppress(OSError):
                 if _state(self._saved) == self._saved_as:
                     return self._saved
         for target in _names(folder, self.path):
             with contextlib.suppress(FileExistsError):
-                # Made here, and by nobody else: what is put in its place is put over an empty file.
+                # Create the name exclusively, so that the copy later replaces only this empty file.
                 os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 return target
         raise FileExistsError(f"every name for a copy of {self.path} in {folder} is in use")
@@ -158,7 +158,7 @@ def _names(folder: Path, path: Path) -> Iterator[Path]:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Folders for a copy, the best first: the file's own or the nearest above it, the home folder, the temporary."""
+    """Return folders for a copy, the best first: the file's own or nearest existing parent, home, temporary."""
     there = [each for each in path.parents if each.is_dir()][:1]
     more = []
     with contextlib.suppress(RuntimeError):
@@ -167,7 +167,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _synchronized(path: Path) -> None:
-    """Have the system write a file, or a folder's entries, to the disk."""
+    """Flush a file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""`Store`: everything that outlives the process, behind one class. All of it is async; one store goes with one loop.
+"""`Store`: all durable data behind one class. Its methods are async; one store belongs to one event loop.
 
-Every method raises `StoreError` where the database fails; where it is `retryable` (a lost connection, a server that is
-being restarted, a lock that was not had in time) the same call can be made again as it was.
+Every method raises `StoreError` where the database fails. Where that is `retryable`, the caller can repeat the same
+call. Examples are a lost connection, a restarting server, and a lock that was not available in time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tidegate.storage.records import (
 
 
 class Store:
-    """One database. `open` makes it; nothing else does."""
+    """Database of experiments. Only `open` and `open_to_read` create one."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -52,9 +52,9 @@ class Store:
 
     @classmethod
     async def open(cls, url: str) -> Store:
-        """The store at a path or URL (`sqlite:///…`, `postgresql://…`), its schema brought up to date.
+        """Return the store at a path or URL (`sqlite:///…`, `postgresql://…`), with its schema brought up to date.
 
-        Raises `SchemaMismatch` where a newer tidegate has made it, `StoreError` where it cannot be opened.
+        Raise `SchemaMismatch` where a newer tidegate has made it, and `StoreError` where it cannot be opened.
         """
         database = Database(parsed(url))
         try:
@@ -67,9 +67,9 @@ class Store:
 
     @classmethod
     async def open_to_read(cls, url: str) -> Store:
-        """The store at a path or URL, for reading alone: also an SQLite file in a folder that may only be read.
+        """Return the store at a path or URL, only for reading: also an SQLite file in a read-only folder.
 
-        An older schema is brought up to date, which needs to write. Raises as `open` does.
+        An older schema is brought up to date, which needs to write. Raise the errors of `open`.
         """
         place = parsed(url)
         if place.get_backend_name() != "sqlite":
@@ -82,58 +82,59 @@ class Store:
         return store
 
     async def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         await self._database.close()
         await asyncio.to_thread(self._closing)
 
     async def lost(self) -> DatabaseFileLost | None:
-        """Return what became of an SQLite file that was deleted, moved or replaced since it was opened; else None."""
+        """Return the error for an SQLite file that was deleted, moved or replaced since it was opened; else None."""
         return await self._database.lost()
 
     async def save_lost(self) -> DatabaseFileLost:
-        """Save what a lost SQLite file holds to a new file beside it.
+        """Save the content of a lost SQLite file to a new file next to it.
 
-        The result names that file, or says why there is none. A later call brings the same copy up to date.
+        The result names that file, or states why there is none. A later call updates the same copy.
         """
         return await self._database.save_lost()
 
     async def create(self, name: str, spec: Mapping[str, JSON], repetitions: int, source: str) -> ExperimentRow:
-        """The experiment of that name: made with an empty dataset, or the one there is, as it is."""
+        """Return the experiment of that name: a new one with an empty dataset, or the existing one, unchanged."""
         return await experiments.create(self._database, name, spec, repetitions, source)
 
     async def find(self, name_or_id: str | int) -> ExperimentRow | None:
-        """The experiment of that name or number; a text that is no name may be a number."""
+        """Return the experiment of that name or number; a text that is no name may be a number."""
         return await experiments.find(self._database, name_or_id)
 
     async def list(self) -> builtins.list[ExperimentSummary]:
-        """Every experiment, the newest first."""
+        """Return every experiment, the newest first."""
         return await experiments.every(self._database)
 
     async def amend(self, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
-        """Gives a claimed experiment another spec; what is left to do is then looked for from the first row again.
+        """Replace the spec of a claimed experiment; the search for pending work then restarts at the first row.
 
-        Raises `LeaseLost` where the claim is not the newest.
+        Raise `LeaseLost` where the claim is not the newest.
         """
         await experiments.amend(self._database, claim, spec, repetitions)
 
     async def add_rows(self, dataset_id: int, rows: Sequence[NewRow]) -> None:
-        """Stores rows in one transaction; those that are there already, as they are, are passed over.
+        """Store rows in one transaction; skip those that exist already with equal content.
 
-        A body that JSON has no word for makes an invalid row. Raises `DuplicateRow` where a name is another row's, and
-        `DatasetChanged` where an ordinal is there with another content: nothing of `rows` is stored then.
+        A body that JSON cannot express makes an invalid row. Raise `DuplicateRow` where another row has the same name.
+        Raise `DatasetChanged` where an ordinal exists with another content. In both cases nothing of `rows` is stored.
         """
         await datasets.add_rows(self._database, dataset_id, rows)
 
     async def complete_dataset(self, dataset_id: int, rows: int | None = None) -> None:
-        """Notes that every row is there. Raises `DatasetChanged` where that are not as many as the `rows` just read."""
+        """Mark the dataset as complete; raise `DatasetChanged` where its number of rows is not `rows`."""
         await datasets.complete_dataset(self._database, dataset_id, rows)
 
     async def pending_tasks(
         self, experiment_id: int, *, after: TaskCursor | None, limit: int, again: bool
     ) -> Page[PendingTask]:
-        """The next task items without a result, by ordinal and repetition; `again` also takes what failed or parked.
+        """Return the next task items without a result, by ordinal and repetition; `again` includes failed and parked
+        ones.
 
-        Fewer than `limit` are the last ones, unless the page says that there are `more`: those were too many bytes.
+        Fewer than `limit` are the last ones, unless the page has `more`: then the others exceeded its size.
         """
         return await pending.pending_tasks(self._database, experiment_id, after, limit, again)
 
@@ -146,77 +147,83 @@ class Store:
         limit: int,
         again: bool,
     ) -> Page[PendingEval]:
-        """The next eval items of good runs without a result, by ordinal, repetition and evaluator.
+        """Return the next eval items of ok runs without a result, by ordinal, repetition and evaluator.
 
-        `evaluators` has their declared outputs: with some, all of these must be there; with none, any one says that it
-        is done. `again` also takes what failed or parked. A page ends as one of tasks does.
+        `evaluators` maps names to declared outputs. An item is done when all of these exist, or any output where none
+        is declared. `again` includes failed and parked items. A page ends as in `pending_tasks`.
         """
         return await pending.pending_evals(self._database, experiment_id, evaluators, after, limit, again)
 
     async def counts(self, experiment_id: int) -> ResultCounts:
-        """Return how far an experiment is."""
+        """Return the progress of an experiment."""
         return await reports.counts(self._database, experiment_id)
 
     async def write(self, batch: Sequence[RunResult | AnnotationResult | LogLine]) -> frozenset[int]:
-        """Writes a batch in one transaction; durable when it returns.
+        """Write a batch in one transaction, which is durable when this returns.
 
-        Returns the experiments whose epoch is no longer theirs: nothing of those was written, everything of the others
-        was. A good result is never replaced by a failed one. The run of an annotation is in the store or in the batch.
+        Return the experiments whose results had an epoch that is not the newest. Nothing of these is written,
+        everything of the others is. A failed result never replaces an ok one. The run of an annotation must be in the
+        store or in the batch.
         """
         return await results.write(self._database, batch)
 
     async def claim(self, experiment_id: int, replica: str, stale_after: float) -> Claim | None:
-        """A claim with a new epoch, where the experiment is READY, is this replica's, or runs but was not renewed for
-        `stale_after` seconds; None otherwise. What was stopped, completed or blocked is taken by `resume` alone.
+        """Return a claim with a new epoch, or None where the experiment is not free.
+
+        It is free where it is READY, is this replica's, or runs without a renewal for `stale_after` seconds. Only
+        `resume` claims a stopped, completed, failed or blocked one.
         """
         return await claims.claim(self._database, experiment_id, replica, stale_after)
 
     async def renew(self, replica: str, held: Mapping[int, int]) -> frozenset[int]:
-        """Renews claims, experiment to epoch; returns the experiments that are still this replica's."""
+        """Renew claims, given as experiment to epoch; return the experiments that are still this replica's."""
         return await claims.renew(self._database, replica, held)
 
     async def release(self, claim: Claim, status: Status, last_error: str | None = None) -> bool:
-        """Ends a claim with a status that is not RUNNING.
+        """End a claim with a status that is not RUNNING.
 
-        False, and nothing written, where it is not the newest any more or was stopped.
+        Return False and write nothing where it is no longer the newest or was stopped.
         """
         return await claims.release(self._database, claim, status, last_error)
 
     async def stop(self, experiment_id: int, by: Mapping[str, JSON] | None = None) -> Toggle:
-        """The user's stop: takes the experiment from whoever runs it, or from who was about to. Its log says `by` whom.
+        """Stop an experiment for a user, whether it is RUNNING on any replica or READY; `by` goes into its log.
 
-        The epoch stays, so that results which are on their way still count until the next claim. ALREADY where it does
-        not run, COOLING less than five seconds after the last stop or resume, MISSING where there is none.
+        The epoch stays, so that results in flight still count until the next claim. Return ALREADY where it is neither
+        RUNNING nor READY, COOLING within five seconds of the last stop or resume, and MISSING where it does not exist.
         """
         return await claims.stop(self._database, experiment_id, by or {})
 
     async def resume(self, experiment_id: int, replica: str) -> Claim | Toggle:
-        """The user's resume: a claim on what nobody runs, or ALREADY, COOLING, MISSING."""
+        """Resume an experiment for a user: return a claim where none runs it, or ALREADY, COOLING, MISSING."""
         return await claims.resume(self._database, experiment_id, replica)
 
     async def orphans(self, stale_after: float, limit: int) -> builtins.list[int]:
-        """Experiments that run but were not renewed for `stale_after` seconds, the longest first."""
+        """Return the experiments that run without a renewal for `stale_after` seconds, the longest first."""
         return await claims.orphans(self._database, stale_after, limit)
 
     async def advance(self, claim: Claim, low_water: int, task_water: int | None = None) -> None:
-        """Notes that every row below `low_water` is wholly done, and every row below `task_water` has all its runs.
+        """Note that every row below `low_water` is complete, and that every row below `task_water` has all its runs.
 
-        Does nothing where the claim is not the newest; marks never go down.
+        Do nothing where the claim is not the newest; this method never lowers a watermark.
         """
         await claims.advance(self._database, claim, low_water, low_water if task_water is None else task_water)
 
     async def last_logs(self, experiment_id: int, limit: int) -> builtins.list[LoggedLine]:
-        """The last log lines, the oldest first."""
+        """Return the last log lines, the oldest first."""
         return await reports.last_logged(self._database, experiment_id, limit)
 
     async def failures(self, experiment_id: int) -> builtins.list[Failure]:
-        """The kinds of what is not good: of tasks, then of each evaluator, the most frequent first."""
+        """Return the kinds of results that are not ok: of tasks, then of each evaluator, the most frequent first."""
         return await reports.failures(self._database, experiment_id)
 
     async def scores(self, experiment_id: int) -> builtins.list[Score]:
-        """Return what each output of each evaluator came to, by evaluator and output."""
+        """Return the scores of each output of each evaluator, by evaluator and output."""
         return await reports.scores(self._database, experiment_id)
 
     async def results(self, experiment_id: int, *, after: TaskCursor | None, limit: int) -> builtins.list[StoredRun]:
-        """The next runs with their rows and annotations, by ordinal and repetition."""
+        """Return the next runs with their rows and annotations, by ordinal and repetition.
+
+        Large rows make the list shorter than `limit`; an empty list is the end.
+        """
         return await reports.results(self._database, experiment_id, after, limit)

@@ -1,4 +1,4 @@
-"""Run by Alembic: migrates over the connection that it was given, in the transaction that this is already in."""
+"""Alembic's entry point: migrate over the given connection, in its open transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first schema: experiments, their rows, their results, who runs them, and their logs."""
+"""The first schema: experiments, their rows, results, claims and logs."""
 
 from __future__ import annotations
 
