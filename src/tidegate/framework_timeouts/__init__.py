@@ -1,9 +1,9 @@
-"""Clocks of eval frameworks that run while a call stands in the queue, and what is done about them.
+"""Timeouts of eval frameworks that also count the time a call waits in the queue, and their extension.
 
-A framework that gives a row 60 s counts the queue's wait among them: it cancels rows that nobody has sent yet, queues
-them again, and may never end. `table` names these clocks, one entry each; `dials` are the two kinds of place where a
-framework lets its clock be set: a parameter's default and an environment variable. `winding` stretches what is there at
-`install()` and what is imported later, and puts it back at `uninstall()`.
+A framework that gives a row 60 s counts the wait in the queue too. It cancels rows before they are sent, queues them
+again, and may never end. `table` lists these timeouts, one entry each. `timeout` holds the two places where a framework
+lets its timeout be set: the default of a parameter, and an environment variable. `patch` extends the timeouts of
+imported modules at `install()`, extends those of later imports, and restores all at `uninstall()`.
 
-A value that somebody gave is never touched: an argument goes before a default, and a variable that is set stays.
+A value that the user set is never changed: an argument takes precedence over a default, and a set variable stays.
 """

@@ -1,4 +1,4 @@
-"""Stretches the clocks of frameworks that are imported, or will be, and puts them back."""
+"""Extension and restoration of the timeouts of frameworks, imported already or later."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _told: set[FrameworkTimeout] = set()
 
 
 def stretch(settings: Settings) -> None:
-    """Stretches what is imported, now, and what will be, then; what was stretched before is set anew.
+    """Extend the timeouts of imported frameworks now and of others at their import, after restoring earlier changes.
 
-    With `framework_clocks="keep"`, and where tidegate is disabled, all clocks are as the frameworks have them.
+    Change nothing with `framework_clocks="keep"`, with `max_wait` 0, and where tidegate is disabled.
     """
     global _max_wait, _level, _hooked
     with _lock:
@@ -41,8 +41,8 @@ def stretch(settings: Settings) -> None:
         if not stretches(settings):
             return
         _max_wait = settings.max_wait
-        # A warning is what is seen without any configuration of logging: somebody else's program now runs otherwise
-        # than its pages say.
+        # A warning is visible without any configuration of logging. It is needed: the user's program now behaves
+        # differently from its documentation.
         _level = logging.WARNING if settings.log else logging.INFO
         for clock in CLOCKS:
             for dial in clock.dials:
@@ -55,12 +55,12 @@ def stretch(settings: Settings) -> None:
 
 
 def stretches(settings: Settings) -> bool:
-    """Return whether these settings stretch clocks at all."""
+    """Return whether these settings extend timeouts at all."""
     return settings.framework_clocks == "stretch" and not settings.disabled and settings.max_wait > 0
 
 
 def restore() -> None:
-    """Puts back every clock that still stands where it was turned to."""
+    """Restore every timeout that still has the value set here."""
     global _max_wait
     with _lock:
         _max_wait = None
@@ -80,7 +80,7 @@ def _wind(clock: FrameworkTimeout, dial: ParameterDefault | EnvironmentDefault, 
             for each in dial.turn(module, lambda seconds: clock.stretched(seconds, max_wait)):
                 turned.append(each)
         except Exception:
-            # An import of the user's is under way: it goes on, with the clock as it is.
+            # This runs inside an import of the user's program: the import continues, and the timeout stays as it is.
             logger.exception("a clock of %s could not be set; it runs as it is", clock.framework)
         if turned and clock not in _told:
             _told.add(clock)

@@ -1,4 +1,4 @@
-"""The clocks that are known, one entry each, with the file that was read."""
+"""The known framework timeouts, one entry each, with the source file in which each was found."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""One timeout of a framework, and the two places where one can be set.
-
-The two kinds of place where a framework lets a clock be set: a parameter's default, an environment variable.
-
-One clock of a framework: what it measures, how long it is, where it can be set, how far it is stretched.
-"""
+"""One timeout of a framework, and the two places where it can be set: parameter default and environment variable."""
 
 from __future__ import annotations
 
@@ -18,16 +13,16 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 LIFTED = 31_536_000
-"""Seconds of a clock that is as good as off: a year, the bound of `Settings.max_wait`."""
+"""Seconds of a timeout that is as good as off: a year, the upper bound of `Settings.max_wait`."""
 
 
 @dataclass(frozen=True)
 class FrameworkTimeout:
-    """A row of the table; `seconds` is the default of the version that `source` names.
+    """Row of the table: one timeout, with the default `seconds` of the version that `source` names.
 
-    `framework` is the distribution, as its metadata has it; `measures` is what the clock runs over, and `then` what
-    the framework does when it has run out. One of the `whole_run` is as long as the run has rows: no number of seconds
-    is right for it.
+    `framework` is the name of the distribution in its metadata. `measures` states the work that the timeout covers, and
+    `then` the reaction of the framework when it expires. The length of a timeout of the `whole_run` grows with the
+    number of rows: no fixed number of seconds is right for it.
     """
 
     framework: str
@@ -39,25 +34,25 @@ class FrameworkTimeout:
     whole_run: bool = False
 
     def stretched(self, seconds: float, max_wait: float) -> int:
-        """Return how many seconds it gets in place of `seconds`, a whole number: some frameworks read no other.
+        """Return the seconds that replace `seconds`, as a whole number: some frameworks read no other.
 
-        The longest a call may wait, and what the framework found long enough for a call that does not: so a hung call
-        still ends. A clock of the whole run is lifted, for its rows end by clocks of their own.
+        The result is the longest wait of a call plus the framework's own value, so that a hung call still ends. A
+        timeout of the whole run is lifted to a year: the timeouts of its rows still end them.
         """
         return LIFTED if self.whole_run else math.ceil(max_wait + seconds)
 
 
 def shown(seconds: float) -> str:
-    """A clock's length as people read it."""
+    """Return the length of a timeout as text for people."""
     return "a year" if seconds == LIFTED else f"{seconds:g} s"
 
 
 Stretch = Callable[[float], int]
-"""The new seconds for the old ones."""
+"""Function from the old seconds to the new ones."""
 
 
 class ChangedTimeout(NamedTuple):
-    """A dial that was turned: from `old` to `new` seconds; `undo` puts it back, unless somebody turned it since."""
+    """Change of a timeout from `old` to `new` seconds; `undo` restores it, unless it was changed again since."""
 
     old: float
     new: int
@@ -65,10 +60,10 @@ class ChangedTimeout(NamedTuple):
 
 
 class ParameterDefault(NamedTuple):
-    """The default of a parameter of public functions and constructors in `module`.
+    """Default of a parameter of public functions and constructors in `module`.
 
-    It is changed in place, so that references which somebody took before see it too, and an argument that is given
-    goes before it, as ever. `none_means` are the seconds that None stands for; without them None is no clock.
+    It is changed in place, so references taken earlier see the change too. An argument in a call still takes
+    precedence. `none_means` is the number of seconds that None stands for; without it None means no timeout.
     """
 
     module: str
@@ -77,7 +72,7 @@ class ParameterDefault(NamedTuple):
     none_means: float | None = None
 
     def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
-        """Stretches the default wherever the module has it as the table says, and skips the rest."""
+        """Extend the default in each function that has it as listed in the table; skip the others."""
         for path in self.functions:
             try:
                 function = inspect.unwrap(attrgetter(path)(module))
@@ -94,7 +89,7 @@ class ParameterDefault(NamedTuple):
                 yield ChangedTimeout(old, new, _put_back(holder, new, held))
 
     def given(self, environ: Mapping[str, str]) -> str | None:
-        """Return which variable of the user's decides: none can."""
+        """Return None: no environment variable of the user overrides a parameter default."""
         return None
 
     def __str__(self) -> str:
@@ -103,10 +98,10 @@ class ParameterDefault(NamedTuple):
 
 
 class EnvironmentDefault(NamedTuple):
-    """An environment variable that the framework `module` reads when it needs the clock.
+    """Environment variable that the framework `module` reads when it needs the timeout.
 
-    It is left alone where the user set it or one of `rivals`, in the environment or on the framework's own settings
-    object, which the function `settings` ("module:function") returns.
+    It is left alone where the user set it or one of `rivals`. Both the environment and the framework's own settings
+    object count; the function `settings` ("module:function") returns that object.
     """
 
     module: str
@@ -116,7 +111,7 @@ class EnvironmentDefault(NamedTuple):
     settings: str = ""
 
     def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
-        """Sets the variable, for this process and those it starts, where nobody else did."""
+        """Set the variable for this process and its children, unless the user set it."""
         if self.given(os.environ) is not None or self._held():
             return
         before, new = os.environ.get(self.name), stretch(self.seconds)
@@ -124,7 +119,7 @@ class EnvironmentDefault(NamedTuple):
         yield ChangedTimeout(self.seconds, new, lambda: self._put_back(str(new), before))
 
     def given(self, environ: Mapping[str, str]) -> str | None:
-        """Return which variable of the user's decides over this clock; None: none is set."""
+        """Return the user's variable that overrides this timeout; None where none is set."""
         return next((name for name in (self.name, *self.rivals) if environ.get(name, "").strip()), None)
 
     def _held(self) -> bool:
@@ -132,7 +127,7 @@ class EnvironmentDefault(NamedTuple):
         if home not in sys.modules:
             return False
         held = getattr(sys.modules[home], function)()
-        # What is computed has no field of its own to be set.
+        # A computed setting is not a model field, so it cannot be set by the user.
         names = set(type(held).model_fields) & {self.name, *self.rivals}
         return any(getattr(held, name) is not None for name in names)
 
@@ -149,7 +144,7 @@ class EnvironmentDefault(NamedTuple):
 
 
 class _Holder(NamedTuple):
-    """Where a function keeps the default of one parameter."""
+    """Access to the place where a function keeps the default of one parameter."""
 
     get: Callable[[], Any]
     put: Callable[[Any], None]
@@ -176,7 +171,7 @@ def _holder(function: FunctionType, parameter: str) -> _Holder | None:
 
 
 def _runs(seconds: Any) -> bool:
-    """Return whether it is a clock at all: frameworks write 0, None or infinity for none."""
+    """Return whether the value is a timeout at all: frameworks write 0, None or infinity for none."""
     return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds < math.inf
 
 

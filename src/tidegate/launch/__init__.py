@@ -1,8 +1,8 @@
-"""The way of `tidegate run` into a Python program, and the counters of the program's processes.
+"""`tidegate run`: installation in every Python process of a command, and the counters of these processes.
 
-`environment` makes the environment of the command. Each Python process below it first runs `site/sitecustomize.py`.
+`environment` builds the environment of the command. Each Python process in it first runs `site/sitecustomize.py`.
 `bootstrap` installs tidegate when there is something to govern. A process keeps its counts in `shared_counters`, from
-which the parent reads `totals`. `child` is the command as a process.
+which the parent reads `totals`. `child` runs the command as a process.
 """
 
 UNGOVERNED = "ungoverned-"

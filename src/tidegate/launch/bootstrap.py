@@ -1,7 +1,8 @@
-"""Puts tidegate on when the program first imports something that it governs; until then it costs nearly nothing.
+"""Import hook that installs tidegate when the program first imports a module that tidegate governs.
 
-Every Python process under `tidegate run` imports this, most of them never make a call: hence no import but of what the
-interpreter has loaded anyway, and a finder of our own (`import wrapt` alone takes longer than Python takes to start).
+Every Python process under `tidegate run` imports this module, and most of them never make a call. It must cost nearly
+nothing, so it imports only modules that the interpreter has loaded already. It also has its own finder: `import wrapt`
+alone takes longer than Python takes to start.
 """
 
 from __future__ import annotations
@@ -66,27 +67,28 @@ CLOCKS = frozenset(
         "workflows.workflow",
     }
 )
-"""Modules with settings in `tidegate.framework_timeouts.table`, written out: a process without calls reads no table."""
+"""Modules with timeouts in `tidegate.framework_timeouts.table`, repeated here: a process without calls never imports
+the table."""
 
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
-"""Every module that `install` waits for."""
+"""Every module whose import starts an installation."""
 
 STATE_DIR = "TIDEGATE_STATE_DIR"
-"""As `tidegate.launch.environment` has it."""
+"""Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
 
 PATIENCE = 10.0
-"""Seconds, at most, that a thread's import waits for another thread that is installing (measured: 0.2 to 2)."""
+"""Maximum seconds that a thread's import waits for another thread that is installing (measured: 0.2 to 2)."""
 
 LOOK_EVERY = 0.02
-"""Seconds between two looks at whether that other thread waits for an import of this one: an idle wake-up each."""
+"""Seconds between two checks whether that other thread waits for an import of this one; each is an idle wake-up."""
 
 
 class InstallHook:
-    """An import hook that installs tidegate once the first of `WATCHED` is loaded.
+    """Import hook that installs tidegate once the first of `WATCHED` is loaded.
 
-    An attempt is put off while a module of tidegate is half loaded, and is made at the end of that loading; one that
-    fails is made again after the next import of `WATCHED`. Nothing is raised into the program. The hook stays in
-    `sys.meta_path` after it has installed, without effect: an import may be walking that list.
+    While a module of tidegate is half loaded, an attempt is postponed to the end of that loading. A failed attempt is
+    repeated after the next import of `WATCHED`. The hook raises nothing into the program. After the installation it
+    stays in `sys.meta_path` without effect, because an import may be iterating over that list.
     """
 
     def __init__(self, say: Callable[[str], None], run_dir: str | None = None) -> None:
@@ -99,14 +101,14 @@ class InstallHook:
         os.register_at_fork(after_in_child=self._renew_lock)
 
     def _renew_lock(self) -> None:
-        # A thread that was installing at a fork is not in the child.
+        # A thread that was installing at a fork does not exist in the child.
         self._lock = _thread.allocate_lock()
         self._owner = 0
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec that the other finders find for a watched module; None for any other."""
         looked_for = (_thread.get_ident(), name)
-        # Asked again for what it asks the others for, it is among them: somebody may have wrapped it.
+        # The search below may call this method again, because another tool may have wrapped this finder.
         if self._done or name not in WATCHED or looked_for in self._looking:
             return None
         self._looking.add(looked_for)
@@ -120,7 +122,7 @@ class InstallHook:
 
     def _find_elsewhere(self, name: str, path: Any, target: Any) -> ModuleSpec | None:
         for finder in list(sys.meta_path):
-            # A finder from before Python 3.4 has no such method (six before 1.16): the import system asks it after us.
+            # A finder from before Python 3.4 has no such method (six before 1.16): the import system asks it later.
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
@@ -128,7 +130,7 @@ class InstallHook:
         return None
 
     def attempt(self) -> None:
-        """Install, unless that is done or under way; an attempt that cannot be made now is made later."""
+        """Install, unless that is done or under way; postpone an attempt that cannot be made now."""
         lock = None if self._done else self._enter()
         if lock is None:
             return
@@ -153,14 +155,14 @@ class InstallHook:
         return lock
 
     def _waits_for(self, thread: int) -> bool:
-        """Return whether the thread that installs waits for a module that `thread` is loading."""
+        """Return whether the installing thread waits for a module that `thread` is loading."""
         frame = sys._current_frames().get(self._owner)
         if frame is None or frame.f_code.co_name != "acquire" or "importlib" not in frame.f_code.co_filename:
             return False
         return getattr(frame.f_locals.get("self"), "owner", None) == thread
 
     def _postponed(self) -> bool:
-        """Return whether a module of tidegate is half loaded; then the attempt is made at the end of that."""
+        """Return whether a module of tidegate is half loaded; the attempt is then made when its loading ends."""
         half_loaded = own_loading()
         for module in half_loaded:
             when_loaded(module.__spec__, self.attempt)
@@ -170,15 +172,15 @@ class InstallHook:
 
     def _install(self) -> None:
         if not _in_main_interpreter():
-            # pydantic-core serves the first interpreter that imports it, and no other: that is the program's choice.
+            # pydantic-core serves only the first interpreter that imports it. That choice belongs to the program.
             self._done = True
             self._say(f"{sys.executable} runs a subinterpreter ungoverned: pydantic-core serves one interpreter only")
             return
         try:
             restore = _without_plugins()
             try:
-                # Another thread that loads tidegate may load plugins, and so wait for the import that this one is in.
-                # From here on it finds the modules with models loaded, or waits for them.
+                # Another thread that loads tidegate may load plugins, and so wait for the import around this call. From
+                # here on it finds the modules with models loaded, or waits for them.
                 if self._postponed():
                     return
                 import tidegate.settings  # noqa: F401
@@ -199,7 +201,7 @@ class InstallHook:
             self._clear()
 
     def _note(self, why: str) -> None:
-        """Leave in the run's folder that this process is ungoverned, for as long as it is."""
+        """Record in the run's folder that this process is ungoverned; `_clear` removes the record."""
         if self._run_dir:
             try:
                 with open(self._file(), "w", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -219,14 +221,14 @@ class InstallHook:
 
 
 def _in_main_interpreter() -> bool:
-    """Return whether this is the first interpreter of the process, also where that cannot be told."""
+    """Return whether this is the first interpreter of the process; True where that is unknown."""
     for name in ("_interpreters", "_xxsubinterpreters"):
         try:
             module: Any = __import__(name)
             here, main = module.get_current(), module.get_main()
         except Exception:
             continue
-        # From Python 3.13 on these are pairs of a number and where the interpreter comes from.
+        # From Python 3.13 on these are pairs: a number, and the origin of the interpreter.
         return bool(here == main)
     return True
 
@@ -234,11 +236,11 @@ def _in_main_interpreter() -> bool:
 def _without_plugins() -> Callable[[], None]:
     """Keep this thread from loading plugins of pydantic until the returned function is called.
 
-    pydantic loads its plugins for the first model that is made. Here that would be one of tidegate's, perhaps in the
-    middle of the import of such a plugin (`import logfire`), which pydantic then drops for good. The program's own
-    first model loads them instead (pydantic 2.10 to 2.14 `plugin/_loader.py`).
+    pydantic loads its plugins for the first model that is defined. Here that would be a model of tidegate, perhaps in
+    the middle of the import of such a plugin (`import logfire`). pydantic then drops the plugin for good. The program's
+    own first model loads the plugins instead (pydantic 2.10 to 2.14 `plugin/_loader.py`).
     """
-    # What the modules with models import, now, while no lock of tidegate's is held.
+    # Import the dependencies of the modules with models now, while this thread holds no lock of tidegate.
     from pydantic import BaseModel  # noqa: F401
     from pydantic.plugin import _loader
 
@@ -258,9 +260,9 @@ def _without_plugins() -> Callable[[], None]:
 
 
 def begin(say: Callable[[str], None], run_dir: str | None) -> None:
-    """Waits for the first import of something governed; `say` gets what goes wrong then, in one line.
+    """Register the import hook; `say` receives a one-line report where an installation fails.
 
-    What the process does with each key it opens is kept in `run_dir`, where there is one.
+    Count what the process does with each key in `run_dir`, where there is one.
     """
     sys.meta_path.insert(0, InstallHook(say, run_dir))
     state_dir = os.environ.get(STATE_DIR)
@@ -272,9 +274,9 @@ def begin(say: Callable[[str], None], run_dir: str | None) -> None:
 
 
 class KeyRecorder:
-    """Hears of each key that is opened, and has what happens there kept in a sheet, made for the first of them.
+    """Recorder of opened keys: shares the counts of each key with the run's parent, from the first key on.
 
-    With a `state_dir` the process leaves there at its end what it has learned.
+    With a `state_dir` the process saves its learned limits there when it ends.
     """
 
     def __init__(self, run_dir: str | None, state_dir: str | None = None) -> None:
@@ -282,11 +284,12 @@ class KeyRecorder:
         self._state_dir = state_dir
         self._sheets: Any = None
         self._hosts: Any = None
-        # Now, before the registries' own: what they clear in a forked child must not be the parent's any more.
+        # Register before the registries do. At a fork this callback then runs first in the child, and detaches counts
+        # that belong to the parent before a registry clears them.
         os.register_at_fork(after_in_child=self._forked)
 
     def told(self, slots: Any) -> None:
-        """Keeps what happens at `slots`."""
+        """Share the counts of the key queue `slots`."""
         if self._state_dir:
             import atexit
 
@@ -303,11 +306,11 @@ class KeyRecorder:
         self._sheets.keep(slots)
 
     def passed(self, host: str) -> None:
-        """Counts a call to `host` that is not governed."""
+        """Count an ungoverned call to `host`."""
         if self._hosts is None:
             from tidegate.launch.ungoverned import HostCounts
 
-            # Two threads may both make one: both files count.
+            # Two threads may both create an object: both files count.
             self._hosts = HostCounts(self._run_dir or "")
         self._hosts.count(host)
 

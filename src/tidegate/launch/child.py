@@ -1,9 +1,9 @@
-"""The command as a process: how it is found, started, told of signals, and how its end becomes ours.
+"""The command as a child process: search, start, signals, and its exit status as ours.
 
-Theory of operation. The command stays in our process group, with our terminal and our files: what the terminal sends
-(Ctrl-C, Ctrl-Z, a resize) reaches it without us. Signals that were sent to us alone are passed on. We block them all
-and take them one by one, each with its origin, so nothing of ours is ever interrupted; the command starts with the mask
-that we were given.
+Theory of operation. The command stays in our process group, with our terminal and our files. Signals of the terminal
+(Ctrl-C, Ctrl-Z, a resize) reach it directly; signals that another process sent to us alone are forwarded. This process
+blocks them all and takes them one by one, each with its origin, so that none interrupts it. The command starts with the
+signal mask that this process was given.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import NoReturn
 
 NOT_EXECUTABLE = 126
+"""Exit code of a command that was found but could not be started (POSIX shells, env, timeout)."""
 NOT_FOUND = 127
-"""Exit codes of a command that could not be started (POSIX shells, env, timeout)."""
+"""Exit code of a command that was not found (POSIX shells, env, timeout)."""
 
 FORWARDED = frozenset(
     {
@@ -39,19 +40,19 @@ FORWARDED = frozenset(
     }
 )
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Signals that Python ignores and no other program expects to find ignored (subprocess: `restore_signals`)."""
+"""Signals that Python ignores and that other programs do not expect to be ignored (subprocess: `restore_signals`)."""
 
 OWN = frozenset({0, signal.SIGCHLD, signal.SIGCONT})
 TYPED = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
 SLEEP = 0.05
-"""Seconds between two looks where signals cannot be waited for with a timeout."""
+"""Seconds between two checks where the system cannot wait for signals with a timeout."""
 
 FROM_KERNEL = 0x80
-"""`si_code` of a signal that no process sent: the terminal's (Linux: SI_KERNEL)."""
+"""`si_code` of a signal of the terminal, which no process sent (Linux: SI_KERNEL)."""
 
 
 class Unstartable(Exception):
-    """A command that cannot be started, with the exit code that says so."""
+    """Command that cannot be started, with the matching exit code."""
 
     def __init__(self, complaint: str, code: int) -> None:
         super().__init__(complaint)
@@ -59,7 +60,7 @@ class Unstartable(Exception):
 
 
 def find(name: str) -> str:
-    """The file of a command: on PATH as a shell finds it, else beside our own interpreter; raises `Unstartable`."""
+    """Return the file of a command: on PATH as a shell finds it, else next to this Python; raise `Unstartable`."""
     beside = str(Path(sys.executable).parent)
     found = shutil.which(name) or (None if os.sep in name else shutil.which(name, path=beside))
     if found is not None:
@@ -72,7 +73,7 @@ def find(name: str) -> str:
 
 
 def replace(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Becomes the command, where there is nothing to do besides; raises `Unstartable`."""
+    """Replace this process by the command, where nothing else is to be done; raise `Unstartable`."""
     path = find(command[0])
     for number in RESTORED:
         signal.signal(number, signal.SIG_DFL)
@@ -83,15 +84,15 @@ def replace(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
 
 
 class Child:
-    """The command under way."""
+    """Running command."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Starts it; raises `Unstartable`."""
+        """Start the command; raise `Unstartable`."""
         path = find(command[0])
         self._taken = {*FORWARDED, signal.SIGCHLD}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
         self._status: int | None = None
-        # Whoever started us may ignore it, and then no exit code is kept for us to ask for.
+        # A parent may have set this signal to be ignored; the kernel would then keep no exit code.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             self.pid = os.posix_spawn(path, list(command), dict(environ), setsigmask=mask, setsigdef=RESTORED)
@@ -100,9 +101,10 @@ class Child:
             raise _unstartable(command[0], error) from None
 
     def wait(self, tick: Callable[[], None], suspend: Callable[[], None], every: float) -> int:
-        """The wait status of the command once it has ended; calls `tick` each `every` seconds.
+        """Return the wait status of the command once it has ended; call `tick` after every `every` seconds without a
+        signal.
 
-        `suspend` is called before this process stops with its terminal's job.
+        `tick` is also called after a resize, and `suspend` before this process stops with its terminal's job.
         """
         while True:
             number, ours = self._next(every)
@@ -118,11 +120,12 @@ class Child:
                 tick()
 
     def _next(self, patience: float) -> tuple[int, bool]:
-        """The next signal, 0 where none comes, and whether it was sent to us and not to our terminal's whole job."""
+        """Return the next signal (0 where none arrives in time), and whether it was sent to this process alone."""
         if hasattr(signal, "sigtimedwait"):
             taken = signal.sigtimedwait(self._taken, patience)
             return (taken.si_signo, taken.si_code != FROM_KERNEL) if taken is not None else (0, False)
-        # macOS: a signal does not say where it comes from. In the foreground, what a terminal sends is taken for its.
+        # macOS: a signal does not state its origin. In the foreground, signals that a terminal can send count as the
+        # terminal's.
         end = time.monotonic() + patience
         while not (pending := signal.sigpending() & self._taken):
             if time.monotonic() > end or self._ended() is not None:
@@ -144,11 +147,11 @@ class Child:
             return
 
     def end_alike(self, status: int) -> int:
-        """The exit code of the command; does not return where a signal ended it: then it ends us as well."""
+        """Return the exit code of the command; where a signal ended it, end this process by the same signal."""
         if not os.WIFSIGNALED(status):
             return os.waitstatus_to_exitcode(status)
         number = os.WTERMSIG(status)
-        # The core that there may be is the command's.
+        # A core file, if there is one, is the command's.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)

@@ -1,11 +1,7 @@
-"""Environment of the processes of a run, and the limits that they learn.
+"""Environment of the processes of a run, and the limits that they learn for `tidegate run --state FILE`.
 
-The limits that the processes of a run learn, from its beginning to its end: `tidegate run --state FILE`.
-
-Each process leaves what its registries learned in a folder of the run when it ends by itself; the run puts them
-together, over what the file had before. A process that is killed leaves nothing.
-
-The environment in which a command's Python processes put tidegate on.
+Each process saves the learned limits of its registries to a folder of the run when it ends by itself. The run merges
+these files over the earlier content of the state file. A process that is killed saves nothing.
 """
 
 from __future__ import annotations
@@ -23,31 +19,30 @@ from tidegate.errors import ConfigurationError
 from tidegate.saved_state import VERSION, LearnedState
 
 SITE = str(Path(__file__).with_name("site"))
-"""The folder that goes first on PYTHONPATH (ddtrace-run, opentelemetry-instrument: the same)."""
+"""The folder that is put first on PYTHONPATH (ddtrace-run and opentelemetry-instrument do the same)."""
 
 RUN_DIR = "TIDEGATE_RUN_DIR"
-"""Where the processes of one run keep their counts: a private folder that exists as long as the run."""
+"""Variable with the private folder in which the processes of one run keep their counts; it is removed with the run."""
 
 DIGEST_KEY = "TIDEGATE_DIGEST_KEY"
 INITIAL_STATE = "TIDEGATE_INITIAL_STATE"
 
 STATE_DIR = "TIDEGATE_STATE_DIR"
-"""Where the processes of one run leave what they learned, under `--state`: a private folder."""
+"""Variable with the private folder in which the processes of one run save their learned limits, under `--state`."""
 
 
 class StateLocations(NamedTuple):
-    """Where processes read what an earlier run learned (empty: nowhere), and the folder for what they learn."""
+    """State file of an earlier run (empty: none), and the folder in which processes save their learned limits."""
 
     file: str
     folder: str
 
 
 def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLocations | None = None) -> dict[str, str]:
-    """`given` with our folder first on PYTHONPATH and, where there is one, the folder for the counts.
+    """Return `given` with the site folder first on PYTHONPATH, and with the folder for the counts, if any.
 
-    With `learned` processes begin with what is in its file, and leave what they learned in its folder.
-
-    One digest key is shared by the processes of a run, so that a credential is the same key in all of them.
+    With `learned`, processes start from the limits in its file and save their own in its folder. All processes of a run
+    share one digest key, so that a credential has the same key in each.
     """
     path = given.get("PYTHONPATH", "")
     # An empty part of a path that is not empty is the working directory.
@@ -66,7 +61,7 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLoc
 
 
 def running(given: Mapping[str, str]) -> bool:
-    """Return whether a run around this one counts already."""
+    """Return whether an enclosing run counts already."""
     outer = given.get(RUN_DIR, "")
     return bool(outer) and Path(outer).is_dir()
 
@@ -75,7 +70,7 @@ SUFFIX = ".learned"
 
 
 def leave(folder: str) -> None:
-    """Writes what the registries of this process have learned into `folder`; where that fails nobody minds."""
+    """Save the learned limits of this process's registries to `folder`; ignore a failure to write."""
     learned = LearnedState()
     for registry in followed():
         if isinstance(registry, RateLimitRegistry):
@@ -88,7 +83,7 @@ def leave(folder: str) -> None:
 
 
 class StateFile:
-    """The file of `--state`; raises `ConfigurationError` where it holds something else."""
+    """State file of `--state`; raises `ConfigurationError` for other content and for a missing folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
@@ -104,15 +99,18 @@ class StateFile:
 
     @property
     def outdated(self) -> bool:
-        """Return whether it was written by another version of tidegate, whose states this one cannot read."""
+        """Return whether another version of tidegate wrote the file: this version cannot read its states."""
         return self._earlier.version != VERSION
 
     def begin(self, folder: str) -> StateLocations:
-        """Where the processes of a run begin and end, if `folder` is the run's own."""
+        """Return the locations for the processes of a run that has the private `folder`."""
         return StateLocations(str(self._path) if self._readable and not self.outdated else "", folder)
 
     def end(self, folder: str) -> None:
-        """Writes what was learned by those who left it in `folder`, the latest over the earlier; raises `OSError`."""
+        """Merge the files that processes saved in `folder`, the latest over the earlier, and write the state file.
+
+        Raise `OSError` where that fails.
+        """
         learned = LearnedState() if self.outdated else self._earlier
         found = sorted(Path(folder).glob(f"*{SUFFIX}"))
         for path in found:

@@ -1,8 +1,7 @@
-"""The private folder of a run, in which its processes count: gone with the run, or with the next one after a kill -9.
+"""Private folders of runs, in which their processes count, and the runs under way on this machine.
 
-Whoever runs holds a lock on its folder, which the kernel lets go of however it ends.
-
-The runs under way on this machine: each keeps its counts in a folder of its own, below the temporary one.
+Each run has its own folder below the temporary one, and removes it at its end. The process of the run holds a lock on
+the folder, which the kernel releases however the process ends. The next run removes the folder of a killed one.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from typing import NamedTuple
 from tidegate.launch.totals import Folder, Totals
 
 YOUNG = 60.0
-"""Seconds for which a folder may be one whose owner has not come to lock it."""
+"""Seconds in which a new folder may still be without a lock; younger folders are never removed."""
 
 
 @contextlib.contextmanager
 def run_folder() -> Iterator[str]:
-    """A new folder for one run, removed at its end; raises OSError where there can be none."""
+    """Create a folder for one run, and remove it at the end; raise OSError where none can be created."""
     _sweep(Path(tempfile.gettempdir()), time.time())
     # A process that outlives the command may still write there.
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, _held(folder):
@@ -34,7 +33,7 @@ def run_folder() -> Iterator[str]:
 
 
 def _sweep(parent: Path, now: float) -> None:
-    """Removes what runs of this user left that were killed."""
+    """Remove the folders of this user's killed runs."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             facts = folder.lstat()
@@ -45,7 +44,7 @@ def _sweep(parent: Path, now: float) -> None:
 
 @contextlib.contextmanager
 def _held(folder: str) -> Iterator[None]:
-    """The lock of a folder, for this block; raises BlockingIOError where another process has it."""
+    """Hold the lock of a folder during this block; raise BlockingIOError where another process has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,11 +55,11 @@ def _held(folder: str) -> Iterator[None]:
 
 PREFIX = "tidegate-run-"
 COMMAND = "command"
-"""The file in a run's folder that says which process it is of, and what that runs."""
+"""File in a run's folder with the identifier of its process and the name of its command."""
 
 
 class ProgramRun(NamedTuple):
-    """A run under way: the process of `tidegate run`, the name of its command, and what its processes do now."""
+    """Run under way: the process of `tidegate run`, the name of its command, and its current counts."""
 
     pid: int
     command: str
@@ -68,7 +67,7 @@ class ProgramRun(NamedTuple):
 
 
 def under_way(below: str | None = None) -> Iterator[ProgramRun]:
-    """This user's runs in the folder `below` (by default the temporary one), as far as each is still there."""
+    """Return this user's live runs in the folder `below` (by default the temporary one)."""
     for folder in sorted(Path(below or tempfile.gettempdir()).glob(f"{PREFIX}*")):
         with suppress(OSError, ValueError):
             if folder.stat().st_uid != os.getuid():

@@ -1,11 +1,11 @@
-"""Where the processes of one run keep what they count: a mapped file each, read by the parent whenever it likes.
+"""Counter files of the processes of one run: one mapped file each, which the parent may read at any time.
 
-Theory of operation. Every key that a registry opens gets a row of its process's sheet, and counts in it from then on:
-a store into mapped memory in the place of an attribute. So there is no thread, no socket and no message at the end, and
-a process that dies by a signal or `os._exit` has said everything (a worker of `multiprocessing.Pool` always does). A
-row has one writer, under its registry's lock; the parent may see it between two stores, and looks again later.
+Theory of operation. Every key that a registry opens gets a row in its process's counter file, and counts there from
+then on: a store into mapped memory replaces an attribute. No thread, socket or final message is needed, and the counts
+survive a death by a signal or `os._exit` (a worker of `multiprocessing.Pool` always ends so). A row has one writer,
+under its registry's lock. The parent may read it between two stores, and reads it again later.
 
-The layout of a row of a sheet: the counts of one key in one process, for its writer and for its reader.
+A row holds integers, then doubles, then the name of the key, then the names of its quotas.
 """
 
 from __future__ import annotations
@@ -44,19 +44,22 @@ COUNTS = (
 )
 INTEGERS = (*COUNTS, "waiting", "slots")
 PLACES = {name: place for place, name in enumerate(INTEGERS)}
-"""Where each integer stands; the first ones are those of `tidegate.core.limiter_state.KeyCounts`."""
+"""Index of each integer in a row; the first ones are those of `tidegate.core.limiter_state.KeyCounts`."""
 
 INTEGER_CELLS = 16
+"""Integers of 8 bytes in a row; room for those of `INTEGERS`."""
 QUOTA_CELLS = 8
+"""Doubles of 8 bytes for the key itself, and for each quota."""
 QUOTAS = 4
+"""Quotas of one key that are kept; further ones are not."""
 DOUBLE_CELLS = QUOTA_CELLS * (1 + QUOTAS)
-"""Cells of eight bytes: integers, then the instants and durations of the key itself, then those of each quota."""
+"""Doubles of a row: the instants and durations of the key, then those of each quota."""
 
 CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE = range(6)
-"""The cells of the key itself."""
+"""Indexes of the key's own doubles."""
 
 CONTINUOUS = 0.0
-"""Stands for the boundary of a quota that has none."""
+"""Value of `back_at` for a quota that refills continuously and has no boundary."""
 
 DOUBLES_AT = 8 * INTEGER_CELLS
 KEY_AT = DOUBLES_AT + 8 * DOUBLE_CELLS
@@ -69,10 +72,10 @@ SUFFIX = ".sheet"
 
 
 class QuotaRow(NamedTuple):
-    """One quota as a process sees it: `used` units of it since `since` (monotonic seconds), when `stood` were left.
+    """One quota as a process sees it: `used` units since `since` (monotonic seconds), when `stood` were left.
 
-    When the key was last looked at, `level` were left, the next boundary was at `back_at` (`CONTINUOUS`: it has none),
-    and one of those who waited was charged `amount` on average.
+    At the last observation `level` units were left and the next boundary was at `back_at` (`CONTINUOUS`: none). A
+    waiting call was then charged `amount` on average.
     """
 
     name: str
@@ -87,9 +90,9 @@ class QuotaRow(NamedTuple):
 
 
 class KeyRow(NamedTuple):
-    """One key in one process; `counts` has what `INTEGERS` names. Instants are monotonic seconds.
+    """One key in one process; `counts` holds the integers that `INTEGERS` names. Instants are monotonic seconds.
 
-    `latency` is what an answer takes in seconds, 0 before the first; `pace` is in calls a second, 0 for none.
+    `latency` is the mean seconds of an answer, 0 before the first; `pace` is in calls a second, 0 where nothing paces.
     """
 
     key: str
@@ -104,34 +107,34 @@ class KeyRow(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """Attempts under way."""
+        """Return the attempts under way."""
         ended = ("answered", "refused", "failed", "abandoned")
         return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
 
 
 def integers(row: memoryview) -> memoryview[int]:
-    """The integers of a row, to read and write."""
+    """Return the integers of a row, for reading and writing."""
     return row[:DOUBLES_AT].cast("q")
 
 
 def doubles(row: memoryview) -> memoryview[float]:
-    """The doubles of a row, to read and write."""
+    """Return the doubles of a row, for reading and writing."""
     return row[DOUBLES_AT:KEY_AT].cast("d")
 
 
 def name_key(row: memoryview, key: str) -> None:
-    """Writes whose row it is: it counts from then on."""
+    """Write the key's name to the row; readers see the row from then on."""
     _write(row, KEY_AT, KEY_BYTES, key)
 
 
 def name_quota(row: memoryview, number: int, name: str) -> None:
-    """Writes the name of a quota of the row: it counts from then on."""
+    """Write the name of a quota to the row; readers see the quota from then on."""
     _write(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES, name)
 
 
 def read(row: memoryview) -> KeyRow | None:
-    """Return what a row says; None of one that nobody has."""
-    # Whoever wrote it, it goes to a terminal.
+    """Return the content of a row; None for a row without a key."""
+    # The text may end up on a terminal, and any process may have written it.
     key = printable(_text(row, KEY_AT, KEY_BYTES))
     if not key:
         return None
@@ -159,11 +162,11 @@ QUOTAS_EVERY = 0.1
 """Seconds after which a key's quotas are written again while more than half of each is left."""
 
 OUTLOOK_EVERY = 0.5
-"""Seconds after which it is written again what lies before those who wait (the status line is drawn as often)."""
+"""Seconds after which the forecast for the waiting calls is written again (the refresh period of the status line)."""
 
 
 class CounterFile:
-    """The sheets of this process: a further file where one is full, and files of its own after a fork."""
+    """Counter files of this process: another file when one is full, and separate files after a fork."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -171,7 +174,7 @@ class CounterFile:
         self.forked()
 
     def forked(self) -> None:
-        """Begins anew: the rows so far are the parent's."""
+        """Start new rows: the earlier ones are the parent's."""
         self._born = time.time_ns()
         self._files = 0
         self._next = ROWS
@@ -179,14 +182,14 @@ class CounterFile:
             counts.detach()
 
     def keep(self, slots: KeyQueue) -> None:
-        """Counts in a row what happens at `slots` from now on."""
+        """Count in a row the events of the key queue `slots` from now on."""
         counts = SharedKeyCounts(slots, self.row)
         slots.admission.counts = counts
         slots.line = SharedLineLength(counts)
         self._counts.add(counts)
 
     def row(self) -> memoryview:
-        """A row that nobody has; in memory of our own where there can be no file."""
+        """Return a free row; in private memory where no file can be created."""
         if self._next == ROWS:
             self._sheet, self._next = self._make(), 0
         start = self._next * ROW_BYTES
@@ -199,7 +202,8 @@ class CounterFile:
         self._files += 1
         try:
             with path.open("x+b", buffering=0) as file:
-                # Written, not just lengthened: a store for which the disk has no room would be the end of the program.
+                # Write the zeros instead of extending the file: a store into a page without disk space ends the
+                # program.
                 file.write(blank)
                 return memoryview(mmap.mmap(file.fileno(), len(blank)))
         except OSError:
@@ -221,7 +225,7 @@ def _kept(name: str, looks: bool = False) -> Any:
 
 
 class SharedKeyCounts(KeyCounts):
-    """The counts of one key in a row of a sheet; what is sent and what ends also writes the key's limits."""
+    """Counters of one key in a row; a sent or ended attempt also writes the key's limits."""
 
     __slots__ = (
         "__weakref__",
@@ -258,13 +262,13 @@ class SharedKeyCounts(KeyCounts):
         self.detach()
 
     def detach(self) -> None:
-        """Counts from nothing, in a row that is taken when there is something to say."""
+        """Restart the counts at zero; a new row is taken at the next count."""
         row = memoryview(bytearray(ROW_BYTES))
         self._row: memoryview | None = None
         self._take(row)
 
     def look(self) -> None:
-        """Writes what stands beside the counts: the limit, the quotas, the time."""
+        """Write the other values of the row: the concurrency limit, the quotas, the time."""
         if self._row is None:
             self._attach()
         admission = self._slots.admission
@@ -279,11 +283,11 @@ class SharedKeyCounts(KeyCounts):
             self._outlook_at = now + OUTLOOK_EVERY
             self._look_ahead(now)
         elif admission.breaker.state is not CLOSED:
-            # Nobody need wait here for it: a runner asks before it gives a slot away.
+            # Also without a waiting call: a runner asks before it gives a slot away, so that no call may wait here.
             self._close()
 
     def _write_quotas(self, quotas: QuotaSet) -> None:
-        # A quota keeps its place also where one before it is forgotten.
+        # A quota keeps its place when one before it is forgotten.
         for name, mirror in quotas.mirrors.items():
             number = self._numbers.setdefault(name, len(self._numbers))
             if number >= QUOTAS:
@@ -297,7 +301,7 @@ class SharedKeyCounts(KeyCounts):
                 self._outlook_at = float("-inf")
 
     def waited(self, count: int) -> None:
-        """Writes that so many wait now, and until when nobody goes."""
+        """Write the number of waiting calls, and the instants until which the key is closed."""
         if count and not self.integers[_WAITING]:
             self._outlook_at = float("-inf")
         self.integers[_WAITING] = count
@@ -318,7 +322,7 @@ class SharedKeyCounts(KeyCounts):
         known = {quota.name: quota for quota in seen.quotas}
         for name, number in list(self._numbers.items())[:QUOTAS]:
             quota = known.get(name)
-            facts = (0.0, CONTINUOUS, 0.0)  # of one that was forgotten: nobody is charged
+            facts = (0.0, CONTINUOUS, 0.0)  # a forgotten quota: it charges nothing
             if quota is not None:
                 back_at = CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
                 facts = quota.level, back_at, quota.amount
@@ -341,7 +345,7 @@ class SharedKeyCounts(KeyCounts):
 
 
 class SharedLineLength(WaitQueue):
-    """A line whose length stands in the row of its key."""
+    """Wait queue that keeps its length in the row of its key."""
 
     __slots__ = ("_counts",)
 
@@ -351,7 +355,7 @@ class SharedLineLength(WaitQueue):
 
     @property
     def count(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting calls."""
         return self._counts.integers[_WAITING]
 
     @count.setter

@@ -1,4 +1,4 @@
-"""The counts of all processes of a run so far, by key."""
+"""Counts of all processes of a run so far, by key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tidegate.launch.shared_counters import KeyRow, QuotaRow
 
 @dataclass(slots=True)
 class QuotaTotal:
-    """One quota over all processes: `used` units from `since`, when `stood` were left, until `until`, by our clock."""
+    """One quota over all processes: `used` units from `since` to `until`; `stood` were left at `since`.
+
+    Instants are monotonic seconds of this machine.
+    """
 
     name: str
     limit: float
@@ -27,12 +30,12 @@ class QuotaTotal:
 
     @property
     def share(self) -> float | None:
-        """Return what was used of all there was: what stood ready at first, and the limit for as long as it went on."""
+        """Return the used share of the available units: those left at `since`, and the refill until `until`."""
         there_was = self.stood + self.limit / self.window * max(0.0, self.until - self.since)
         return min(1.0, max(0.0, self.used) / there_was) if there_was > 0.0 else None
 
     def add(self, row: QuotaRow, until: float) -> None:
-        """Takes in what a further process saw."""
+        """Add the row of one more process."""
         self.used += row.used
         if row.since < self.since:
             self.since, self.stood = row.since, row.stood
@@ -41,13 +44,13 @@ class QuotaTotal:
 
     @classmethod
     def of(cls, row: QuotaRow, until: float) -> QuotaTotal:
-        """Return what one process saw."""
+        """Return the total of a single process."""
         return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
 
 
 @dataclass(slots=True)
 class KeyTotal:
-    """One key over all processes; what is under way, waits and may go is of those that still run."""
+    """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run."""
 
     key: str
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(shared_counters.COUNTS, 0))
@@ -59,19 +62,19 @@ class KeyTotal:
 
     @property
     def calls(self) -> int:
-        """Calls that were sent or given up."""
+        """Return the calls that were sent or given up."""
         return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"] + self.counts["spared"]
 
     @property
     def binding(self) -> QuotaTotal | None:
-        """The quota of which the largest share was used."""
+        """Return the quota with the largest used share."""
         known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
         return max(known, key=lambda each: each[0])[1] if known else None
 
     def outlook(self, now: float) -> QueueForecast:
-        """Return what lies before those who wait, in all processes that still run; `now` is in monotonic seconds.
+        """Return the forecast for the waiting calls of all running processes; `now` is in monotonic seconds.
 
-        They take the slots of all, and of each quota what the process that looked last saw of it.
+        The calls share the slots of all processes. Each quota is as the process that observed it last saw it.
         """
         closed, by = 0.0, ""
         for row in self.here:
@@ -106,7 +109,7 @@ class KeyTotal:
         )
 
     def add(self, row: KeyRow, running: bool) -> None:
-        """Takes in what one process counted."""
+        """Add the counts of one process."""
         for name in shared_counters.COUNTS:
             self.counts[name] += row.counts[name]
         for quota in row.quotas:
@@ -124,30 +127,30 @@ class KeyTotal:
 
 @dataclass(slots=True)
 class Totals:
-    """All keys by name; `pythons` says whether any Python process with tidegate has started."""
+    """All keys by name; `pythons` states whether any Python process with tidegate has started."""
 
     keys: dict[str, KeyTotal]
     pythons: bool
 
     def sum(self, name: str) -> int:
-        """One of the counts over all keys."""
+        """Return one of the counts, summed over all keys."""
         return sum(each.counts[name] for each in self.keys.values())
 
     @property
     def calls(self) -> int:
-        """Calls that were sent or given up, over all keys."""
+        """Return the calls that were sent or given up, over all keys."""
         return sum(each.calls for each in self.keys.values())
 
     @property
     def busiest(self) -> KeyTotal | None:
-        """The key with most to do, else the one that had."""
+        """Return the key with the most calls in flight or waiting; at a tie, the one with the most calls so far."""
         return max(self.keys.values(), key=lambda each: (each.in_flight + each.waiting, each.calls), default=None)
 
 
 class Folder:
-    """The folder of a run, read again and again; the sheets of processes that have ended are read once and removed.
+    """Folder of a run, read repeatedly; the counter files of ended processes are read once and removed.
 
-    An `onlooker` removes nothing: the run's own parent has yet to read them.
+    An `onlooker` removes nothing, because the run's own parent has yet to read those files.
     """
 
     def __init__(self, path: Path, onlooker: bool = False) -> None:
@@ -156,7 +159,7 @@ class Folder:
         self._ended: dict[str, KeyTotal] = {}
 
     def totals(self) -> Totals:
-        """Return what has been counted by now."""
+        """Return the current counts."""
         sheets = sorted(self._path.glob(f"*{shared_counters.SUFFIX}"))
         newest: dict[int, int] = {}
         for path in sheets:
@@ -165,7 +168,7 @@ class Folder:
         here: list[KeyRow] = []
         for path in sheets:
             pid, born = _origin(path)
-            # A process may have become another program: what its old sheet says of now is past.
+            # A process may have become another program (exec): the live values of its old counter file are outdated.
             runs = newest[pid] == born and _runs(pid)
             said = list(_read(path))
             if runs:

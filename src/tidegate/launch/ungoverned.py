@@ -1,8 +1,8 @@
 """Processes of a run that are ungoverned, and hosts whose inference calls are not governed.
 
-A process that could not install leaves a file with the reason in the run's folder, and removes it once it has. A
-process whose calls to inference paths pass counts them by host in a mapped file: the counts outlive a kill -9. Only the
-host is kept: no path, no query, no header.
+A process that cannot install tidegate writes the reason to a file in the run's folder, and removes it after a later
+success. A process with ungoverned calls to inference paths counts them by host in a mapped file, so the counts survive
+a kill -9. The file holds the host alone: no path, no query, no header.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from typing import NamedTuple
 from tidegate.launch import UNGOVERNED
 
 WITHOUT = "without-"
-"""Prefix of the files that `site/sitecustomize.py` leaves for a Python without tidegate."""
+"""Prefix of the files that `site/sitecustomize.py` writes for a Python without tidegate."""
 
 SUFFIX = ".hosts"
 ROWS = 64
-"""Hosts that one process counts apart, 16 kB; row 0 counts the calls to all further ones."""
+"""Rows of one process's file, 16 kB; row 0 counts the calls to all hosts that have no row."""
 
 ROW = struct.Struct("=q248s")
-"""A count, and the host as UTF-8, padded with zeros; a DNS name has at most 253 characters, of which 248 are kept."""
+"""Layout of a row: a count, and the host as UTF-8, padded with zeros. A DNS name has at most 253 characters; 248 bytes
+are kept."""
 
 
 class HostCounts:
-    """The calls of this process by host, in a mapped file of its own, or in plain memory where there can be none."""
+    """Ungoverned calls of this process by host, in its own mapped file, or in plain memory where there can be none."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self.forked()
 
     def forked(self) -> None:
-        """Begin anew: the counts so far are the parent's."""
+        """Restart the counts at zero: the earlier ones are the parent's."""
         self._lock = threading.Lock()
         self._rows: dict[str, int] = {}
         self._memory: mmap.mmap | bytearray | None = None
@@ -62,7 +63,8 @@ class HostCounts:
         path = Path(self._folder) / f"{os.getpid()}-{time.time_ns()}{SUFFIX}"
         try:
             with path.open("x+b", buffering=0) as file:
-                # Written, not just lengthened: a store for which the disk has no room would end the program.
+                # Write the zeros instead of extending the file: a store into a page without disk space ends the
+                # program.
                 file.write(bytes(ROWS * ROW.size))
                 return mmap.mmap(file.fileno(), ROWS * ROW.size)
         except OSError:
@@ -70,7 +72,7 @@ class HostCounts:
 
 
 class Ungoverned(NamedTuple):
-    """Ungoverned calls by host, calls to hosts beyond those, and the reason of each ungoverned process."""
+    """Ungoverned calls by host, calls to further hosts, and the reason of each ungoverned process."""
 
     hosts: Counter[str]
     others: int = 0
@@ -78,12 +80,12 @@ class Ungoverned(NamedTuple):
 
     @property
     def calls(self) -> int:
-        """Calls that were not governed, over all hosts."""
+        """Return the ungoverned calls over all hosts."""
         return self.hosts.total() + self.others
 
 
 def read(folder: Path) -> Ungoverned:
-    """Return what the processes of a run have left by now."""
+    """Return the current counts and reasons of a run's processes."""
     hosts: Counter[str] = Counter()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         content = path.read_bytes()

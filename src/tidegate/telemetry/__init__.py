@@ -1,6 +1,6 @@
-"""OpenTelemetry: metrics, events on the caller's current span, and a span for each real wait; docs/telemetry.md.
+"""OpenTelemetry: metrics, events on the caller's current span, and a span for each real wait; see docs/telemetry.md.
 
-Where an SDK is in the process every registry tells of itself; `instrument` and `uninstrument` are for other wishes.
+With an SDK in the process every registry reports by itself. `instrument` and `uninstrument` serve all other cases.
 """
 
 from tidegate.telemetry.instrument import instrument as instrument

@@ -1,10 +1,10 @@
-"""The registries to tell of: all of a process that has an OpenTelemetry SDK, or one for which it was asked.
+"""Subscription of registries to OpenTelemetry: all where the process has an SDK, or single ones on request.
 
-Theory of operation. Nothing is to be configured. A registry attends from its making on; the import of an SDK, before or
-after, subscribes a listener to all that attend. Without an SDK there is no listener, so no event is built, and
-OpenTelemetry is never imported. The listener looks for its providers at the first event: by then the program has
-usually set them, and where it sets them later the API's own proxies pass on to them. Nothing here keeps a registry
-alive, and a listener belongs to its registry.
+Theory of operation. The user configures nothing. A new registry calls `attend`, unless `Settings.telemetry` is off. The
+import of an SDK, before or after, subscribes a listener to every such registry. Without an SDK there is no listener, no
+event is built, and OpenTelemetry is never imported. Such a listener looks up its providers at the first event: the
+program has usually set them by then, and the API's proxies forward to providers set later. `begin` looks them up at
+once. This module keeps no registry alive, and each listener belongs to one registry.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tidegate.telemetry.instruments import Metrics
 
 SDK = ("opentelemetry.sdk.trace", "opentelemetry.sdk.metrics")
-"""The modules that only an SDK has: an application that exports imports one of them (opentelemetry-sdk 1.45)."""
+"""Modules that only an SDK has: an application that exports imports one of them (opentelemetry-sdk 1.45)."""
 
 SCOPE = "tidegate"
-"""The instrumentation scope of all signals."""
+"""Instrumentation scope of all signals."""
 
 _lock = threading.Lock()
 _watching = False
@@ -41,16 +41,16 @@ _listening: weakref.WeakKeyDictionary[KeyTable, Telemetry] = weakref.WeakKeyDict
 
 
 class ProcessProvider:
-    """Stands for the meter provider of the process, whichever that will be."""
+    """Placeholder for the meter provider of the process, whichever that will be."""
 
 
 _ANYBODY = ProcessProvider()
 _metrics: weakref.WeakKeyDictionary[MeterProvider | ProcessProvider, Metrics] = weakref.WeakKeyDictionary()
-"""The instruments by meter provider: an instrument may be made once in each."""
+"""Instruments by meter provider: each provider may create an instrument only once."""
 
 
 class Telemetry:
-    """The listener of one registry; None for a provider means that of the process."""
+    """Listener of one registry; None for a provider means that of the process."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class Telemetry:
         self._metrics: Metrics | None = None
 
     def __call__(self, event: events.Event) -> None:
-        """Measures an event and notes it on the current span."""
+        """Measure an event and add it to the current span."""
         hear = self._hear or self.open()
         hear(event)
 
     def open(self) -> Callable[[events.Event], None]:
-        """Finds the providers and makes the instruments, once; returns what hears events."""
+        """Find the providers and create the instruments, once; return the function that handles events."""
         with _lock:
             if self._hear is None:
                 self._hear = self._opened()
@@ -98,7 +98,7 @@ class Telemetry:
         return hear
 
     def close(self) -> None:
-        """Takes the registry away from the gauges."""
+        """Remove the registry from the gauges."""
         registry = self._registry()
         if registry is not None and self._metrics is not None:
             self._metrics.hide(registry)
@@ -107,7 +107,7 @@ class Telemetry:
 def begin(
     registry: KeyTable, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
 ) -> None:
-    """Tell OpenTelemetry of a registry from now on, by these providers; None for those of the process."""
+    """Report a registry to OpenTelemetry from now on, through these providers; None means those of the process."""
     end(registry)
     telemetry = Telemetry(registry, tracer_provider, meter_provider)
     _subscribe(registry, telemetry)
@@ -115,7 +115,7 @@ def begin(
 
 
 def end(registry: KeyTable) -> None:
-    """Stop telling of a registry, also where an SDK is imported later."""
+    """Stop reporting a registry, also where an SDK is imported later."""
     with _lock:
         _attending.discard(registry)
         telemetry = _listening.pop(registry, None)
@@ -125,7 +125,7 @@ def end(registry: KeyTable) -> None:
 
 
 def attend(registry: KeyTable) -> None:
-    """Tells OpenTelemetry of a registry if an SDK is there, or as soon as one is."""
+    """Report a registry to OpenTelemetry once an SDK is imported, now or later."""
     global _watching
     with _lock:
         _attending.add(registry)
@@ -151,7 +151,7 @@ def _subscribe(registry: KeyTable, telemetry: Telemetry) -> None:
 
 
 def _metrics_of(provider: MeterProvider | None) -> Metrics:
-    """The instruments in a provider; the caller holds the lock."""
+    """Return the instruments in a provider; the caller holds the lock."""
     from opentelemetry.metrics import get_meter
 
     from tidegate.telemetry.instruments import Metrics

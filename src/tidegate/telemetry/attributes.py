@@ -1,8 +1,8 @@
-"""The attributes of signals, each with its unit and its source, and those that all signals of one key share.
+"""Attributes of signals, each with its unit and source, and the attributes that all signals of one key share.
 
-Names are those of the OpenTelemetry conventions where they have one, `tidegate.*` elsewhere. No credential, prompt or
-answer is among them, nor the digest of a credential, which would make new series in every process: keys that agree in
-everything else are told apart by an ordinal.
+Names are those of the OpenTelemetry conventions where these have one, else `tidegate.*`. No attribute holds a
+credential, prompt or answer. The digest of a credential is absent too: it would create new series in every process. An
+ordinal distinguishes keys whose other attributes are equal.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ Attributes = Mapping[str, Value]
 Pairs = tuple[tuple[str, Value], ...]
 
 GENAI = "GenAI conventions"
-"""semantic-conventions-genai, docs/gen-ai/client-inference.md at ac48b1f (they left semantic-conventions in 2026)."""
+"""semantic-conventions-genai, docs/gen-ai/client-inference.md at ac48b1f (moved from semantic-conventions in 2026)."""
 
 GENERAL = "general conventions"
+"""semantic-conventions v1.44.0: docs/registry/attributes/server.md and error.md; all stable."""
 HTTP = "HTTP conventions"
-"""semantic-conventions v1.44.0: docs/registry/attributes/server.md and error.md, http.md; all of these are stable."""
+"""semantic-conventions v1.44.0: docs/registry/attributes/http.md; all stable."""
 
 
 class Attribute(NamedTuple):
-    """One attribute: its name, the type and unit of its values, what they mean, and whose name it is."""
+    """One attribute: its name, the type and unit of its values, their meaning, and the source of the name."""
 
     name: str
     type: str
@@ -74,7 +75,7 @@ ATTEMPTS = Attribute("tidegate.attempt.count", "int", "attempts that the call ma
 GIVEN_UP = Attribute("tidegate.given_up", "boolean", "whether the wait, not the provider, ended the call")
 
 KEY = (PROVIDER, MODEL, ADDRESS, PORT, NAME, SCOPE, FAMILY, ORDINAL)
-"""What every signal carries, as far as its key has it."""
+"""Attributes of every signal, as far as its key has them."""
 
 PROVIDER_NAMES = {
     "anthropic-compatible": "anthropic",
@@ -87,18 +88,20 @@ PROVIDER_NAMES = {
     "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
-"""Our names: those that the GenAI conventions prescribe. The rest are the same, or have none there and keep ours.
+"""Names that the GenAI conventions prescribe, by our provider names. Others are equal, or lack a counterpart there.
 
-A compatible server has its dialect's name, as with an SDK that was pointed elsewhere; `server.address` tells it apart.
+A compatible server has the name of its API format, as with an SDK that was given another base URL; `server.address`
+distinguishes it.
 """
 
 PORTS = {"https": 443, "http": 80}
 
 
 class KeyAttributes:
-    """The attributes of every signal of one key, and each of the sets that they make with the facts of an event.
+    """Attributes of every signal of one key, alone and together with the facts of an event.
 
-    Facts are few: outcomes, causes, statuses, gates and quotas. Equal sets are one object, made once.
+    Possible facts are few: outcomes, causes, statuses, quotas, and gates (limiters of a key that may hold a call back).
+    Equal sets are one object, built once.
     """
 
     __slots__ = ("__weakref__", "_sets", "own")
@@ -108,11 +111,11 @@ class KeyAttributes:
         self._sets: dict[Pairs, Attributes] = {(): own}
 
     def along(self, facts: Pairs) -> Attributes:
-        """Those of the key and `facts`, made anew: for facts that are never the same twice."""
+        """Return a new set of the key's attributes and `facts`, for facts that never repeat."""
         return {**self.own, **dict(facts)}
 
     def also(self, facts: Pairs) -> Attributes:
-        """Those of the key and `facts`."""
+        """Return the cached set of the key's attributes and `facts`."""
         found = self._sets.get(facts)
         if found is None:
             found = self._sets[facts] = self.along(facts)
@@ -120,7 +123,7 @@ class KeyAttributes:
 
 
 class Keys:
-    """The attributes of one registry's keys, for at most as many as it keeps itself."""
+    """Attributes of one registry's keys, for at most as many keys as the registry keeps."""
 
     __slots__ = ("_known", "_most")
 
@@ -129,7 +132,7 @@ class Keys:
         self._most = most
 
     def of(self, key: Key) -> KeyAttributes:
-        """The attributes of `key`, the same as long as it is remembered."""
+        """Return the attributes of `key`, the same object while it is remembered."""
         return self._known.get(key) or self._met(key)
 
     def _met(self, key: Key) -> KeyAttributes:
@@ -147,7 +150,7 @@ _numbers: weakref.WeakValueDictionary[tuple[Pairs, int], KeyAttributes] = weakre
 
 
 def _numbered(described: dict[str, Value]) -> KeyAttributes:
-    """The attributes with the first ordinal that no other key has; it is free again when what is returned is gone."""
+    """Return the attributes with the first free ordinal, which is free again when the result is deleted."""
     facts = tuple(described.items())
     ordinal = next(number for number in count(1) if (facts, number) not in _numbers)
     made = _numbers[facts, ordinal] = KeyAttributes({**described, ORDINAL.name: ordinal})
@@ -155,7 +158,7 @@ def _numbered(described: dict[str, Value]) -> KeyAttributes:
 
 
 def described(key: Key) -> dict[str, Value]:
-    """Return what may be said of a key: not its credential, and of its base URL the host and the port alone."""
+    """Return the attributes of a key that may be published: no credential; of its base URL only host and port."""
     found: dict[str, Value] = {PROVIDER.name: PROVIDER_NAMES.get(key.provider, key.provider)}
     if "://" in key.base_url:
         found.update(_place(key.base_url))

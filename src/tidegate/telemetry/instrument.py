@@ -1,4 +1,4 @@
-"""The public switches of telemetry, for the cases in which an SDK in the process is not enough."""
+"""Public switches of telemetry, for the cases in which an SDK in the process is not enough."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
 ) -> None:
-    """Tell OpenTelemetry of a registry (the default one), whatever else is in the process.
+    """Report the events of a registry (the default one) to OpenTelemetry, whatever else is in the process.
 
-    Needed only for providers that are not the process's own, for a registry with `Settings.telemetry` off, and after
-    `uninstrument`: otherwise the import of an SDK does it. Repeating it replaces the providers.
+    Only three cases need this call: providers other than the process's, `Settings.telemetry` off, and a registry after
+    `uninstrument`. Otherwise the import of an SDK has the same effect. A repeated call replaces the providers.
     """
     activation.begin(registry or default_registry(), tracer_provider, meter_provider)
 
 
 def uninstrument(registry: RateLimitRegistry | None = None) -> None:
-    """Stop telling of a registry (the default one), also where an SDK is imported later."""
+    """Stop reporting a registry (the default one), also where an SDK is imported later."""
     activation.end(registry or default_registry())

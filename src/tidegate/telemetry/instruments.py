@@ -1,7 +1,4 @@
-"""The instruments of one meter provider, and how events and snapshots reach them.
-
-Events on the caller's current span, and a span for a wait that was real.
-"""
+"""Instruments of one meter provider, events on the caller's current span, and a span for each real wait."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ from tidegate.telemetry.signals import (
 )
 
 NOWHERE: Context = set_span_in_context(INVALID_SPAN, Context())
-"""Where no span is current. (An empty context would mean the one that is.)"""
+"""Context in which no span is current. (An empty context would mean the current one.)"""
 
 Seen = Iterator[tuple[float, Pairs]]
 
@@ -46,7 +43,7 @@ READINGS: dict[str, Callable[[KeySnapshot], Seen]] = {
     QUOTA_LIMIT.name: lambda key: _quotas(key, lambda quota: quota.limit),
     QUOTA_REMAINING.name: lambda key: _quotas(key, lambda quota: max(0.0, quota.level)),
 }
-"""What each gauge shows of a key."""
+"""Functions by gauge name; each reads its gauge from the snapshot of a key."""
 
 
 def _eta(key: KeySnapshot) -> Seen:
@@ -60,14 +57,14 @@ def _quotas(key: KeySnapshot, amount: Callable[[QuotaSnapshot], float]) -> Seen:
 
 
 class Recording(NamedTuple):
-    """A measure, bound to its instrument."""
+    """Measure, bound to its instrument."""
 
     record: Callable[..., None]
     measure: Measure
     context: Context | None
 
     def of(self, event: events.Event, key: KeyAttributes) -> None:
-        """Records what an event adds."""
+        """Record the contribution of an event."""
         read_amount = self.measure.amount
         amount = 1 if read_amount is None else read_amount(event)
         if amount or self.measure.instrument.kind == "histogram":
@@ -75,7 +72,7 @@ class Recording(NamedTuple):
 
 
 class Metrics:
-    """The instruments of one meter provider; its gauges show the registries that were added, while they live."""
+    """Instruments of one meter provider; its gauges show the added registries while these exist."""
 
     def __init__(self, meter: Meter) -> None:
         self._shown: weakref.WeakKeyDictionary[KeyTable, Keys] = weakref.WeakKeyDictionary()
@@ -89,20 +86,20 @@ class Metrics:
         }
 
     def show(self, registry: KeyTable, keys: Keys) -> None:
-        """Lets the gauges show a registry, under the attributes of its keys."""
+        """Add a registry to the gauges, under the attributes of its keys."""
         self._shown[registry] = keys
 
     def hide(self, registry: KeyTable) -> None:
-        """Takes a registry away from the gauges."""
+        """Remove a registry from the gauges."""
         self._shown.pop(registry, None)
 
     def measure(self, event: events.Event, key: KeyAttributes) -> None:
-        """Records what an event adds to the instruments."""
+        """Record the contributions of an event to the instruments."""
         for recording in self._recordings[type(event)]:
             recording.of(event, key)
 
     def _make(self, meter: Meter, what: Instrument) -> Callable[..., None]:
-        """Makes an instrument; returns what records with it."""
+        """Create an instrument; return the function that records with it."""
         if what.kind == "histogram":
             histogram = meter.create_histogram(
                 what.name, what.unit, what.meaning, explicit_bucket_boundaries_advisory=what.bounds
@@ -130,9 +127,10 @@ def _shows_itself(*given: object) -> None:
 
 
 def note(tracer: Tracer, event: events.Event, key: KeyAttributes) -> None:
-    """Puts an event on the span that is current here, or makes its span, as the table says.
+    """Add an event to the current span, or create a span for it, according to `SIGNALS`.
 
-    A wait has just ended when it is told, so its span ends now and began that long ago: no clock needs converting.
+    A wait is reported when it ends. Its span therefore ends now and began `lasting` seconds ago: no clock needs
+    conversion.
     """
     found = SIGNALS[type(event)].note
     if found is None:

@@ -1,9 +1,9 @@
-"""The signals of each event: measurements, an event on the caller's span, a span; docs/telemetry.md shows the tables.
+"""Signals of each event: measurements, an event on the caller's span, or a span; docs/telemetry.md has the tables.
 
-Theory of operation. A listener runs on the thread that caused the event. What a call tells of itself, and what its own
-attempt brought about, is told in the caller's context: there the current span is the caller's. Who is admitted next,
-and is so the first after a pause or the breaker's probe, is decided in anybody's step: those events are measured only,
-and apart from any span.
+Theory of operation. A listener runs on the thread that caused the event. Events of a call itself, and effects of its
+own attempt, are reported in the caller's context: the current span there is the caller's. The admission of the next
+call, and with it the end of a pause and the probe of the breaker, may happen in the context of any call. Those events
+are only measured, and without a span (`apart`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from tidegate.core.values import Kind
 from tidegate.telemetry import attributes as a
 
 Facts = tuple[tuple[a.Attribute, Callable[[Any], Any]], ...]
-"""Attributes, and how each is read from an event; a fact that is None or empty is left out."""
+"""Attributes, each with the function that reads it from an event; a fact that is None or empty is omitted."""
 
 WAIT_BOUNDS = (0.0, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 """Seconds: none, the 10 ms of a real wait, the minute of most windows, the hour of `Settings.max_wait`."""
 
 ATTEMPT_BOUNDS = (*(0.01 * 2**doubling for doubling in range(14)), 163.84, 327.68, 655.36)
-"""Seconds: those of `gen_ai.client.inference.duration`, and on to the 600 s that the SDKs wait for an answer."""
+"""Seconds: those of `gen_ai.client.inference.duration`, extended past the 600 s that SDKs wait for an answer."""
 
 REAL_WAIT = 0.01
-"""Seconds above which a wait is a span."""
+"""Seconds above which a wait becomes a span."""
 
 
 class Instrument(NamedTuple):
@@ -41,9 +41,9 @@ class Instrument(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """The amount that an event adds to an instrument (1, unless told; a counter counts no zeros), and its facts.
+    """Amount that an event adds to an instrument (1 by default; a counter records no zeros), and its facts.
 
-    `apart` says that the current span has nothing to do with it, so that it is no exemplar.
+    `apart` states that the current span is unrelated, so that it is no exemplar.
     """
 
     instrument: Instrument
@@ -53,7 +53,7 @@ class Measure(NamedTuple):
 
 
 class Note(NamedTuple):
-    """An event on the current span, or a span of its own that ends now and began `lasting` seconds ago."""
+    """Event on the current span, or a separate span that ends now and began `lasting` seconds ago."""
 
     name: str
     facts: Facts
@@ -61,7 +61,7 @@ class Note(NamedTuple):
 
 
 class Signals(NamedTuple):
-    """The signals of one class of event."""
+    """Signals of one class of event."""
 
     measures: tuple[Measure, ...] = ()
     note: Note | None = None
@@ -97,7 +97,7 @@ ENDED: Facts = (
     (a.STATUS, attrgetter("status")),
     (a.ERROR, _error),
 )
-"""How an attempt ended."""
+"""Facts about the end of an attempt."""
 
 DEADLINE: Facts = ((a.ERROR, _always("queue_deadline")), (a.GATE, attrgetter("gate")))
 
@@ -209,11 +209,11 @@ SIGNALS: dict[type[events.Event], Signals] = {
         Note("tidegate.queue.deadline", (*DEADLINE, (a.WAITED, attrgetter("waited")))),
     ),
 }
-"""Every event, and what it becomes."""
+"""Signals of every event."""
 
 
 def read(facts: Facts, event: events.Event) -> a.Pairs:
-    """The facts of an event, as pairs of attribute and value."""
+    """Return the facts of an event, as pairs of attribute and value."""
     pairs = []
     for attribute, value_of in facts:
         value = value_of(event)

@@ -1,7 +1,7 @@
-"""Runs at the start of every Python process under `tidegate run`, then hands over to the sitecustomize it shadows.
+"""Code that every Python process under `tidegate run` executes first, before the sitecustomize that it shadows.
 
-Any Python may find this on its path, older ones too and ones without tidegate: it imports nothing but what is there
-already, is written for Python 3.6, and never stops a program.
+Any Python may find this file on its path, also an older one or one without tidegate. It therefore imports only loaded
+modules, is written for Python 3.6, and never stops a program.
 """
 
 import importlib
@@ -15,7 +15,10 @@ def _say(text: str) -> None:
 
 
 def _first(mark: str, text: str = "") -> bool:
-    """Leave `mark` with `text`; return whether no process of this run has before, True if that cannot be known."""
+    """Create the file `mark` with `text`; return False where a process of this run did so before.
+
+    Return True where that cannot be known.
+    """
     folder = os.environ.get("TIDEGATE_RUN_DIR")
     if not folder:
         return True
@@ -44,7 +47,7 @@ def _begin() -> None:
 
 
 def _hand_over() -> None:
-    """Takes this folder off the path, and runs the sitecustomize that comes next on it, as Python would have."""
+    """Remove this folder from the path, and run the next sitecustomize on the path, as Python would have done."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
     sys.path[:] = [each for each in sys.path if each != here]
     mine = sys.modules.pop("sitecustomize", None)
