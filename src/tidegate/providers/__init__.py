@@ -1,4 +1,4 @@
-"""The providers, as data, and the reading of requests and responses by it. Pure; nothing raises at a request.
+"""Provider tables, and the pure functions that read requests and responses by them. Nothing raises at a request.
 
 - `recognise`, `adopt`, `named`: the provider that a request goes to.
 - `generates`, `sdk_family`: the inference paths of any host, and the SDK that sends the request.
@@ -9,8 +9,8 @@
 - `usage_of`, `merged`: the usage that an answer states.
 - `dimensions`, `window_name`: readings by window, for display.
 
-A table of one's own is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`, usually ending with
-`COMMON_ERRORS`; `tidegate.register_provider` makes it hold.
+A custom table is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`, usually ending with
+`COMMON_ERRORS`; `tidegate.register_provider` registers it.
 """
 
 from __future__ import annotations

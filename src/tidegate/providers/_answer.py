@@ -1,6 +1,6 @@
-"""The part of a refusal that another call of the same key may be given: its error object, and nothing of one request.
+"""The part of a refusal that other calls of the same key may receive: its error object, without request details.
 
-Pure, and never raises. A refusal without an error object is given to nobody else.
+Pure, and never raises. A refusal without an error object is not replayed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefus
 from tidegate.providers._response import parsed, refusal_in
 
 MOST_BODY = 1 << 14
-"""Bytes of a refusal that is kept, for each key; the longest capture has 2,300."""
+"""Upper bound, in bytes, of a refusal that is kept, per key; the longest capture has 2,300."""
 
 UNAUTHENTICATED = 401
 
@@ -30,32 +30,32 @@ AUTHENTICATION = frozenset(
         "unauthorized",
     }
 )
-"""Codes, without their punctuation, by which providers say that a credential is wrong.
+"""Codes, without punctuation, by which providers report a wrong credential.
 
 OpenAI: `invalid_api_key`; Anthropic: `authentication_error`; Google: `UNAUTHENTICATED`; DashScope: `InvalidApiKey`;
 Moonshot: `invalid_authentication_error` (PROVIDERS.md sections 1, 4, 5 and 9).
 """
 
 OF_ONE_REQUEST = ("can only afford", "fewer max_tokens")
-"""Phrases of OpenRouter for a request that its credits do not cover, where a smaller one may pass (402)."""
+"""Phrases of OpenRouter for a request that exceeds its credits, where a smaller one may pass (402)."""
 
 ERROR_FIELDS = frozenset(
     {"__type", "code", "detail", "error", "error_code", "error_type", "message", "object", "param", "status", "title",
      "type"}
 )  # fmt: skip
-"""Fields of the outermost object that say what is wrong; every other one may be of one request."""
+"""Fields of the outermost object that describe the error. Any other field may belong to one request."""
 
 REQUEST_IDS = frozenset({"requestid", "xrequestid", "traceid", "eventid", "rayid", "userid", "sessionid", "metadata"})
-"""Fields, without their punctuation, that are of one request at any depth."""
+"""Fields, without punctuation, that belong to one request at any depth."""
 
 ID_HEADERS = ("request-id", "requestid", "trace", "cf-ray", "correlation")
-"""Parts of the names of headers whose values identify one request."""
+"""Parts of names of headers whose values identify one request."""
 
 TYPED_REQUEST = "google.rpc.RequestInfo"
 
 
 def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> ReplayableRefusal | None:
-    """Return what other calls of the key may be given of a refusal; None where it concerns one call, or is unclear."""
+    """Return what other calls of the key may receive of a refusal; None if it concerns one call or is unclear."""
     status = outcome.status
     if status is None or not body or len(body) > MOST_BODY or not _is_of_the_key(outcome.kind):
         return None
@@ -81,7 +81,7 @@ def _is_of_the_key(kind: Kind) -> bool:
 
 
 def _identifiers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[str], str]:
-    """The values of headers that identify the request, and the code that one of Amazon's headers names."""
+    """Return the header values that identify the request, and the error code in Amazon's header."""
     ids, code = [], ""
     for raw_name, raw_value in headers:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip()
@@ -93,7 +93,7 @@ def _identifiers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[str], str
 
 
 def _without(value: object, ids: list[str]) -> object:
-    """The value without the fields that are of one request, and with none of its identifiers in any text."""
+    """Return the value without fields of one request, and with its identifiers removed from all texts."""
     if isinstance(value, str):
         for each in ids:
             value = value.replace(each, "…")

@@ -1,4 +1,4 @@
-"""The meaning of refusals from any sender: the rows that every table ends with, in the order they are tried."""
+"""Error rows that every table ends with, in the order of comparison, and helpers for tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def quota(
     bare: Bare = "fit",
     parts: tuple[Part, ...] = PARTS,
 ) -> HeaderRow:
-    """The quota that `x-ratelimit-{limit,remaining,reset}-<suffix>` report, of which a provider may send some only."""
+    """Return the quota in the headers `x-ratelimit-{limit,remaining,reset}-<suffix>`, or in some of them (`parts`)."""
     limit, remaining, reset = ((f"x-ratelimit-{part}-{suffix}",) if part in parts else () for part in PARTS)
     return HeaderRow(
         name=name or suffix,
@@ -46,7 +46,7 @@ def quota(
 
 
 def endpoints(base: str, *paths: str) -> tuple[Endpoint, ...]:
-    """The paths that generate below `base`."""
+    """Return the inference paths below `base`."""
     return tuple(Endpoint(f"{base}/{path}") for path in paths)
 
 

@@ -1,12 +1,11 @@
-"""The limits and waits that the message of a refusal names. Read last, and only from refusals.
+"""Limits and waits in the message of a refusal, and in the details of a Google error. Never raises.
 
-Messages are in English and lower-cased before they come here, with runs of white space made one space, and cut to
-4,096 characters. Every pattern is word-bounded and has bounded repetition.
+Theory of operation. Messages are the last source to be read, and only those of refusals. They are in English, in lower
+case, with white space collapsed, and cut to 4,096 characters. Every pattern is word-bounded and has bounded repetition.
 
-The details that Google puts into an error's body: which quotas were exceeded, and when to come back.
-
-Source: google.rpc.QuotaFailure, RetryInfo and ErrorInfo as captures gemini-429-paid-per-minute, gemini-429-free-tpm and
-gemini-429-codeassist-per-day have them (PROVIDERS.md section 4). Never raises, whatever the details are.
+Google's details list the exceeded quotas and the time to retry. Source: google.rpc.QuotaFailure, RetryInfo and
+ErrorInfo as in captures gemini-429-paid-per-minute, gemini-429-free-tpm and gemini-429-codeassist-per-day (PROVIDERS.md
+section 4).
 """
 
 from __future__ import annotations
@@ -62,9 +61,9 @@ class Prose(NamedTuple):
 
 
 def read_prose(text: str, codes: frozenset[str] = frozenset()) -> Prose:
-    """The wait, limit, size of the request, unit and window that a refusal's message names.
+    """Return the wait, limit, request size, unit and window in the message of a refusal.
 
-    `codes` gives the unit where the message names none (OpenAI's `type` is `tokens` or `requests`).
+    `codes` gives the unit if the message names none (OpenAI's `type` is `tokens` or `requests`).
     """
     wait = _wait(text)
     match = _NUMBER_PER.search(text)
@@ -124,21 +123,21 @@ _COUNTED: tuple[tuple[str, Unit], ...] = (
     ("Tokens", "tokens"),
     ("Requests", "requests"),
 )
-"""Words of a quotaId, the longer ones first: `GenerateContentPaidTierInputTokensPerModelPerMinute`."""
+"""Words of a quotaId and their units, longer words first: `GenerateContentPaidTierInputTokensPerModelPerMinute`."""
 
 _QUOTA_PERIOD = re.compile(r"Per(Second|Minute|Hour|Day|Month)(?![a-z])")
 _PERIOD_SECONDS = {"Second": 1.0, "Minute": 60.0, "Hour": 3600.0, "Day": 86400.0, "Month": 2592000.0}
 
 
 class Exceeded(NamedTuple):
-    """A quota that a refusal says was exceeded; what it does not say is None. `window` is in seconds."""
+    """A quota that a refusal reports as exceeded; a missing fact is None. `window` is in seconds."""
 
     unit: Unit | None
     window: float | None
     limit: float | None
 
     def reading(self) -> QuotaReading | None:
-        """The quota as a reading, where all of it was said; windows begin at a boundary of the provider's clock."""
+        """Return the quota reading if all facts are known; its windows follow the provider's clock."""
         if self.unit is None or self.window is None or not self.limit:
             return None
         name = f"{self.unit.replace('_', '-')}-{window_name(self.window)}"
@@ -146,7 +145,7 @@ class Exceeded(NamedTuple):
 
 
 class Details(NamedTuple):
-    """The facts of an error's details; `wait` is in seconds, `reasons` are in lower case."""
+    """The facts in an error's details; `wait` is in seconds, `reasons` are in lower case."""
 
     wait: float | None = None
     exceeded: tuple[Exceeded, ...] = ()
@@ -154,7 +153,7 @@ class Details(NamedTuple):
 
 
 def read_details(details: object) -> Details:
-    """Return what the `details` of an error say: nothing, if they are of another shape."""
+    """Return the facts in the `details` of an error; none if they have another shape."""
     if not isinstance(details, list):
         return Details()
     parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]

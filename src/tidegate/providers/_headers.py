@@ -1,12 +1,12 @@
 """Rate-limit headers as quota readings.
 
-The IETF's RateLimit fields as readings: drafts 03-06, 07, and 08 and later.
+Theory of operation. `gather` finds the headers that a provider's table names in one pass. `read_found` then turns them
+into readings.
 
-Source: draft-ietf-httpapi-ratelimit-headers, read 2026-11-20 (PROVIDERS.md section 0), with what the Hugging Face Hub
-really writes (capture hf-hub-200-ietf: two strings before the parameters). One function for all drafts, since servers
-mix them: a member is a list of strings and a set of parameters, and which parameters it has says which draft it is.
-
-A response's headers as readings: one pass to find them, one to read what was found.
+`read_fields` reads the IETF's RateLimit fields of drafts 03-06, 07, and 08 and later. One function reads all drafts,
+because servers mix them. A member is a list of strings and a set of parameters, and the parameters show the draft.
+Source: draft-ietf-httpapi-ratelimit-headers, read 2026-11-20 (PROVIDERS.md section 0), and the Hugging Face Hub's
+actual fields (capture hf-hub-200-ietf: two strings before the parameters).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_NAME = 64
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
 _UNITS: dict[str, Unit] = {"requests": "requests", "tokens": "tokens", "concurrent-requests": "concurrent_requests"}
-"""`qu` values that a quota can be kept for; others (`content-bytes`) are dropped."""
+"""Units by `qu` value; other values (`content-bytes`) are dropped."""
 
 
 class _Member(NamedTuple):
@@ -62,9 +62,10 @@ def read_fields(
     policy: bytes | None,
     now: float,
 ) -> tuple[list[QuotaReading], int]:
-    """The readings of RateLimit-Limit, -Remaining, -Reset, RateLimit and RateLimit-Policy, and how many were unusable.
+    """Return the readings of the RateLimit fields, and the number of unusable values.
 
-    `now` is the response's own time in seconds since 1970, for servers that send an instant as reset.
+    `limit`, `remaining` and `reset` are RateLimit-Limit, -Remaining and -Reset. `combined` is RateLimit, and `policy`
+    is RateLimit-Policy. `now` is the response's own time in seconds since 1970, for servers whose reset is an instant.
     """
     policies, bad = _policies(_members(policy))
     if combined is not None:
@@ -106,7 +107,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def _policies(members: list[_Member]) -> tuple[list[_Policy], int]:
-    """Policies of any draft: `100;w=10`, and `"name";q=100;w=60;qu="requests"`."""
+    """Return the policies of any draft: `100;w=10`, and `"name";q=100;w=60;qu="requests"`."""
     policies: list[_Policy] = []
     bad = 0
     for names, parameters in members:
@@ -124,7 +125,7 @@ def _policies(members: list[_Member]) -> tuple[list[_Policy], int]:
 
 
 def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple[list[QuotaReading], int]:
-    """RateLimit of draft 07 (`limit=100, remaining=50, reset=5`) or of draft 08 and later (`"name";r=50;t=30`)."""
+    """Read RateLimit of draft 07 (`limit=100, remaining=50, reset=5`) or of draft 08 and later (`"name";r=50;t=30`)."""
     merged = {key: value for member in members for key, value in member.parameters.items()}
     if "r" not in merged and ("remaining" in merged or "limit" in merged):
         limits = _members(merged["limit"].encode("ascii")) if "limit" in merged else []
@@ -152,7 +153,7 @@ def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple
 def _triplet(
     limits: list[_Member], policies: list[_Policy], remaining: bytes | None, reset: bytes | None, now: float
 ) -> tuple[list[QuotaReading], int]:
-    """The three fields of drafts 03-06: the first member of the limit is the one that remaining and reset speak of."""
+    """Read the three fields of drafts 03-06. Remaining and reset belong to the first member of the limit."""
     first = _number(limits[0].names[0]) if limits and limits[0].names else None
     others, bad = _policies(limits[1:])
     policies = policies + others
@@ -192,7 +193,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _seconds(text: str | None, now: float) -> float | None:
-    """Delta seconds as the drafts ask; an instant, as some servers send, counts from `now`."""
+    """Return the delta seconds of the drafts; count an instant, as some servers send, from `now`."""
     when = _values.time(text.encode("ascii", "replace")) if text is not None else None
     if when is None:
         return None
@@ -201,19 +202,20 @@ def _seconds(text: str | None, now: float) -> float | None:
 
 
 Found = dict[int, list[bytes | None]]
-"""Raw values by row number and place; rows below 0 belong to no quota (`_schema.SPECIAL`)."""
+"""Raw values by row number and place. Rows below 0 do not belong to a quota (`_schema.SPECIAL`)."""
 
 _PLACEHOLDERS = (b"x-ratelimit", b"anthropic-ratelimit")
-"""Values that repeat a header's name: a scrubbed recording, nothing in it is real (openai-200-scrubbed-values)."""
+"""Values that repeat a header's name, as scrubbed recordings have them (openai-200-scrubbed-values)."""
 
 _ROUNDED_LIMIT = 10_000.0
+"""Limit below which values count as exact, not as rounded to `HeaderRow.quantum`."""
 _MAX_WINDOW = 400 * 86400.0
 
 
 def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Found | None = None) -> Found:
-    """The raw values of the headers that the table names, by row and place, added to `found`.
+    """Add to `found` the raw values of the headers that the table names, by row and place; return it.
 
-    A header sent twice becomes a list.
+    Different values of a repeated header are joined to a list.
     """
     found = {} if found is None else found
     places = provider.places
@@ -230,7 +232,7 @@ def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Fo
 
 
 def origin(found: Found, now_on: datetime) -> float:
-    """When the response was made, in seconds since 1970: by its own `date` header, else by our clock."""
+    """Return the time of the response in seconds since 1970: by its `date` header, else by the local clock."""
     cells = found.get(SPECIAL)
     date = cells[DATE] if cells is not None else None
     made = _values.http_date(date) if date is not None else None
@@ -238,7 +240,7 @@ def origin(found: Found, now_on: datetime) -> float:
 
 
 def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list[QuotaReading], int]:
-    """The readings of what was found, and how many values were unusable; none at all from a scrubbed recording."""
+    """Return the readings, and the number of unusable values; return no reading for a scrubbed recording."""
     readings: list[QuotaReading] = []
     ignored = 0
     scrubbed = False
@@ -264,7 +266,7 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
 def _read_row(
     row: HeaderRow, cells: list[bytes | None], provider: Provider, found: Found, now_on: datetime
 ) -> tuple[QuotaReading | None, int]:
-    """One quota's reading. A limit that is there but unusable (`-1`, `0`, text) makes the whole row unusable."""
+    """Return one quota's reading. An unusable limit (`-1`, `0`, text) makes the whole row unusable."""
     limit = remaining = None
     bad = 0
     raw = cells[LIMIT]
@@ -314,7 +316,7 @@ def _read_reset(
     found: Found,
     now_on: datetime,
 ) -> tuple[float, float] | None:
-    """The reset as seconds from the response and its resolution, or None where it cannot be trusted."""
+    """Return the reset as seconds from the response, and its resolution; None if it cannot be trusted."""
     time = _values.time(raw)
     if time is None:
         return None

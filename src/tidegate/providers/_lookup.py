@@ -1,4 +1,4 @@
-"""The provider of a request, by host and path."""
+"""Lookup of the provider of a request, by host and path."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KNOWN = (
     SAMBANOVA,
     HUGGING_FACE,
 )
-"""Tables that claim hosts, so that a process-wide install governs them."""
+"""Tables that claim hosts. A process-wide install governs these hosts."""
 
 FALLBACK = (
     COMPATIBLE,
@@ -69,7 +69,7 @@ FALLBACK = (
     GEMINI_COMPATIBLE,
     VERTEX_COMPATIBLE,
 )
-"""Tables for clients that were wrapped by hand, whatever their base URL."""
+"""Tables without hosts, for any base URL (see `adopt`)."""
 
 SPOKEN: dict[str, tuple[Provider, ...]] = {
     "bedrock": (BEDROCK,),
@@ -81,7 +81,7 @@ SPOKEN: dict[str, tuple[Provider, ...]] = {
     "ollama": (OLLAMA_LOCAL,),
     "replicate": (REPLICATE,),
 }
-"""What the SDK of one provider speaks to an unknown host: a gateway to that provider, or a stand-in for it."""
+"""Tables for the SDK of one provider on an unknown host, which is a gateway to that provider or a replacement."""
 
 TABLES = (*KNOWN, *FALLBACK)
 
@@ -89,9 +89,9 @@ _MAX_HOST = 254
 
 
 def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tuple[str, str, Provider], ...]]:
-    """Exact hosts, and (prefix, suffix, provider) of those with a `*`, the most specific first.
+    """Return the exact hosts, and (prefix, suffix, provider) of hosts with a `*`, the most specific first.
 
-    Raises `ConfigurationError` if two tables claim one host.
+    Raise `ConfigurationError` if two tables claim one host.
     """
     exact: dict[str, Provider] = {}
     parted: list[tuple[str, str, Provider]] = []
@@ -110,7 +110,7 @@ def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tupl
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Tables:
-    """The tables that hold at one time, by name and by host; replaced as a whole, never changed."""
+    """The valid tables, by name and by host; replaced as a whole, never changed."""
 
     names: dict[str, Provider]
     exact: dict[str, Provider]
@@ -119,7 +119,7 @@ class Tables:
 
 
 class Current:
-    """The tables that hold now: read once a request, so that no answer mixes two versions of them."""
+    """Holder of the valid tables. Read it once per request, so that no answer mixes two versions."""
 
     tables: Tables
 
@@ -133,9 +133,9 @@ Current.tables = _tables({table.name: table for table in TABLES})
 
 
 def add(provider: Provider) -> None:
-    """Makes `provider` hold from the next request on; the caller sees to it that this is done by one at a time.
+    """Make `provider` valid from the next request on; the caller must serialise calls.
 
-    Raises `ConfigurationError` for a name or a host that a table has already, and leaves the tables as they were.
+    Raise `ConfigurationError` if a table has the same name or host; the tables then stay unchanged.
     """
     before = Current.tables
     if provider.name in before.names:
@@ -144,30 +144,31 @@ def add(provider: Provider) -> None:
 
 
 def version() -> object:
-    """Tells the tables that hold now from those that held at another time."""
+    """Return an object that identifies the current version of the tables."""
     return Current.tables
 
 
 def named(name: str) -> Provider | None:
-    """The table called `name`, else None."""
+    """Return the table called `name`, else None."""
     return Current.tables.names.get(name)
 
 
 def recognise(host: str, path: str) -> Provider | None:
-    """The known provider that `https://host/path` is an inference endpoint of, else None.
+    """Return the known provider if `https://host/path` is its inference endpoint, else None.
 
-    `host` may be of any case and end in a dot. The caller leaves out what is no POST: some paths also list things.
+    `host` may be in any case and end in a dot. The caller skips requests other than POST, as some paths also list
+    objects.
     """
     provider = _known(Current.tables, host) if len(host) <= _MAX_HOST else None
     return provider if provider is not None and provider.endpoint(path) is not None else None
 
 
 def adopt(host: str, path: str, family: str | None) -> Provider | None:
-    """The table for a request of a client that was wrapped by hand, or None where `path` generates nothing.
+    """Return the table for a request of a governed client, or None if `path` is not an inference path.
 
-    `family` is the SDK's: `openai`, `anthropic`, `azure`, one of `SPOKEN`, or None for a bare HTTP client, for which
-    plain generation paths count too. A known host keeps its table; an unknown one gets what it speaks, judged by family
-    and path.
+    `family` is the SDK's: `openai`, `anthropic`, `azure`, one of `SPOKEN`, or None for a bare HTTP client. With None,
+    plain generation paths count too. A known host keeps its table. The table of an unknown host follows from family and
+    path.
     """
     if len(host) > _MAX_HOST or len(path) > MAX_PATH:
         return None
@@ -175,7 +176,7 @@ def adopt(host: str, path: str, family: str | None) -> Provider | None:
 
 
 def table_of(host: str) -> Provider | None:
-    """Return the table that claims `host`, whatever the path."""
+    """Return the table that claims `host`, for any path."""
     return _known(Current.tables, host) if len(host) <= _MAX_HOST else None
 
 
@@ -183,7 +184,7 @@ FAMILIES = (None, "openai", "anthropic", "azure", *SPOKEN)
 
 
 def generates(host: str, path: str) -> bool:
-    """Return whether `path` is an inference path of `host`: of its own table, or of any for an unknown host."""
+    """Return whether `path` is an inference path of `host`: by its table, or by any table for an unknown host."""
     if len(host) > _MAX_HOST or len(path) > MAX_PATH:
         return False
     return _generates(Current.tables, host, path)
@@ -194,7 +195,7 @@ def _generates(tables: Tables, host: str, path: str) -> bool:
     return any(_adopt(tables, host, path, family) is not None for family in FAMILIES)
 
 
-# The tables are part of each question: an answer that an earlier version of them gave is never found again.
+# The tables are part of each cache key, so results of an earlier version are never used.
 @lru_cache(maxsize=1024)
 def _adopt(tables: Tables, host: str, path: str, family: str | None) -> Provider | None:
     provider = _known(tables, host)

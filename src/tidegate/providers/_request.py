@@ -1,4 +1,4 @@
-"""The facts of a request, the quota that it counts against, and its expected charge."""
+"""Facts of a request, the quota that it counts against, and its expected charge."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from tidegate.core.values import Cost, RequestFacts, Usage
 from tidegate.providers._schema import Endpoint, Provider
 
 _MAX_BODY = 1 << 25
+"""Bytes of a request body above which it is not parsed."""
 _MAX_TOKENS = 1 << 31
 _MAX_CHOICES = 1024
 _MAX_MODEL = 256
 _TOKEN_CHARS = 4
-"""Characters that a ready token in an embeddings input stands for (platform.openai.com/tokenizer, read 2026-11-20)."""
+"""Characters that a ready token in an embeddings input counts for (platform.openai.com/tokenizer, read 2026-11-20)."""
 
 _SCHEMA_KEYS = frozenset({"tools", "functions", "response_format", "text", "toolConfig"})
 _TEXT_KEYS = frozenset(
@@ -64,7 +65,7 @@ _READ = {
     **dict.fromkeys(_BOUND_KEYS, _BOUND),
     **{outer: _BOUND for outer, _ in _NESTED_BOUNDS},
 }
-"""What is read of a request's fields; whatever else it says is left alone."""
+"""Use of each request field that is read; other fields are ignored."""
 
 _KNOWN = _READ.keys()
 
@@ -85,29 +86,30 @@ _OPAQUE = frozenset(
         "redacted_thinking",
     }
 )
-"""Content types whose length in the body says nothing of the tokens they cost."""
+"""Content types whose length in the body says nothing about their tokens."""
 
 _DATA_URL = 64
-"""Characters below which a string is read as text without a look at how it begins."""
+"""Characters up to which a string is read as text without a check for a data URL."""
 
 _MODEL = re.compile(rb'"model"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([ -!#-\[\]-~]{1,256})"')
 _STREAM = re.compile(rb'"stream"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}true')
 _PART_MODEL = re.compile(rb'name="model"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n([!-~]{1,256})\r?\n')
 _PART_STREAM = re.compile(rb'name="stream"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n(?:true|True|1)\r?\n')
 _EDGE = 4096
+"""Bytes read at each end of a body that is not parsed."""
 
 
 def read_inquiry(provider: Provider, path: str, body: bytes | None) -> RequestFacts:
-    """As `read_body`, of a request to `path`."""
+    """Call `read_body` for a request to `path`."""
     return read_body(provider, provider.endpoint(path), body)
 
 
 def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: bytes | None) -> RequestFacts:
-    """The model, input length, output bound and streaming wish of a request. Never raises, whatever the body is.
+    """Return the model, input length, output bound and streaming flag of a request. Never raise, for any body.
 
-    A model named by the path (Azure's deployment) wins over the body's. `input_chars` is the length of the text that
-    will be counted as input; a picture, sound or file counts `provider.image_chars`. `max_output_tokens` is times `n`.
-    `place` is what `Provider.endpoint` says of the path.
+    A model in the path (Azure's deployment) takes precedence over the body's. `input_chars` is the length of the text
+    that counts as input. A picture, sound or file counts `provider.image_chars`. `max_output_tokens` is multiplied by
+    `n`. `place` is the result of `Provider.endpoint` for the path.
     """
     model, streams = (place[1], place[0].streams) if place is not None else ("", False)
     if not body:
@@ -137,11 +139,11 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
 
 
 def scope(provider: Provider, inquiry: RequestFacts, host: str, path: str) -> str:
-    """Return what the quota is kept for within the account: the model or deployment, or `""` where it is account-wide.
+    """Return the part of the account that the quota applies to: the model or deployment, `""` for the whole account.
 
-    Segments of the path that the endpoint marks as scope (a project, a location) stand before the model; models that
-    share one quota have the ending that says so as their scope. Source: PROVIDERS.md section 19. `host` is there for
-    providers whose scope is a region or a subdomain.
+    Path segments that the endpoint marks as scope (a project, a location) precede the model. Models with a common quota
+    have their common ending as scope. Source: PROVIDERS.md section 19. `host` is for providers whose scope is a region
+    or a subdomain.
     """
     model = ""
     if provider.scope == "model":
@@ -150,22 +152,23 @@ def scope(provider: Provider, inquiry: RequestFacts, host: str, path: str) -> st
 
 
 def family_of(provider: Provider, path: str) -> str:
-    """The endpoint family whose limits are separate, or `""`."""
+    """Return the endpoint family if it has separate limits, else `""`."""
     place = provider.endpoint(path)
     return place[0].family if place is not None else ""
 
 
 def credential_of(provider: Provider, get: Callable[[str], str | None]) -> str:
-    """The secret that says who pays, as one string in memory, for the caller to digest at once. Not for logs.
+    """Return the secret that identifies the payer, as one string for immediate hashing. It must not be logged.
 
-    `get` returns a request header by lower-case name. Empty where the provider's quota is not kept by credential.
+    `get` returns a request header by lower-case name. The result is empty if the provider's quota does not depend on
+    credentials.
     """
     values = [(name, get(name)) for name in provider.credential]
     return "\n".join(f"{name}={payer(provider, value)}" for name, value in values if value)
 
 
 def payer(provider: Provider, value: str) -> str:
-    """The part of a credential header that says who pays: all of it, or of a signed one the name of its key."""
+    """Return the part of a credential header that identifies the payer: all of it, or the key name of a signed one."""
     if provider.credential_part is not None:
         before, after = provider.credential_part
         _, signed, rest = value.partition(before)
@@ -177,10 +180,10 @@ def payer(provider: Provider, value: str) -> str:
 def estimate(
     provider: Provider, inquiry: RequestFacts, chars_per_token: float, mean_output: float, fixed_tokens: float = 0.0
 ) -> Cost:
-    """Return what the call is expected to be charged when it is admitted, by the provider's rule.
+    """Return the charge that is expected when the call is admitted, by the provider's rule.
 
-    `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, whatever its length) are learned per key;
-    unusable ones of the first two count as 4 and 0.
+    `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, independent of its length) are learned per key.
+    Unusable values of the first two count as 4 and 0.
     """
     _, chars, bound, _ = inquiry
     mean = mean_output if 0.0 < mean_output < inf else 0.0
@@ -202,9 +205,9 @@ def estimate(
 
 
 def charged(provider: Provider, usage: Usage) -> Usage:
-    """Return what the usage of an answered call counts, by the provider's rule: input read from a cache may be free.
+    """Return the usage that an answered call is charged; the provider may not count input read from a cache.
 
-    Output tokens stay as many as there were; what each of them counts is in the cost (`Cost.weight`).
+    Output tokens are not weighted here: the cost has their weight (`Cost.weight`).
     """
     if not provider.charging.cache_reads_free or not usage.cached_tokens:
         return usage
@@ -222,7 +225,7 @@ def _document(body: bytes) -> dict[str, object] | None:
 
 
 def _leniently(body: bytes) -> object:
-    """Return what only Python's own parser reads, which takes five times as long: lone surrogates, deep nesting."""
+    """Parse with Python's parser, which takes five times as long but accepts lone surrogates and deep nesting."""
     try:
         return json.loads(body.decode())
     except (ValueError, RecursionError):
@@ -236,9 +239,9 @@ def _model(named: object) -> str:
 
 
 def _chars(left: list[object], opaque_chars: int, names: int) -> int:
-    """The characters of all text under the nodes of `left`, which grows meanwhile; with `names` 1, keys count as well.
+    """Count the characters of all text below the nodes of `left`, which grows during the loop.
 
-    Keys of tools' JSON schemas are read by the model, those of messages are not.
+    With `names` 1, keys count as well: models read the keys of tools' JSON schemas, but not those of messages.
     """
     total = 0
     for node in left:
@@ -246,7 +249,7 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
             if len(node) == 2 and not names:
                 role, text = node.get("role"), node.get("content")
                 if type(text) is str and type(role) is str and text[:5] != "data:":
-                    total += len(role) + len(text)  # what most messages are
+                    total += len(role) + len(text)  # the form of most messages
                     continue
             if "type" in node or "images" in node:
                 what = node.get("type")
@@ -276,7 +279,7 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
 
 
 def _bound(request: dict[str, object]) -> int | None:
-    """The request's own bound on output tokens, over all choices."""
+    """Return the request's own bound on output tokens, over all choices."""
     bound = next((value for key in _BOUND_KEYS if (value := _count(request.get(key), _MAX_TOKENS)) is not None), None)
     if bound is None:
         for outer, inner in _NESTED_BOUNDS:
@@ -296,7 +299,7 @@ def _count(value: object, most: int) -> int | None:
 
 
 def _from_parts(model: str, body: bytes) -> RequestFacts:
-    """From a multipart form: the fields stand before or after the file, so only its two ends are read."""
+    """Read a multipart form. Its fields are before or after the file, so only the two ends are read."""
     edges = (body[:_EDGE], body[-_EDGE:])
     if not model:
         match = next((m for edge in edges if (m := _PART_MODEL.search(edge)) is not None), None)
@@ -305,7 +308,7 @@ def _from_parts(model: str, body: bytes) -> RequestFacts:
 
 
 def _from_text(model: str, streams: bool, body: bytes) -> RequestFacts:
-    """From a body that is no JSON object, or too large or deep to parse: what its ends say, and its length."""
+    """Read a body that is no JSON object, or too large or deep to parse, from its ends and its length."""
     edges = (body[:_EDGE], body[-_EDGE:])
     if not model:
         match = next((m for edge in edges if (m := _MODEL.search(edge)) is not None), None)

@@ -1,6 +1,8 @@
-"""The outcome of an attempt, from its status, headers and body. Pure, total, and quick where the answer is good.
+"""The outcome of an attempt, from its status, headers and body. Pure; never raises.
 
-The body of a refusal: its codes, its message, the wait it names. Never raises, whatever the body is.
+Theory of operation. `judge` reads the quota headers of every answer, and the usage of a good one, without parsing its
+body. For a refusal it collects codes, message and wait, and compares them with the rows of the provider's table in
+order. The first row that matches gives the outcome. `judge_event` does the same for a failure inside a stream.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
 
 _MAX_BODY = 1 << 18
+"""Bytes of a refusal's body above which it is not parsed."""
 _MAX_TEXT = 4096
 _MAX_CODE = 128
 _MAX_QUOTED = 64
@@ -29,10 +32,10 @@ _TEXT_KEYS = ("message", "detail", "title", "error_description", "error")
 
 
 class RefusalDetails(NamedTuple):
-    """A refusal in words that rows compare with: lower case, white space collapsed. `wait` is in seconds.
+    """A refusal in the form that rows are compared with: lower case, white space collapsed. `wait` is in seconds.
 
-    `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day).
-    `exceeded` are the quotas that the body lists as exceeded.
+    `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day). `exceeded` are
+    the quotas that the body lists as exceeded.
     """
 
     codes: frozenset[str] = frozenset()
@@ -47,9 +50,9 @@ NOTHING = RefusalDetails()
 
 
 def refusal_of(body: bytes | None) -> RefusalDetails:
-    """The refusal that a body describes: a JSON object, an array of one, a JSON string, or plain text.
+    """Return the refusal in a body: a JSON object, an array of one, a JSON string, or plain text.
 
-    HTML is nobody's message (a proxy wrote it), so nothing is read from it.
+    Nothing is read from HTML, which a proxy wrote.
     """
     if not body:
         return NOTHING
@@ -66,7 +69,7 @@ def refusal_of(body: bytes | None) -> RefusalDetails:
 
 
 def refusal_in(document: object) -> RefusalDetails:
-    """The refusal that a parsed document describes; `NOTHING` for one of an unknown shape."""
+    """Return the refusal in a parsed document; `NOTHING` for an unknown shape."""
     if isinstance(document, list):
         document = document[0] if document else None
     if isinstance(document, str):
@@ -97,7 +100,7 @@ def refusal_in(document: object) -> RefusalDetails:
 
 
 def parsed(body: bytes | str) -> object:
-    """The JSON document, or None for what is not one, or is nested too deeply to read."""
+    """Return the JSON document, or None if the text is not JSON or too deeply nested."""
     try:
         document: object = json.loads(body)
     except (ValueError, RecursionError):
@@ -106,12 +109,12 @@ def parsed(body: bytes | str) -> object:
 
 
 def plain(text: str) -> str:
-    """The text as rows compare it: cut, lower case, white space collapsed, typographic apostrophes straight."""
+    """Return the text as rows compare it: cut, lower case, white space collapsed, typographic apostrophes straight."""
     return " ".join(text[:_MAX_TEXT].lower().replace("\u2019", "'").split())
 
 
 def _nested(layers: list[dict[str, object]]) -> dict[str, object] | None:
-    """The upstream's error where a gateway put its JSON into the message as a string (capture gemini-429-free-tpm)."""
+    """Return an upstream's error that a gateway put as JSON text into the message (capture gemini-429-free-tpm)."""
     for layer in layers:
         message = layer.get("message")
         if isinstance(message, str) and message[:64].lstrip()[:1] == "{" and len(message) <= _MAX_BODY:
@@ -169,6 +172,7 @@ def _is_status(value: object) -> bool:
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
 _MAX_EVENT = 1 << 18
+"""Bytes of an event above which it is not parsed."""
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
 
@@ -180,10 +184,11 @@ _NULL_ERRORS = (b'"error":null', b'"error": null')
 def judge(
     provider: Provider, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None, now_on: datetime
 ) -> Outcome:
-    """Return what the answer comes to, and what it taught. Never raises.
+    """Return the outcome of an answer, with the quotas and usage in it. Never raise.
 
-    `headers` are the raw pairs in any case; `body` may be None. `now_on` is aware, and used where the answer has no
-    `date`. On a good answer (below 400) `retry-after` is ignored (PROVIDERS.md rule 1) and usage is read from the body.
+    `headers` are the raw pairs in any case; `body` may be None. `now_on` is timezone-aware, and used if the answer has
+    no `date`. On a good answer (below 400) `retry-after` is ignored (PROVIDERS.md rule 1) and usage is read from the
+    body.
     """
     found = gather(provider, headers)
     readings, ignored = read_found(provider, found, now_on) if found else ([], 0)
@@ -206,11 +211,11 @@ def judge(
 
 
 def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
-    """The failure that a chunk of a good stream carries, or None. Quick where there is none; never raises.
+    """Return the failure in a chunk of a good stream, or None. Quick if there is none; never raise.
 
-    `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines, or whole messages of Amazon's event
-    stream, whose exceptions name their type in a header. Text that a model wrote cannot be
-    taken for a failure: inside JSON its quotes are escaped, and only a top-level `error` of a parsed event counts.
+    `chunk` should hold whole lines: server-sent events (`data: {…}`) or JSON lines. It may also hold whole messages of
+    Amazon's event stream, whose exceptions name their type in a header. Text of a model cannot match: JSON escapes its
+    quotes, and only top-level fields of a parsed event count.
     """
     thrown = _thrown(chunk) if b":exception-type" in chunk else None
     if thrown is not None:
@@ -230,7 +235,7 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
 
 
 def _thrown(chunk: bytes) -> RefusalDetails | None:
-    """The exception that a message of Amazon's event stream carries; its JSON stands between headers and checksum."""
+    """Return the exception in a message of Amazon's event stream. Its JSON is between headers and checksum."""
     name = _THROWN.search(chunk)
     if name is None:
         return None
@@ -240,7 +245,7 @@ def _thrown(chunk: bytes) -> RefusalDetails | None:
 
 
 def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
-    """The JSON texts of a chunk, each with whether its event is named `error`. A JSON document may span lines."""
+    """Yield the JSON texts of a chunk, each with whether its event is named `error`. A JSON document may span lines."""
     whole = chunk.strip()
     if whole[:1] == b"{" and whole[-1:] == b"}" and b"\n" in whole and len(whole) <= _MAX_EVENT:
         yield whole, False
@@ -299,14 +304,14 @@ def _outcome(
 
 
 def _over(reading: QuotaReading, window: float) -> QuotaReading:
-    """The reading as one of a quota of `window` seconds, where its own header did not say."""
+    """Return the reading with `window` seconds if its own header states no window."""
     if reading.window is not None:
         return reading
     return reading._replace(name=f"{reading.name}-{window_name(window)}", window=window)
 
 
 def _matches(provider: Provider, row: ErrorRow, refusal: RefusalDetails, prose: Prose, found: Found) -> bool:
-    """Return whether every criterion of the row holds. Inside a stream there may be no status: words decide alone."""
+    """Return whether every criterion of the row holds. A failure in a stream may have no status: words then decide."""
     if row.status and refusal.status not in row.status and (refusal.status is not None or not (row.codes or row.text)):
         return False
     if row.codes and row.codes.isdisjoint(refusal.codes):
@@ -336,9 +341,9 @@ def _noted(provider: Provider, found: Found, name: str, value: str) -> bool:
 
 
 def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
-    """The largest wait that the headers name (PROVIDERS.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`).
+    """Return the largest wait in the headers (PROVIDERS.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`).
 
-    A `retry-after` that is no more than its own `retry-after-ms` rounded up adds nothing: the exact one holds.
+    If `retry-after` is the rounded-up `retry-after-ms`, the exact value of the latter is returned.
     """
     cells = found.get(SPECIAL)
     if cells is None:
@@ -356,9 +361,10 @@ def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
 
 
 def _body_wait(written: float | None, said: float | None) -> float | None:
-    """The wait in a field of the body, else in the message; the message's where the field is that cut to a second.
+    """Return the wait in a field of the body, else in the message.
 
-    Capture gemini-429-paid-per-minute: `retryDelay` 48s, "Please retry in 48.939935699s".
+    If the field is the message's wait cut to a second, the message's holds. Capture gemini-429-paid-per-minute:
+    `retryDelay` 48s, "Please retry in 48.939935699s".
     """
     if written is None or (said is not None and written < said < written + 1.0):
         return said
@@ -380,7 +386,7 @@ def _reset_wait(provider: Provider, found: Found, readings: list[QuotaReading]) 
 
 
 def _prose_reading(provider: Provider, prose: Prose, readings: list[QuotaReading]) -> QuotaReading | None:
-    """The limit that the message names, under the name of the header row that counts the same, if there is one."""
+    """Return the limit in the message as a reading, named after the header row for the same quota, if any."""
     if prose.limit is None or prose.unit is None or prose.limit <= 0:
         return None
     if any(r.unit == prose.unit and r.limit == prose.limit for r in readings):

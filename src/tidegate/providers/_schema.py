@@ -1,9 +1,8 @@
-"""The shape of a provider's table, checked when it is made.
+"""The structure of a provider's table, checked when it is made.
 
-A table is data: where the provider lives, which paths generate, what its headers are called, what its refusals mean.
-Each table and each row names its `source`. A wrong row raises `ConfigurationError` at import, never at a request.
-
-The paths that generate, as a provider's table writes them, and which of them a request's path is.
+Theory of operation. A table is data: the provider's hosts, its inference paths, the names of its headers, and the
+meaning of its refusals. Each table and each row names its `source`. A wrong row raises `ConfigurationError` at import,
+never at a request. `Paths` matches the path of a request with the endpoints of one table.
 """
 
 from __future__ import annotations
@@ -33,22 +32,23 @@ UNITS = frozenset(
         "ocr_pages",
     ]
 )
-"""Units a row may count in; `Cost.amount` is 0 for those that no estimate knows."""
+"""Units a row may count in; `Cost.amount` is 0 for those without an estimate."""
 
 Amount = Literal["nothing", "input", "input+max", "input+mean", "mean"]
-"""What is charged: estimated input, with the request's own output bound or the learned mean output."""
+"""The charged quantity: estimated input, with the request's own output bound (`max`) or the learned mean output."""
 
 AMOUNTS: tuple[Amount, ...] = ("nothing", "input", "input+max", "input+mean", "mean")
 
 Bare = Literal["fit", "seconds"]
-"""How a bare integer reset is read: `fit` chooses s or ms by what limit and remaining make likely, or distrusts."""
+"""Unit of a bare integer reset. `fit` chooses s or ms by the likelier fit to limit and remaining, or rejects both."""
 
 LIMIT, REMAINING, RESET, PERIOD, POLICY, COMBINED, CELLS = 0, 1, 2, 3, 4, 5, 6
-"""Places of a row's raw values while a response is read."""
+"""Places of a row's raw values while a response is read, and their number."""
 
 SPECIAL = -1
+"""Row number of the headers that do not belong to a quota; noted headers are numbered from -2 downwards."""
 DATE, RETRY_AFTER, RETRY_AFTER_MS, WAIT, CODE = 0, 1, 2, 3, 4
-"""Row number and places of the headers that belong to no quota; noted headers are numbered from -2 downwards."""
+"""Places of the raw values of the row `SPECIAL`."""
 
 _LOWER = re.compile(r"[!-@\[-~]+")
 _NO_HOST = re.compile(r"[/:\s]")
@@ -56,13 +56,15 @@ _NO_HOST = re.compile(r"[/:\s]")
 
 @dataclass(frozen=True, slots=True)
 class HeaderRow:
-    """The headers that report one quota. Of alternative names a response carries one.
+    """The headers that report one quota. A response carries one of several alternative names.
 
-    `window` is in seconds and only set where the name or the provider's documents say it; `period` names a header that
-    says it. `period_refill` replaces `refill` where that header is present. `quantum` is the rounding of `remaining`.
-    `reset_waits` marks a reset that, on a refusal, is the time to wait. `overfull` lets `remaining` exceed `limit`.
-    A `remaining` above `ceiling` is of another quota in the same headers, whose window nobody says.
-    `dialect` `ietf` reads the row as structured fields: `policy` is RateLimit-Policy, `combined` RateLimit.
+    `window` is in seconds, and set only if the name or the provider's documents state it. `period` names a header that
+    states it. `period_refill` replaces `refill` if that header is present. `quantum` is the rounding of `remaining`.
+    `reset_waits` marks a reset that, on a refusal, is the time to wait. `overfull` lets `remaining` exceed `limit`. A
+    `remaining` above `ceiling` belongs to another quota in the same headers, whose window is unknown. With `dialect`
+    `ietf` the row is read as structured fields: `policy` is RateLimit-Policy, `combined` RateLimit.
+
+    Raises `ConfigurationError` if a value is not usable.
     """
 
     name: str
@@ -99,7 +101,7 @@ class HeaderRow:
         require(self.ceiling is None or self.ceiling > 0, f"HeaderRow({self.name}).ceiling", self.ceiling, "above 0")
 
     def headers(self) -> list[tuple[str, int]]:
-        """Every header of the row with the place of its value."""
+        """Return every header of the row with the place of its value."""
         return [(header, place) for place, group in enumerate(self._groups()) for header in group]
 
     def _groups(self) -> tuple[tuple[str, ...], ...]:
@@ -108,14 +110,16 @@ class HeaderRow:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """The meaning of one refusal. All criteria that are given must hold; of several codes or phrases any one.
+    """The meaning of one refusal. All given criteria must hold; of several codes or phrases, any one.
 
-    `codes` are compared whole with the answer's code, type and status words; `text` is found as whole words in the
-    message, or is the whole message where `whole`. `exceeds` asks that the message names a request above the limit,
-    `waits` that the answer names a time, `wait_at_least` (seconds) how long. `window_at_least` (seconds) asks that the
-    body lists an exceeded quota of such a window, `zero` one of nothing. `headers` are (name, value) pairs, `""` for
-    any value; `without` must be absent. `window` (seconds) is what the quota that refused counts over, where the
-    refusal says so and the headers that report it do not.
+    `codes` are compared as a whole with the answer's code, type and status words. `text` is searched as whole words in
+    the message, or must be the whole message with `whole`. `exceeds` requires a message with a request above the limit.
+    `waits` requires a wait in the answer, `wait_at_least` one of that many seconds. `window_at_least` (seconds)
+    requires an exceeded quota of such a window in the body, `zero` one with limit 0. `headers` are (name, value) pairs,
+    `""` for any value; headers in `without` must be absent. `window` (seconds) is the window of the quota that refused,
+    if the refusal implies it and its headers do not state it.
+
+    Raises `ConfigurationError` if a value is not usable.
     """
 
     name: str
@@ -150,18 +154,20 @@ class ErrorRow:
             require(100 <= status <= 599, f"{where}.status", status, "100 to 599")
 
     def says(self, text: str) -> bool:
-        """Return whether the message holds one of the phrases as whole words, or is one; True if the row has none."""
+        """Return whether the message contains or equals one of the phrases; True if the row has none."""
         return not self.text or _phrases(self.text, self.whole).search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Charging:
-    """The charge of a call, by unit, as the provider's headers show it or its documents say.
+    """The charge of a call, by unit, as the provider's headers show or its documents state.
 
-    `produced` is output that is charged as it is written, on top of what is charged at admission. `burndown` lists
-    (part of a model's name, what each of its output tokens counts); the first that is found holds, else 1.
-    `cache_reads_free` says that input read from a cache counts nothing, `gives_back` that of the output bound which
-    `tokens` is charged at admission only what was produced stays charged when the answer ends.
+    `produced` is output that is charged as it is written, in addition to the charge at admission. `burndown` lists
+    (part of a model's name, weight of each output token); the first match holds, else 1. With `cache_reads_free`, input
+    read from a cache is not counted. With `gives_back`, the unused part of the output bound in `tokens` is returned
+    when the answer ends.
+
+    Raises `ConfigurationError` if a value is not usable.
     """
 
     tokens: Amount
@@ -173,7 +179,7 @@ class Charging:
     gives_back: bool = False
     burndown: tuple[tuple[str, float], ...] = ()
     choose: Callable[[tuple[float, ...]], tuple[float, ...]] = field(init=False, repr=False, compare=False)
-    """Of what `AMOUNTS` name, those of tokens, input, output and what is produced."""
+    """Function that picks, from amounts in the order of `AMOUNTS`, those for tokens, input, output and produced."""
 
     def __post_init__(self) -> None:
         require(bool(self.source), "Charging.source", self.source, "every rule names its source")
@@ -188,21 +194,23 @@ class Charging:
         object.__setattr__(self, "choose", itemgetter(*(AMOUNTS.index(amount) for amount in charged)))
 
     def weight(self, model: str) -> float:
-        """Return what an output token of `model` counts."""
+        """Return the weight of an output token of `model`."""
         return next((weight for part, weight in self.burndown if part in model), 1.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Provider:
-    """One provider. Compared by identity; `name` is what users see.
+    """The table of one provider. Compared by identity; users see `name`.
 
-    `hosts` are exact or hold one `*` for one or more characters. `credential` lists the request headers that say who
-    pays, in order. `query_credential` pairs a query parameter with the header that it stands for. Of a header that
-    holds the first of `credential_part`, only the text from there up to the second says who pays: a signature changes
-    with each request. `waits` are response headers that name seconds to wait, `code_headers` those that name an error.
-    `default_window` (seconds) is what an undeclared quota of this provider counts over. `image_chars` stands for an
-    image, a sound or a file in `input_chars`. `pooled` are endings of model names whose models share one quota.
-    `body_headers` says that the body of a refusal holds headers (`error.metadata.headers`), which then are read too.
+    `hosts` are exact or contain one `*` for one or more characters. `credential` lists the request headers that
+    identify the payer, in order. `query_credential` pairs a query parameter with the header that it stands for.
+    `credential_part` limits a header to the text after its first string up to its second, because a signature changes
+    with each request. `waits` are response headers with seconds to wait, `code_headers` those with an error name.
+    `default_window` (seconds) is the window of an undeclared quota. `image_chars` are the characters that an image, a
+    sound or a file counts in `input_chars`. `pooled` are endings of model names whose models share one quota. With
+    `body_headers`, headers in the body of a refusal (`error.metadata.headers`) are read too.
+
+    Raises `ConfigurationError` if a value is not usable.
     """
 
     name: str
@@ -242,7 +250,7 @@ class Provider:
             require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
         pools = self.scope == "model" or not self.pooled
         require(pools, f"Provider({self.name}).pooled", self.pooled, "only where the scope is the model")
-        # A tuple of one that lost its comma: each of its letters would be taken for a header.
+        # A one-element tuple without its comma is a string, whose letters would be taken for headers.
         require(type(self.credential) is tuple, f"Provider({self.name}).credential", self.credential, "a tuple")
         for header in self.credential:
             require(_LOWER.fullmatch(header) is not None, f"Provider({self.name}).credential", header, "lower case")
@@ -264,12 +272,12 @@ class Provider:
         _set(self, "_paths", Paths(self.endpoints, self.closed))
 
     def endpoint(self, path: str) -> tuple[Endpoint, str] | None:
-        """The endpoint that `path` is, with the model that the path names or `""`; None if it generates nothing."""
+        """Return the endpoint of `path`, and the model in the path or `""`; None if it is not an inference path."""
         place = endpoint_of(self._paths, path) if len(path) <= MAX_PATH else None
         return place[:2] if place is not None else None
 
     def segments(self, path: str) -> tuple[str, ...]:
-        """The segments of `path` that the quota is kept by besides the model."""
+        """Return the segments of `path` that, in addition to the model, separate quotas."""
         place = endpoint_of(self._paths, path) if len(path) <= MAX_PATH else None
         return place[2] if place is not None else ()
 
@@ -295,7 +303,7 @@ class Provider:
         return places
 
 
-# Patterns are made when they are first needed: all of them at import would take longer than the rest of tidegate.
+# Patterns are compiled on first use: to compile all at import would take longer than the rest of tidegate.
 @lru_cache(maxsize=512)
 def _phrases(text: tuple[str, ...], whole: bool) -> re.Pattern[str]:
     either = "|".join(re.escape(phrase) for phrase in text)
@@ -314,14 +322,16 @@ _PLACEHOLDERS = frozenset({"{}", "{model}", "{+model}", "{scope}", "{family}"})
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A path that generates. `{model}` is a segment naming the model, `{}` any segment, a leading `**` any prefix.
+    """An inference path. `{model}` is a segment with the model, `{}` any segment, a leading `**` any prefix.
 
-    `{+model}` is a model whose name may hold slashes; `{scope}` is a segment that the quota is kept by besides the
-    model (a project, a location). Names are percent-decoded.
+    `{+model}` is a model whose name may contain slashes. `{scope}` is a segment that, in addition to the model,
+    separates quotas (a project, a location). Names are percent-decoded.
 
-    `family` is set where its limits are separate, or is what the segment `{family}` holds; `streams` is set where the
-    answer streams unless asked not to, and `plain` where the path is too common a word to claim it for a client of a
-    known SDK.
+    `family` is set if the path has separate limits, or is the content of the segment `{family}`. `streams` is set if
+    the answer streams by default. `plain` is set if the path is too common a word to be claimed for a client of a known
+    SDK.
+
+    Raises `ConfigurationError` if a value is not usable.
     """
 
     path: str
@@ -341,7 +351,7 @@ class Endpoint:
 
 
 class Paths:
-    """The endpoints of one table; a path with a segment of `closed` matches no pattern. Compared by identity."""
+    """The endpoints of one table. A path with a segment in `closed` matches no pattern. Compared by identity."""
 
     __slots__ = ("_closed", "_literals", "_patterns")
 
@@ -351,7 +361,7 @@ class Paths:
         self._patterns = tuple(each for each in endpoints if each.path not in self._literals)
 
     def match(self, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
-        """The endpoint that `path` is, the model it names, and the segments that the quota is kept by besides."""
+        """Return the endpoint of `path`, the model in it, and the other segments that separate quotas."""
         path = path.partition("?")[0]
         if len(path) > 1 and path.endswith("/"):
             path = path[:-1]
@@ -373,7 +383,7 @@ class Paths:
 
 @lru_cache(maxsize=2048)
 def endpoint_of(paths: Paths, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
-    """As `Paths.match`; most requests are for the same few paths."""
+    """Return the cached result of `Paths.match`, as most requests use the same few paths."""
     return paths.match(path)
 
 

@@ -1,7 +1,7 @@
-"""The headers by which the SDKs of providers say who sends a request.
+"""Headers by which the SDKs of providers identify the sender of a request.
 
-A request to an inference path of an unknown host is governed when it carries one of these marks. A header of the
-protocol, as `anthropic-version`, is none: bare HTTP clients send it too.
+A request to an inference path of an unknown host is governed if it carries one of these headers. A header of the
+protocol, such as `anthropic-version`, does not count: bare HTTP clients send it too.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from functools import lru_cache
 from typing import NamedTuple
 
 ANY = "any"
-"""The family of a library that speaks every dialect: the path alone tells which."""
+"""The family of a library that uses every dialect; the path alone determines which."""
 
 UNNAMED = "unnamed"
-"""The family of an SDK that Stainless generated, for a service that its headers do not name: perhaps for no LLM at all.
+"""The family of an SDK that Stainless generated, for a service that its headers do not name, perhaps for no LLM.
 
 Telnyx's sends an SMS by `/v2/messages`, and surveys have `/responses`.
 """
 
 
 class AgentRow(NamedTuple):
-    """The beginning of a `user-agent`, or any part of it where `anywhere` is set, and the family of its SDK."""
+    """The beginning of a `user-agent`, or any part of it with `anywhere`, and the family of its SDK."""
 
     text: str
     family: str
@@ -55,17 +55,18 @@ AGENTS = (
 )
 
 STAINLESS = b"x-stainless-lang"
-"""The header of every SDK that Stainless generates, whatever the user made of its user agent."""
+"""The header of every SDK that Stainless generates, also if the user changed the user agent."""
 
 GOOGLE = b"x-goog-api-client"
+"""Header with the SDK's name and version (google-genai 3.4.0 `_api_client.py`)."""
 FERN = b"x-fern-sdk-name"
-"""Headers that say the same again (google-genai 3.4.0 `_api_client.py`, cohere 7.3.1 `core/client_wrapper.py`)."""
+"""Header with the name of Cohere's SDK (cohere 7.3.1 `core/client_wrapper.py`)."""
 
 
 def sdk_family(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """Return the family of the SDK that sends a request with these headers (names in lower case), None for no SDK.
+    """Return the family of the SDK that sends these headers (names in lower case), None for no SDK.
 
-    `UNNAMED` needs a path that is one of inference for sure.
+    `UNNAMED` requires an unambiguous inference path.
     """
     found = dict(headers)
     agent = found.get(b"user-agent")

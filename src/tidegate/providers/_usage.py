@@ -1,4 +1,4 @@
-"""The usage that a response names, found by bytes search rather than by parsing a megabyte of JSON."""
+"""The usage in a response, found by byte search rather than by parsing a megabyte of JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from tidegate.providers._schema import Provider
 _TAIL = 1 << 14
 _HEAD = 1 << 12
 _WINDOW = 2048
+"""Bytes that are read from the name of a usage object on."""
 _OBJECT = re.compile(rb'"usage(?:Metadata)?"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{')
 _NAMES = (b'"usage"', b'"usageMetadata"')
 _ANONYMOUS = (b'"eval_count"', b'"billed_units"')
-"""Names that say that counts are near, where no `usage` holds them: Ollama's, and those of Cohere's first version."""
+"""Names near counts without a `usage` object: Ollama's, and those of Cohere's first version."""
 _FIELD = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens'
     rb"|cache_creation_input_tokens|total_tokens|prompt_eval_count|eval_count"
@@ -26,11 +27,11 @@ _MAX_TRIES = 4
 
 
 def usage_of(provider: Provider, body: bytes) -> Usage | None:
-    """The tokens that a body, or a chunk of a stream, says were used; None if it says nothing. Never raises.
+    """Return the tokens that a body, or a chunk of a stream, reports as used; None if it reports none. Never raise.
 
-    The last `usage` object of the last 16 kB counts, else of the first 4 kB. A chunk may say only a part (Anthropic's
-    `message_start` the input, its `message_delta` the output): `merged` puts parts together. `input_tokens` includes
-    what was read from or written to a cache, whichever way the provider counts.
+    The last `usage` object of the last 16 kB counts, else of the first 4 kB. A chunk may report only a part
+    (Anthropic's `message_start` the input, its `message_delta` the output); `merged` combines parts. `input_tokens`
+    includes tokens read from or written to a cache, for every provider.
     """
     tail = body if len(body) <= _TAIL else body[-_TAIL:]
     head = body[:_HEAD]
@@ -46,7 +47,7 @@ def usage_of(provider: Provider, body: bytes) -> Usage | None:
 
 
 def merged(one: Usage | None, other: Usage | None) -> Usage | None:
-    """Two partial usages of one call as one: of each number the larger, since streams count up."""
+    """Return two partial usages of one call as one: the larger of each number, since streams count up."""
     if one is None or other is None:
         return one or other
     return Usage(
@@ -72,7 +73,7 @@ def _last(text: bytes) -> Usage | None:
 
 
 def _read(text: bytes) -> Usage | None:
-    """The first number of each name: details and iterations come after, or below, the totals."""
+    """Read the first number of each name: details and iterations follow, or are nested below, the totals."""
     found: dict[bytes, int] = {}
     for name, number in _FIELD.findall(text):
         if name not in found:

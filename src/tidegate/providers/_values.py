@@ -1,9 +1,7 @@
-"""The values of single headers: numbers, durations, instants. None for anything else; nothing here raises.
+"""The values of single headers (numbers, durations, instants), and the windows of readings.
 
-Header values come as bytes, as they were on the wire. Every grammar is ASCII and has a length cap that is checked
-before it is tried, and each pattern has bounded repetition.
-
-Names of windows, and what an outcome's readings come to by window.
+A value that cannot be read is None; nothing here raises. Header values are bytes, as they were sent. Every grammar is
+ASCII with a length cap that is checked first, and each pattern has bounded repetition.
 """
 
 from __future__ import annotations
@@ -18,14 +16,16 @@ from tidegate.core.window_inference import snap, window_interval
 from tidegate.providers._schema import Provider
 
 MAX_AMOUNT = 1e15
-"""Above this a quota's number means "unlimited": 9223372036854767616 (capture hf-router-cerebras-int64)."""
+"""Quota number above which a quota is "unlimited": 9223372036854767616 (capture hf-router-cerebras-int64)."""
 
 MAX_SECONDS = 100 * 365.25 * 86400
-"""Above this a time is garbage rather than an absurd but possible wish."""
+"""Seconds (100 years) above which a time is rejected as garbage."""
 
 _MAX_VALUE = 64
 _EPOCH_SECONDS = 1e9
+"""Number from which an integer is an instant in seconds since 1970."""
 _EPOCH_MILLISECONDS = 1e12
+"""Number from which an integer is an instant in milliseconds since 1970."""
 
 _DECIMAL = re.compile(rb"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _SPAN = re.compile(
@@ -46,7 +46,7 @@ _MONTHS = {m: i for i, m in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct 
 
 
 class Time(NamedTuple):
-    """A time as it was written: a `span` from now, an `instant` since 1970, or a `bare` integer of unknown unit."""
+    """A time as written: a `span` from now, an `instant` since 1970, or a `bare` integer of unknown unit."""
 
     form: Literal["span", "instant", "bare"]
     seconds: float
@@ -54,7 +54,7 @@ class Time(NamedTuple):
 
 
 def amount(value: bytes | None) -> float | None:
-    """A quota's number: digits, perhaps with decimals; None for signs, exponents, lists and the "unlimited" giants."""
+    """Return a quota's number, with or without decimals; None for signs, exponents, lists and "unlimited" giants."""
     if value is None or len(value) > _MAX_VALUE:
         return None
     if value.isdigit():
@@ -68,16 +68,16 @@ def amount(value: bytes | None) -> float | None:
 
 
 def seconds(value: bytes | None) -> float | None:
-    """A plain number of seconds within 100 years, else None."""
+    """Return a plain number of seconds within 100 years, else None."""
     number = amount(value)
     return number if number is not None and number <= MAX_SECONDS else None
 
 
 def duration(value: bytes) -> tuple[float, float] | None:
-    """A Go duration (`6m0s`, `17.399999999s`, `172.799999ms`) as seconds and its resolution in seconds, else None.
+    """Return a Go duration (`6m0s`, `17.399999999s`, `172.799999ms`) as seconds and resolution in seconds, else None.
 
     The resolution is a millisecond or the last decimal written, whichever is finer: OpenAI cuts to milliseconds and
-    leaves trailing zeros out, Groq writes nanoseconds.
+    omits trailing zeros, Groq writes nanoseconds.
     """
     if not value or len(value) > _MAX_VALUE:
         return None
@@ -97,7 +97,7 @@ def duration(value: bytes) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=1024)
 def instant(value: bytes) -> tuple[float, float] | None:
-    """An RFC 3339 instant as seconds since 1970 and its resolution in seconds, else None."""
+    """Return an RFC 3339 instant as seconds since 1970 and its resolution in seconds, else None."""
     if len(value) > _MAX_VALUE:
         return None
     match = _INSTANT.fullmatch(value)
@@ -116,7 +116,7 @@ def instant(value: bytes) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=1024)
 def http_date(value: bytes) -> float | None:
-    """An HTTP date (RFC 9110, its two obsolete forms included) as seconds since 1970, else None."""
+    """Return an HTTP date (RFC 9110, its two obsolete forms included) as seconds since 1970, else None."""
     if len(value) > _MAX_VALUE:
         return None
     match = _HTTP_DATE.fullmatch(value)
@@ -129,7 +129,8 @@ def http_date(value: bytes) -> float | None:
             return date.timestamp()
         if _LETTERS_ONLY_DATE.fullmatch(value) is None:
             return None
-        # imported here because it brings socket and random along: 6 ms at start, for forms that nobody sends
+        # imported here because it also imports socket and random: 6 ms at start, for forms that are not seen in
+        # practice
         from email.utils import parsedate_to_datetime
 
         date = parsedate_to_datetime(value.decode("ascii"))
@@ -140,7 +141,7 @@ def http_date(value: bytes) -> float | None:
 
 @lru_cache(maxsize=4096)
 def time(value: bytes) -> Time | None:
-    """When a quota is back, by the form of the value: Go duration, RFC 3339, epoch s or ms by magnitude, or a number.
+    """Return the time of a reset, by its form: Go duration, RFC 3339, epoch s or ms by magnitude, or a number.
 
     A number with decimals is seconds (capture cerebras-200-docs); an integer below 1e9 is `bare`.
     """
@@ -168,10 +169,10 @@ def time(value: bytes) -> Time | None:
 
 
 def retry_after(value: bytes | None, now: float) -> float | None:
-    """The seconds that a `retry-after` asks for, at `now` (seconds since 1970); None where it is unusable.
+    """Return the seconds that a `retry-after` asks for, at `now` (seconds since 1970); None if it is unusable.
 
-    Seconds with or without decimals, an HTTP date, or (against RFC 9110, but seen) an instant within the next year as
-    seconds since 1970. A date in the past is 0.
+    It may be seconds with or without decimals, or an HTTP date. Against RFC 9110, but seen, it may be an instant within
+    the next year as seconds since 1970. A date in the past is 0.
     """
     if value is None or len(value) > _MAX_VALUE:
         return None
@@ -189,10 +190,10 @@ def retry_after(value: bytes | None, now: float) -> float | None:
 
 
 def fit(value: float, limit: float | None, remaining: float | None, period: float) -> tuple[float, float] | None:
-    """A bare integer reset as seconds and resolution, in the unit that limit and remaining make likely, else None.
+    """Return a bare integer reset as seconds and resolution, in the likelier unit by limit and remaining, else None.
 
-    `period` is in seconds. The bucket is full again after (limit - remaining) * period / limit seconds: an integer of
-    seconds is within one of that; of milliseconds within 40 %, since `remaining` is the floor of the level
+    `period` is in seconds. The bucket is full again after (limit - remaining) * period / limit seconds. A value in
+    seconds is within 1 s of that. A value in milliseconds is within 40 %, since `remaining` is rounded down
     (PROVIDERS.md rules 2 and 4).
     """
     if limit is None or remaining is None or limit <= 0:
@@ -212,15 +213,15 @@ _NAMES = {1.0: "s", 60.0: "minute", 3600.0: "hour", 86400.0: "day", 604800.0: "w
 
 
 def window_name(seconds: float) -> str:
-    """The window's name in a dimension: `s`, `10s`, `minute`, `hour`, `day`, `week`, `month` (30 days)."""
+    """Return the window's name in a dimension: `s`, `10s`, `minute`, `hour`, `day`, `week`, `month` (30 days)."""
     return _NAMES.get(seconds) or f"{seconds:g}s"
 
 
 def dimensions(outcome: Outcome, provider: Provider) -> dict[str, dict[str, float]]:
-    """`limits`, `remaining` and `reset_after_s` by `<what>_per_<window>`, the window inferred where none was declared.
+    """Return `limits`, `remaining` and `reset_after_s` by `<what>_per_<window>`; an undeclared window is inferred.
 
-    For display, `tidegate explain` and tests: stateless, so a bucket that is nearly full is taken for the provider's
-    default. A quota of unknown window and no table row keeps its bare name.
+    For display, `tidegate explain` and tests. It keeps no state, so a nearly full bucket gets the provider's default
+    window. A quota of unknown window without a table row keeps its bare name.
     """
     found: dict[str, dict[str, float]] = {"limits": {}, "remaining": {}, "reset_after_s": {}}
     for reading in outcome.readings:
@@ -233,7 +234,7 @@ def dimensions(outcome: Outcome, provider: Provider) -> dict[str, dict[str, floa
 
 
 def window_of(reading: QuotaReading, provider: Provider) -> float | None:
-    """The reading's window in seconds: as declared, else inferred from its numbers, else the provider's default."""
+    """Return the reading's window in seconds: as declared, else inferred, else the provider's default."""
     if reading.window is not None:
         return reading.window
     if reading.name not in provider.labels:

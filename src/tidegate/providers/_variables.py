@@ -1,6 +1,6 @@
-"""Environment variables that name base URLs: their hosts are governed like those of known providers.
+"""Environment variables with base URLs. Their hosts are governed like those of known providers.
 
-The SDKs read some themselves, LiteLLM, LangChain and LlamaIndex (and so what is built on them) read the others.
+The SDKs read some of them. LiteLLM, LangChain and LlamaIndex (and their dependents) read the others.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 BY_PATH = "openai"
-"""The family of a server whose dialect is told by the path of each request."""
+"""The family of a server whose dialect is determined by the path of each request."""
 
 
 class BaseUrlVariable(NamedTuple):
-    """A variable, the family of what answers at its host (see `adopt`), and the file that reads it."""
+    """A variable, the family of the server at its host (see `adopt`), and the file that reads it."""
 
     name: str
     family: str

@@ -17,7 +17,7 @@ _429 = frozenset({429})
 
 
 def _row(name: str, unit: Unit) -> HeaderRow:
-    """A quota as both stacks report it: continuous where the renewal period is told (the reset then fits the use)."""
+    """Return a quota row of both stacks: continuous if the renewal period is stated (the reset then fits the use)."""
     return HeaderRow(
         name=name,
         unit=unit,
@@ -108,7 +108,7 @@ AZURE = Provider(
     source=f"{_QUOTA}; openai-python 3.52 lib/azure.py; anthropic 2.11 lib/foundry.py",
     hosts=("*.openai.azure.com", "*.cognitiveservices.azure.com", "*.services.ai.azure.com", "*.models.ai.azure.com"),
     endpoints=tuple(Endpoint(path) for path in (*_DEPLOYMENT, *_ROUTES, *_SERVERLESS)),
-    credential=(),  # the quota is the deployment's, whoever asks, and Entra tokens change by the hour (section 19)
+    credential=(),  # quota of the deployment, for any credential; Entra tokens change by the hour (section 19)
     charging=_CHARGING,
     headers=HEADERS,
     errors=ERRORS,

@@ -1,6 +1,6 @@
 """Baseten: https://docs.baseten.co/inference/model-apis/rate-limits-and-budgets, Model APIs and dedicated models.
 
-A dedicated model has a host of its own, and so a key of its own.
+A dedicated model has a separate host, and so a separate key.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AWS Bedrock: no header ever speaks of a limit, and the error's type stands in `x-amzn-errortype`.
+"""AWS Bedrock: no header reports a limit, and the error's type is in `x-amzn-errortype`.
 
 Errors: the service model of botocore@0e6e2404b (bedrock-runtime service-2.json), PROVIDERS.md section 3.
 """
@@ -96,7 +96,7 @@ BEDROCK = Provider(
         Endpoint("/anthropic/v1/messages"),
     ),
     credential=("authorization",),
-    credential_part=("Credential=", "/"),  # SigV4: the access key's id; the region stands in the host
+    credential_part=("Credential=", "/"),  # SigV4: the access key's id; the region is in the host
     charging=Charging(
         tokens="input+max",
         input_tokens="input",
@@ -105,7 +105,7 @@ BEDROCK = Provider(
         source=f"{_TOKENS}: input + max_tokens at the start, settled to input + cache writes + output x its rate",
         cache_reads_free=True,
         gives_back=True,
-        # Claude 3.7 and later count an output token five times; only the older ones are told apart by name.
+        # Claude 3.7 and later count an output token five times; older models are listed by name.
         burndown=(
             ("claude-3-7", 5.0),
             ("claude-3-", 1.0),
@@ -117,6 +117,6 @@ BEDROCK = Provider(
     headers=(),
     errors=ERRORS,
     common_errors=COMMON_ERRORS,
-    image_chars=6400,  # Claude is what most send pictures to: 1,600 tokens, as in the table of Anthropic
+    image_chars=6400,  # most pictures go to Claude: 1,600 tokens, as in the table of Anthropic
     code_headers=("x-amzn-errortype",),
 )

@@ -1,7 +1,8 @@
 """Cerebras: https://inference-docs.cerebras.ai/support/rate-limits, and captured answers of 2024 to 2026.
 
-Windows end at the wall clock's boundary. A refusal has none of the headers, only a flat body and a `retry-after` of
-about a minute; the one for a full queue says `x-should-retry: false`, though a retry in seconds is what it needs.
+Windows end at boundaries of the wall clock. A refusal has none of the headers, only a flat body and a `retry-after` of
+about a minute. The refusal of a full queue says `x-should-retry: false`, although a retry within seconds would be
+right.
 """
 
 from __future__ import annotations

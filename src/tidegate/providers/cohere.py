@@ -1,4 +1,4 @@
-"""Cohere: limits for each endpoint and model; only a trial key is told what is left.
+"""Cohere: limits for each endpoint and model; only trial keys get headers about remaining quota.
 
 Source: https://docs.cohere.com/docs/rate-limits and captures cohere-* (PROVIDERS.md section 18, read 2026-11-21).
 """

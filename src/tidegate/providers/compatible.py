@@ -1,12 +1,13 @@
-"""Any server that speaks OpenAI's protocol, or a plain generation path: gateways, vLLM, SGLang, TGI.
+"""Any server with OpenAI's protocol or a plain generation path: gateways, vLLM, SGLang, TGI; and Lepton.
 
-Nobody documents what such a server sends, so all dialects that were seen are read: OpenAI's and Anthropic's headers
-passed on, windows in the name, the IETF's fields, and the messages of the known servers.
+The headers of such servers are undocumented, so all observed dialects are read. These are OpenAI's and Anthropic's
+headers as passed on, windows in the name, the IETF's fields, and the messages of the known servers.
 
-A server of one's own has no quota; what it bears is concurrency. SGLang and TGI refuse when their queue is full, SGLang
-also as the first event of a 200; vLLM queues without bound, so that only latency tells (PROVIDERS.md section 18).
+A self-hosted server has no quota, only a concurrency that it can handle. SGLang and TGI refuse when their queue is
+full, SGLang also as the first event of a 200. vLLM queues without bound, so only latency shows its load (PROVIDERS.md
+section 18).
 
-Lepton: one subdomain a model (or a workspace), nothing of its own known beyond OpenAI's protocol.
+Lepton has one subdomain per model (or workspace); nothing is known of it beyond OpenAI's protocol.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def _row(suffix: str, name: str, unit: Unit, window: float, source: str) -> Head
 
 
 def _with_period(row: HeaderRow) -> HeaderRow:
-    """Azure's renewal period, as it is or as LiteLLM passes it on."""
+    """Return the row with Azure's renewal period, as sent or as LiteLLM passes it on."""
     period = f"x-ratelimit-renewalperiod-{row.name}"
     return replace(row, period=(period, f"llm_provider-{period}"))
 
 
 def _without_other_route(row: HeaderRow) -> HeaderRow:
-    """Anthropic's own header names only: those of its compatible route are OpenAI's, bar one word."""
+    """Return the row with Anthropic's own header names only; those of its compatible route are almost OpenAI's."""
     groups = {name: getattr(row, name)[:1] for name in ("limit", "remaining", "reset")}
     return replace(row, name=f"anthropic-{row.name}", label=row.name.replace("-", "_"), **groups)
 

@@ -1,8 +1,8 @@
-"""Qwen on Alibaba's Model Studio (DashScope), in its OpenAI-compatible mode and its own; and ModelScope.
+"""Qwen on Alibaba's Model Studio (DashScope), in its OpenAI-compatible and native modes; and ModelScope.
 
-Limits: https://www.alibabacloud.com/help/en/model-studio/rate-limit. They are the main account's, by model, are also
-enforced by the second, come with a guard against steep growth, and are in no header. `insufficient_quota` and "exceeded
-your current quota" are tokens per minute here, not money. A refusal may be the first event of a 200.
+Limits: https://www.alibabacloud.com/help/en/model-studio/rate-limit. They apply to the main account, by model. They are
+also enforced per second, include a guard against steep growth, and are in no header. `insufficient_quota` and "exceeded
+your current quota" mean tokens per minute here, not money. A refusal may be the first event of a 200.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fireworks: https://docs.fireworks.ai/serverless/rate-limits, and answers measured on 2026-08-05.
 
-Limits adapt: a burst shrank one to a sixth (capture fireworks-429). `x-ratelimit-over-limit` says "no" even then, so it
-is not read.
+Limits adapt: a burst reduced a limit to a sixth (capture fireworks-429). `x-ratelimit-over-limit` says "no" even then,
+so it is not read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Google's Gemini API and Vertex AI: no headers; everything stands in the error's details.
+"""Google's Gemini API and Vertex AI: no headers; all facts are in the error's details.
 
 Source: https://ai.google.dev/gemini-api/docs/rate-limits and captures of 2025 and 2026 (PROVIDERS.md section 4).
 """
@@ -150,7 +150,8 @@ VERTEX = Provider(
             for path in _OPENAI_ROUTES
         ),
     ),
-    # Without a project in the path (express mode) the key says which. OAuth tokens change by the hour and say nothing.
+    # Without a project in the path (express mode) the key identifies the payer. OAuth tokens change by the hour, so
+    # they do not.
     credential=("x-goog-api-key",),
     query_credential=(("key", "x-goog-api-key"),),
     charging=_CHARGING,
@@ -162,7 +163,7 @@ VERTEX = Provider(
 
 
 def _anywhere(provider: Provider, name: str) -> Provider:
-    """The same dialect under any base URL; its routes that are OpenAI's are left to what speaks that."""
+    """Return the same dialect for any base URL, without OpenAI's routes, which the compatible tables cover."""
     return replace(
         provider,
         name=name,

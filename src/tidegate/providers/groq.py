@@ -1,7 +1,7 @@
 """Groq: https://console.groq.com/docs/rate-limits, and captured answers of 2024 to 2026.
 
-The `requests` headers always count a day and the `tokens` headers a minute; the limits of requests a minute and of
-tokens a day are in no header, and are only named by the message of a refusal.
+The `requests` headers always count a day and the `tokens` headers a minute. The limits of requests per minute and of
+tokens per day are in no header; only the message of a refusal names them.
 """
 
 from __future__ import annotations

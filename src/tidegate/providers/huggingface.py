@@ -1,4 +1,4 @@
-"""Hugging Face's inference router, which passes on what the chosen provider sends.
+"""Hugging Face's inference router, which passes on the answers of the chosen provider.
 
 https://huggingface.co/docs/inference-providers; the Hub's own limits, in the IETF's fields, are documented in
 huggingface/hub-docs docs/hub/rate-limits.md (2025-09).

@@ -1,7 +1,7 @@
 """Mistral: https://help.mistral.ai (225174), and captured answers of three generations of headers, 2024 to 2026.
 
-A minute is the wall clock's and no header says when it ends; headers are missing where an answer streams, and a
-refusal names no time.
+A minute follows the wall clock, and no header states its end. Streaming answers have no such headers, and a refusal
+names no time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""NVIDIA NIM, the hosted catalogue: about 40 requests a minute by account, told by no header."""
+"""NVIDIA NIM, the hosted catalogue: about 40 requests a minute per account, in no header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama: a server of one's own, whose only limit is what it runs at once, and the cloud of the same dialect.
+"""Ollama: a self-hosted server, whose only limit is its concurrency, and the cloud with the same dialect.
 
 Source: ollama/ollama server/sched.go and captures ollama-* (PROVIDERS.md section 10, read 2026-11-21).
 """

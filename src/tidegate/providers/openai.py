@@ -22,7 +22,7 @@ GENERATING = (
     "audio/translations",
     "audio/speech",
 )
-"""Endpoints that generate, as openai-python 3.52 names them; not files, batches, videos, realtime or stored objects."""
+"""Inference endpoints, as openai-python 3.52 names them; not files, batches, videos, realtime or stored objects."""
 
 CREDENTIAL = ("authorization", "openai-organization", "openai-project")
 

@@ -1,7 +1,7 @@
 """OpenRouter: https://openrouter.ai/docs/api-reference/limits, and the refusals that its users report.
 
-Good answers carry no limits. A refusal quotes headers in its body, and what an upstream provider refuses is passed on:
-that is not the caller's quota. All models whose name ends in `:free` share the account's quota of free requests.
+Good answers carry no limits. A refusal quotes headers in its body. Refusals of an upstream provider are passed on; they
+do not concern the caller's quota. All models whose name ends in `:free` share the account's quota of free requests.
 """
 
 from __future__ import annotations

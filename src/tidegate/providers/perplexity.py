@@ -1,6 +1,6 @@
-"""Perplexity: https://docs.perplexity.ai/docs/admin/rate-limits-usage-tiers: a leaky bucket, told by no header.
+"""Perplexity: https://docs.perplexity.ai/docs/admin/rate-limits-usage-tiers: a leaky bucket, in no header.
 
-Models, agents and the search have limits of their own.
+Models, agents and the search have separate limits.
 """
 
 from __future__ import annotations

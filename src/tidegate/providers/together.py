@@ -1,7 +1,7 @@
 """Together: https://docs.together.ai/docs/rate-limits, and a captured answer of 2025.
 
-The rate is dynamic: about twice the last hour's successes, and never below 60 a minute. What is refused above it is a
-429, what is refused below it a 503 of the platform's own making. `retry-after` comes on good answers too.
+The rate is dynamic: about twice the last hour's successes, and never below 60 a minute. A refusal above that rate is a
+429; one below it is a 503 of the platform itself. `retry-after` is on good answers too.
 """
 
 from __future__ import annotations

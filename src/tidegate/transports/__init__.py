@@ -1,1 +1,1 @@
-"""One file per HTTP stack, patched at the attempt; what they share is in `govern` and `patching`."""
+"""The HTTP stacks, one module each, patched per attempt; `call`, `governance`, `patches` and `streams` are shared."""

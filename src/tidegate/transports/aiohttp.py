@@ -1,12 +1,10 @@
-"""aiohttp, by a class patch on `ClientSession._request`: redirects and the check of the status happen inside it.
+"""Transport for aiohttp: a class patch on `ClientSession._request`, which follows redirects and checks the status.
 
-It returns when the headers are there, whatever the caller wants of the body. An error's body is read before it is
-judged, and can be read again. A body that is there by then is complete: the permit goes back at once. Any other is
-watched where the network feeds it, so that the permit goes back when the provider has finished, whether or not the
-body is ever read: many fetch all their responses before they read the first. The module is never imported here: it
-comes from `sys.modules`.
-
-The stream readers of aiohttp, which hold a body between the network and its reader.
+Theory of operation. `_request` returns when the headers have arrived. An error's body is read before it is judged, and
+the caller can read it again. If a good body has arrived by then, it is complete and the permit returns at once. Any
+other body is watched in aiohttp's stream reader, where the network writes to it. The permit thus returns when the
+provider has finished, even if the caller never reads the body. Many programs fetch all responses before they read the
+first. The module is never imported here: it comes from `sys.modules`.
 """
 
 from __future__ import annotations
@@ -36,24 +34,24 @@ from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
 
 LEAST = 1 << 16
-"""Bytes in a reader that make the network wait (aiohttp 3.10 `ClientSession`); a line may be twice as long."""
+"""Bytes in a reader above which the network pauses (aiohttp 3.10 `ClientSession`); a line may be twice as long."""
 
 _watches: dict[int, StreamWatch] = {}
 
 
 class Readers:
-    """The readers made of one module's own."""
+    """The stream readers made from one module's own reader class."""
 
     def __init__(self, module: ModuleType) -> None:
         self.plain = module.StreamReader
         self.watched = _watched(module.StreamReader)
 
     def holds(self, content: Any) -> bool:
-        """Return whether it is a body that the network feeds; a stand-in's, or an empty one, is not."""
+        """Return whether the network feeds this body; a mock's or an empty body is not fed."""
         return type(content) is self.plain
 
     def follow(self, content: Any, watch: StreamWatch) -> bool:
-        """Has `watch` see what the network feeds to a body; False where that cannot be seen."""
+        """Let `watch` see what the network feeds to a body; return False if that is not possible."""
         if not self.holds(content):
             return False
         try:
@@ -65,7 +63,7 @@ class Readers:
         return True
 
     def whole(self, body: bytes) -> Any:
-        """A reader that all of `body` has arrived at."""
+        """Return a reader that has received all of `body`."""
         reader = self.plain(Unconnected(), max(LEAST, len(body)), loop=asyncio.get_running_loop())
         reader.feed_data(body, len(body))
         reader.feed_eof()
@@ -73,7 +71,7 @@ class Readers:
 
 
 async def begun(content: Any, body: ErrorBody) -> None:
-    """Read the beginning of an error's body; what cannot be read any more is told to the caller's own reading."""
+    """Read the beginning of an error's body. The caller's own reading raises any failure of this one."""
     loop = asyncio.get_running_loop()
     body.until = loop.time() + MAX_SECONDS
     try:
@@ -90,7 +88,7 @@ async def begun(content: Any, body: ErrorBody) -> None:
 
 
 def put_back(content: Any, data: bytes) -> None:
-    """Have a reader give `data` again before what arrives (aiohttp 3.14 `streams.py` `unread_data`, deprecated)."""
+    """Put `data` back before the unread data of a reader (aiohttp 3.14 `streams.py` `unread_data`, deprecated)."""
     if not data:
         return
     if content._buffer_offset:
@@ -102,26 +100,26 @@ def put_back(content: Any, data: bytes) -> None:
 
 
 class Unconnected:
-    """The stand-in for a connection, which a reader calls to slow down a network that is not there."""
+    """The stand-in for a connection: a reader asks it to pause and resume."""
 
     connected = False
     _reading_paused = False
-    """Read by readers until 3.12."""
+    """aiohttp's readers until 3.12 read it."""
 
     def pause_reading(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing is coming."""
+        """Do nothing: no data will arrive."""
 
     def resume_reading(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing is coming."""
+        """Do nothing: no data will arrive."""
 
 
 def arrived(content: Any) -> bytes:
-    """The bytes of a body that have arrived and were not read yet."""
+    """Return the bytes of a body that have arrived and are unread."""
     return b"".join(getattr(content, "_buffer", ()))
 
 
 def _watched(plain: Any) -> type:
-    """A class that a reader takes on while a watch follows it: its slots have no room for one."""
+    """Return the class that a reader takes while it is watched; `__slots__` prevents an attribute for a watch."""
 
     class WatchedReader(plain):  # type: ignore[misc]
         __slots__ = ()
@@ -136,7 +134,8 @@ def _watched(plain: Any) -> type:
 
         def set_exception(self, error: Any, *args: Any, **kwargs: Any) -> None:
             super().set_exception(error, *args, **kwargs)
-            # A lost connection is told by a class below this one; this one itself says that the response was closed.
+            # Subclasses of ClientConnectionError report a lost connection. The class itself means that the response was
+            # closed.
             end(self, None if type(error).__name__ == "ClientConnectionError" else error)
 
         def __del__(self) -> None:
@@ -152,11 +151,11 @@ def _watched(plain: Any) -> type:
 
 
 PLAIN = (str, bytes, int, float)
-"""Values of a form's fields that say the same each time they are sent."""
+"""Types of form values that are the same each time they are sent."""
 
 
 class AiohttpCall(HttpCall):
-    """One `_request` of a session; `check` is what is to be made of a refusing status: True, a function, or nothing."""
+    """One `_request` of a session; `check` is the caller's `raise_for_status`: True, a function, or falsy."""
 
     __slots__ = ("check", "received", "session", "stack", "unread", "url")
 
@@ -168,7 +167,7 @@ class AiohttpCall(HttpCall):
     url: Any
 
     async def asend(self, permit: Permit) -> AttemptResult:
-        """Sends the request; the body goes on streaming, unless it is an error's or there already."""
+        """Send the request once. A body streams unless it is an error's or has arrived already."""
         self.received = self.unread = None
         try:
             with AttemptScope():
@@ -184,20 +183,20 @@ class AiohttpCall(HttpCall):
             return AttemptResult(outcome, response=response)
         if not self.stack.readers.follow(response.content, StreamWatch(self, permit, outcome)):
             return AttemptResult(outcome, response=response)
-        # Nothing more is sent: what is under way keeps neither the session nor the request.
+        # Nothing more is sent, so a streaming answer keeps neither the session nor the request.
         self.received = None
         del self.wrapped, self.args, self.kwargs, self.session
         return AttemptResult(outcome, response=response, streaming=True)
 
     async def receive(self, response: Any) -> tuple[Any, bytes | None]:
-        """Takes in a response, with its body where that is complete or an error's; the caller can still read it."""
+        """Receive a response. Read its body if that is complete or an error's; the caller can still read it."""
         content, body = response.content, None
         fed = self.stack.readers.holds(content)
         if response.status >= 400:
             try:
                 body = await (self._begun(response) if fed else response.read())
             except Exception:
-                # The status is known; who reads the body is told of the failure then.
+                # The status is known. The caller's own reading will raise the failure.
                 response.close()
                 body = b""
             except BaseException:
@@ -209,7 +208,7 @@ class AiohttpCall(HttpCall):
         return self.received
 
     async def _begun(self, response: Any) -> bytes:
-        """Return what an error is judged by; the caller reads it again, and what follows it."""
+        """Return the bytes to judge an error by; the caller can read them again, and what follows."""
         read = ErrorBody()
         await begun(response.content, read)
         body = b"".join(read.chunks)
@@ -223,7 +222,7 @@ class AiohttpCall(HttpCall):
         return body
 
     def _cut(self, permit: Permit, outcome: Outcome) -> None:
-        """End a body where it was read to, and close its connection, before its call is sent again."""
+        """End a body after the part that was read, and close its connection, before its call is sent again."""
         if self.unread is not None and self.repeats(permit, outcome):
             response, body = self.unread
             response.close()
@@ -231,26 +230,26 @@ class AiohttpCall(HttpCall):
         self.unread = None
 
     async def examine(self, response: Any) -> None:
-        """Stands in for the caller's check of the status: what it raises must not hide the response from us."""
+        """Replace the caller's check of the status, so that an exception from it does not hide the response."""
         await self.receive(response)
         await self.apply(response)
 
     async def apply(self, response: Any) -> None:
-        """Raises what the caller's check raises (aiohttp 3.14 `client.py`, "check response status")."""
+        """Run the caller's check, which may raise (aiohttp 3.14 `client.py`, "check response status")."""
         if callable(self.check):
             await self.check(response)
         else:
             response.raise_for_status()
 
     async def checked(self) -> Any:
-        """The response of a call that is checked; one of our own has not been, yet."""
+        """Return the response of a call with a status check; run the check on a response that tidegate made."""
         response = await adrive(self)
         if self.received is None and response.status >= 400:
             await self.apply(response)
         return response
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
-        """Return what an answer comes to; a stream that is complete may end with a failure."""
+        """Return the outcome of an answer; a stream that is complete may end with a failure."""
         outcome = super().outcome(permit, status, response, body)
         if outcome.kind is Kind.OK and body is not None:
             failure = providers.judge_event(self.provider, body[-SHORT:])
@@ -258,12 +257,12 @@ class AiohttpCall(HttpCall):
         return outcome
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """The answer's headers."""
+        """Return the answer's headers."""
         pairs: tuple[tuple[bytes, bytes], ...] = response.raw_headers
         return pairs
 
     def judge_error(self, error: Exception) -> Outcome:
-        """Return the meaning of an exception: aiohttp derives some from OSError, as Python its TimeoutError."""
+        """Return the outcome of an exception. aiohttp derives some from OSError, and Python its TimeoutError."""
         names = {each.__name__ for each in type(error).__mro__}
         if "TimeoutError" in names and "ConnectionTimeoutError" not in names:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
@@ -272,19 +271,19 @@ class AiohttpCall(HttpCall):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def credentials(self) -> Iterator[str]:
-        """Yield the credentials that the session sends: in its headers and cookies, and in the address."""
+        """Yield the credentials that the session sends, in headers, cookies and address."""
         pairs = _pairs(self.session, self.kwargs)
         yield from redaction.in_headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
         yield from (cookie.value for cookie in self.session.cookie_jar.filter_cookies(self.url).values())
         yield from redaction.in_address(str(self.url))
 
     def stop_retries(self, response: Any) -> None:
-        """Marks the response: its headers cannot be changed."""
+        """Mark the response, because its headers cannot be changed."""
         if response.status in RETRYABLE:
             setattr(response, GAVE_UP, True)
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
-        """A refusal of the session's own class of responses."""
+        """Return a refusal of the session's own response class."""
         self.received = None
         response = self.stack.response(self.session, self.url, self.kwargs, headers, body, status)
         setattr(response, GAVE_UP, True)
@@ -293,14 +292,14 @@ class AiohttpCall(HttpCall):
     def _judge_raised(self, permit: Permit, error: Exception) -> Outcome:
         outcome = self.judge_error(error)
         if outcome.kind is Kind.ABANDONED and self.received is not None:
-            # The caller's check did not like the answer: it is the answer that teaches.
+            # The caller's check rejected the answer: the outcome is that of the answer.
             response, body = self.received
             return self.outcome(permit, response.status, response, body)
         return outcome
 
 
 class AiohttpModule:
-    """The module, and what is made of its classes."""
+    """The module, and the helpers made from its classes."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
@@ -308,18 +307,18 @@ class AiohttpModule:
         self.constructor = frozenset(inspect.signature(module.ClientResponse.__init__).parameters)
 
     def put(self) -> None:
-        """Patches the session's class."""
+        """Patch the session's class."""
         TRANSPORT.patches.put(self.module.ClientSession, "_request", self.request)
 
     def request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
-        """`ClientSession._request`, governed where the session or the process is; returns an awaitable."""
+        """Run `ClientSession._request`, governed if the session or the process is; return an awaitable."""
         call = self._call(wrapped, session, args, kwargs)
         if call is None:
             return wrapped(*args, **kwargs)
         return call.checked() if call.check else adrive(call)
 
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
-        """A refusal as `session` would have received it."""
+        """Return a refusal as `session` would have received it."""
         multidict = sys.modules["multidict"]
         raw = json.dumps(body).encode()
         sent = multidict.CIMultiDictProxy(session._prepare_headers(options.get("headers")))
@@ -399,7 +398,7 @@ class Body(NamedTuple):
 
 
 def put(module: ModuleType) -> None:
-    """Patches aiohttp, once."""
+    """Patch aiohttp once."""
     AiohttpModule(module).put()
 
 
@@ -410,12 +409,12 @@ def _url(session: Any, given: Any) -> Any:
     try:
         return session._build_url(given)
     except Exception:
-        # It is the session's to say what is wrong with it.
+        # The session itself will report what is wrong with the URL.
         return None
 
 
 def _pairs(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
-    """The headers that the session will send, as far as they say who pays."""
+    """Return the headers that the session will send, as far as they say who pays."""
     headers = session._prepare_headers(options.get("headers"))
     auth = options.get("auth") or session.auth
     if auth is not None and "Authorization" not in headers:
@@ -428,12 +427,12 @@ def _lower(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]
 
 
 def _always() -> bool:
-    # A mock of aiohttp replaces the method that is patched (aioresponses), and so is never seen here.
+    # A mock of aiohttp replaces the patched method (aioresponses), so its calls never arrive here.
     return True
 
 
 def _account(session: Any, options: Mapping[str, Any], url: Any) -> str:
-    """Return what distinguishes credentials that `_request` adds by itself (aiohttp 3.14 `client.py` 755-790, 888)."""
+    """Return an identifier of the credentials that `_request` adds itself (aiohttp 3.14 `client.py` 755-790, 888)."""
     added: list[Any] = list(options.get("middlewares") or getattr(session, "_middlewares", ()) or ())
     if url.raw_user or url.raw_password:
         added.append((url.raw_user or "", url.raw_password or ""))
@@ -443,7 +442,7 @@ def _account(session: Any, options: Mapping[str, Any], url: Any) -> str:
 
 
 def _body(module: ModuleType, session: Any, options: dict[str, Any]) -> Body:
-    """Return what is sent; what comes as `json` is serialised here, once, as `_request` would."""
+    """Return the body that is sent; serialise `json` here, once, as `_request` would."""
     data, given = options.get("data"), options.get("json")
     again = options.get("upload_tracker") is None
     if given is not None and data is None:

@@ -1,12 +1,12 @@
-"""The body of an error that the caller asked to stream.
+"""The beginning of an error's body, read before a streaming answer is judged.
 
-An error is judged by its status, its headers and its body. The body is read before the answer is judged, up to
-`MAX_BYTES` and `MAX_SECONDS`. The bytes that were read are replayed to the caller, who can read on from there.
-An exception of the reading belongs to the caller's own reading: it is raised there, after the bytes before it.
+Theory of operation. An error is judged by its status, its headers and its body. The body is read up to `MAX_BYTES` and
+`MAX_SECONDS`. The bytes that were read are replayed to the caller, which can then read on. An exception of this reading
+is raised in the caller's own reading, after the bytes before it.
 
-A body that drips is left at the next chunk after `MAX_SECONDS`. One that stalls is left then by asyncio's clients;
-a thread's client, or one on trio, waits for it until the client's own read timeout: a read that is cut short there
-would lose the connection, and the rest of the body with it.
+If chunks arrive slowly, reading stops at the first chunk after `MAX_SECONDS`. If no chunk arrives, asyncio clients stop
+at `MAX_SECONDS`. Threaded and trio clients wait until the client's own read timeout: to interrupt a read there would
+lose the connection, and the rest of the body.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from typing import Any
 from tidegate.admission.drive import in_trio
 
 MAX_BYTES = 1 << 18
-"""Bytes, as they were sent, that are read of an error. More would not be judged (`providers._body._MAX_BODY`)."""
+"""Bytes, as sent, that are read of an error. More would not be judged (`providers._response._MAX_BODY`)."""
 
 MAX_SECONDS = 2.0
-"""Seconds for which an error's body is read before the status is handed on. A higher value delays a caller longer
-whose server never ends its body. Providers send an error of some kilobytes together with its headers."""
+"""Seconds of reading an error's body before the status is returned.
+
+Providers send errors of some kilobytes together with the headers. A higher value delays callers longer if a server
+never ends its body.
+"""
 
 PIECE = 16
-"""Bytes that are decompressed at a time. A higher value allows a larger bomb: 16 bytes of Brotli can describe 16 MB."""
+"""Bytes decompressed at a time. A higher value allows a larger bomb: 16 bytes of Brotli can describe 16 MB."""
 
 
 class ErrorBody:
-    """The beginning of an error's body: the chunks that nobody has consumed yet, and how the reading ended.
+    """The beginning of an error's body: the chunks that the caller has not consumed, and how the reading ended.
 
-    `ended` says that nothing follows the chunks; `error` is what the reading raised after them. No more than
-    `MAX_BYTES` are wanted, and none after `until`, in monotonic seconds.
+    `ended` means that nothing follows the chunks. `error` is what the reading raised after them. Reading stops after
+    `MAX_BYTES`, or after `until` in monotonic seconds.
     """
 
     __slots__ = ("chunks", "ended", "error", "size", "until")
@@ -53,7 +56,7 @@ class ErrorBody:
         return self.size < MAX_BYTES and now < self.until
 
     def replay(self) -> Iterator[bytes]:
-        """Yield the chunks and forget each; then raise what the reading raised."""
+        """Yield and forget each chunk; then raise the exception of the reading, if any."""
         while self.chunks:
             yield self.chunks.popleft()
         if self.error is not None:
@@ -67,7 +70,7 @@ class ErrorBody:
 
 
 class ErrorStream:
-    """A byte stream of an HTTP library that begins with the replayed beginning of an error's body."""
+    """A byte stream of an HTTP library that first replays the beginning of an error's body."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -86,7 +89,7 @@ class SyncErrorStream(ErrorStream):
     """The stream of a blocking client; combined with the `SyncByteStream` of its module."""
 
     def begin(self, now: Callable[[], float]) -> None:
-        """Read what the answer is judged by."""
+        """Read the part of the body that the answer is judged by."""
         body = self.body
         body.until = now() + MAX_SECONDS
         try:
@@ -109,13 +112,13 @@ class SyncErrorStream(ErrorStream):
             yield from self._rest
 
     def cut(self) -> None:
-        """End the body where it was read to, and release its connection."""
+        """End the body after the part that was read, and release its connection."""
         self.body.ended = True
         with suppress(Exception):
             self.close()
 
     def close(self) -> None:
-        """Release the connection; repeating it does nothing."""
+        """Release the connection; repeated calls do nothing."""
         if not self._closed:
             self._closed = True
             self._stream.close()
@@ -125,7 +128,7 @@ class AsyncErrorStream(ErrorStream):
     """The stream of an asynchronous client; combined with the `AsyncByteStream` of its module."""
 
     async def begin(self, now: Callable[[], float], connected: bool) -> None:
-        """Read what the answer is judged by; a body that stalls on a connection of asyncio's holds nobody up."""
+        """Read the part to judge by. A stalled connection of asyncio delays it by at most `MAX_SECONDS`."""
         if not connected or in_trio():
             await self._read(now)
             return
@@ -139,7 +142,7 @@ class AsyncErrorStream(ErrorStream):
             self._reading = None
             reading.result()
         else:
-            # A cancelled read would lose the connection. This one goes on to the next chunk, for the caller.
+            # Cancelling the read would lose the connection. It continues to the next chunk, for the caller.
             self.body.until = 0.0
 
     async def _read(self, now: Callable[[], float]) -> None:
@@ -178,13 +181,13 @@ class AsyncErrorStream(ErrorStream):
                 await rest.aclose()
 
     async def cut(self) -> None:
-        """End the body where it was read to, and release its connection."""
+        """End the body after the part that was read, and release its connection."""
         self.body.ended = True
         with suppress(Exception):
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Release the connection; repeating it does nothing."""
+        """Release the connection; repeated calls do nothing."""
         reading, self._reading = self._reading, None
         if reading is not None and not reading.done():
             reading.cancel()
@@ -200,7 +203,7 @@ class AsyncErrorStream(ErrorStream):
 
 
 def decoded(pieces: Iterable[bytes]) -> bytes:
-    """Return decompressed pieces in one, up to `MAX_BYTES`; up to the first that cannot be decompressed."""
+    """Join decompressed pieces, up to `MAX_BYTES` or to the first piece that cannot be decompressed."""
     parts, size = [], 0
     try:
         for piece in pieces:

@@ -1,11 +1,10 @@
-"""botocore and aiobotocore, and so boto3 and aioboto3, by class patches on their endpoints.
+"""Transport for botocore and aiobotocore, and so boto3 and aioboto3: class patches on their endpoints.
 
-Of the services called `bedrock…`; others pass at once.
-
-An attempt is one `_get_response`: the request comes signed, and is made and signed anew where it had to wait or is sent
-again, for a signature ages. `_needs_retry`, which asks botocore's own retry machinery, is not asked about an answer
-that we gave up on. aiobotocore's `AioEndpoint` overrides the same methods with coroutines, over a session of aiohttp
-or httpx. No module is ever imported here.
+Theory of operation. Only services whose names begin with `bedrock` are governed. An attempt is one `_get_response`. Its
+request arrives signed. A signature expires, so the request is made and signed again if it waited or is repeated.
+botocore's retry machinery (`_needs_retry`) is not asked about an answer that tidegate gave up on. aiobotocore's
+`AioEndpoint` overrides the same methods with coroutines, over a session of aiohttp or httpx. No module is imported
+here.
 
 Lines: botocore 1.44.5 `endpoint.py` `_send_request`, `_get_response`, `_needs_retry`; `retries/adaptive.py`;
 aiobotocore 3.10.0 `endpoint.py`, `response.py`, `eventstream.py`, `retries/bucket.py`.
@@ -41,62 +40,62 @@ from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.streams import StreamWatch, WatchedRaw
 
 SERVICES = "bedrock"
-"""How the endpoint prefix of every service begins that is looked at."""
+"""Prefix of the endpoint prefixes of all governed services."""
 
 FAMILY = "bedrock"
 
 GIVEN = ("request", "operation_model", "context")
-"""What `_get_response` takes, in order."""
+"""Parameters of `_get_response`, in order."""
 
 GIVEN_UP = "tidegate_given_up"
-"""Stands in a call's context once its answer is final."""
+"""Key in a call's context, set once the call's answer is final."""
 
 MADE_OF = "_tidegate_made_of"
-"""The attribute of a prepared request that holds what it was made of, to make it again."""
+"""Attribute of a prepared request that holds its source, to make the request again."""
 
 CONNECTION = frozenset({"HTTPClientError", "ConnectionError", "HTTPError", "OSError", "ClientError", "TransportError"})
-"""Names of the exceptions that tell of a lost connection: of botocore, urllib3 and Python, aiohttp, httpx."""
+"""Class names of exceptions that mean a lost connection, of botocore, urllib3, Python, aiohttp and httpx."""
 CREDENTIALS = frozenset({b"authorization", b"x-amz-security-token"})
-"""The headers of a signed request that hold credentials."""
+"""Headers of a signed request that hold credentials."""
 
 TTL = "%Y%m%dT%H%M%SZ"
-"""How `Endpoint._calculate_ttl` writes the instant at which a repeated request is of no more use."""
+"""Format in which `Endpoint._calculate_ttl` writes the instant when a repeated request becomes useless."""
 
 _sending: ContextVar[bool] = ContextVar("tidegate_botocore_sending", default=False)
 
 
 class Written(io.BytesIO):
-    """A body that was never sent over a wire, as botocore reads one."""
+    """A body that never went over a connection, in the form that botocore reads."""
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        """The body."""
+        """Yield the body."""
         yield self.read()
 
 
 class AsyncWritten(Written):
-    """A body that was never sent over a wire, as aiobotocore reads one."""
+    """A body that never went over a connection, in the form that aiobotocore reads."""
 
     async def read(self, amt: int | None = None) -> bytes:  # type: ignore[override]
-        """Return the body, or the next `amt` bytes of it."""
+        """Return the body, or its next `amt` bytes."""
         return super().read(amt)
 
 
 class WatchedParser(wrapt.ObjectProxy[Any]):
-    """The parser of an event stream: an exception ends the stream, although nobody reads on or closes it."""
+    """The parser of an event stream. An exception event settles the permit, even if the caller stops reading."""
 
     def __init__(self, parser: Any, watch: StreamWatch) -> None:
         super().__init__(parser)
         self._self_watch = watch
 
     def parse(self, response: Any, shape: Any) -> Any:
-        """The event as it is."""
+        """Return the parsed event."""
         if response["status_code"] >= 400:
             self._self_watch.finish()
         return self.__wrapped__.parse(response, shape)
 
 
 class BotocoreCall(HttpCall):
-    """One `_get_response` of an endpoint, whose answer is the pair (response, exception) that it returns."""
+    """One `_get_response` of an endpoint. Its answer is the pair (response, exception) that the method returns."""
 
     __slots__ = ("endpoint", "signed_at")
 
@@ -105,17 +104,17 @@ class BotocoreCall(HttpCall):
 
     @property
     def context(self) -> dict[str, Any]:
-        """Return what botocore carries along through all attempts of a call."""
+        """Return the context that botocore keeps through all attempts of a call."""
         context: dict[str, Any] = self.args[2]
         return context
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Send the request once; what is not to be streamed comes with its body."""
+        """Send the request once; an answer that does not stream includes its body."""
         try:
             with AttemptScope():
                 if self.was_queued:
                     self._anew(permit.sent_at, self._make(permit.sent_at))
-                # The token bucket of the adaptive mode would sleep in `before-send`, inside our slot.
+                # The adaptive mode's token bucket would sleep in `before-send`, while this call holds its permit.
                 token = _sending.set(True)
                 try:
                     answer, failure = self.wrapped(*self.args, **self.kwargs)
@@ -129,7 +128,7 @@ class BotocoreCall(HttpCall):
         return self._received(permit, answer, content)
 
     async def asend(self, permit: Permit) -> AttemptResult:
-        """Send the request once; what is not to be streamed comes with its body."""
+        """Send the request once; an answer that does not stream includes its body."""
         try:
             with AttemptScope():
                 if self.was_queued:
@@ -143,7 +142,7 @@ class BotocoreCall(HttpCall):
             return AttemptResult(self.judge_error(error), error=error)
         if answer is None:
             return AttemptResult(self.judge_error(failure), response=(None, failure))
-        # It was read to be parsed, and is kept.
+        # aiobotocore has read and kept the content to parse it.
         content = await answer[0].content if self._is_complete(answer[0]) else None
         return self._received(permit, answer, content)
 
@@ -151,7 +150,7 @@ class BotocoreCall(HttpCall):
         return not self.stream or response.status_code >= 300
 
     def _received(self, permit: Permit, answer: Any, content: bytes | None) -> AttemptResult:
-        """Return what an answer came to; a body under way carries the permit."""
+        """Return the result of an attempt; a body that still streams holds the permit."""
         response, parsed = answer
         if not self.mocks and made_up(response):
             status = response.status_code
@@ -162,7 +161,7 @@ class BotocoreCall(HttpCall):
             content = _arrived(streaming)
         outcome = self.outcome(permit, response.status_code, response, content)
         if streaming is not None and content is not None:
-            # All of the stream is there, and nobody has read of its failure.
+            # The whole stream has arrived, but its failure has not been read yet.
             failure = providers.judge_event(self.provider, content[-SHORT:])
             outcome = outcome if failure is None else failure._replace(status=response.status_code)
         if streaming is None or content is not None:
@@ -175,7 +174,7 @@ class BotocoreCall(HttpCall):
         return AttemptResult(outcome, response=(answer, None), streaming=True)
 
     def _make(self, now: float) -> Any:
-        """Make and sign the request again, as `_send_request` does before it repeats one; a coroutine if that is."""
+        """Make and sign the request again, as `_send_request` does for a repeat; return a coroutine for aiobotocore."""
         request, operation = self.args[:2]
         _prolong(self.context.get("retries", {}), now - self.signed_at)
         request.reset_stream()
@@ -186,15 +185,15 @@ class BotocoreCall(HttpCall):
         self.signed_at = now
 
     def stop_retries(self, response: Any) -> None:
-        """Sees to it that botocore's retry machinery is not asked about this answer."""
+        """Prevent botocore's retry machinery from being asked about this answer."""
         self.context[GIVEN_UP] = True
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """The answer's headers."""
+        """Return the answer's headers."""
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
-        """Return the meaning of an exception of botocore or, in the middle of a stream, of the stack below."""
+        """Return the outcome of an exception of botocore or, within a stream, of the stack below."""
         names = {each.__name__ for each in type(error).__mro__}
         if names & {"ReadTimeoutError", "ReadTimeout", "SocketTimeoutError"}:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
@@ -207,17 +206,18 @@ class BotocoreCall(HttpCall):
         return not made_up(response)
 
     def credentials(self) -> Iterator[str]:
-        """Yield what the request carries, and the secret key and session token that it was signed with."""
+        """Yield the credentials of the request, and the secret key and session token that signed it."""
         yield from super().credentials()
         emitter = getattr(self.endpoint._event_emitter, "_emitter", self.endpoint._event_emitter)
         for handlers in list(emitter._lookup_cache.values()):
             for handler in handlers or ():
-                # The signer listens to `request-created`; what it holds is not asked: that may fetch new ones.
+                # The signer listens to `request-created`. Read only its stored values: a query could fetch new
+                # credentials.
                 held = getattr(getattr(handler, "__self__", None), "_credentials", None)
                 yield from (each for each in getattr(held, "__dict__", {}).values() if isinstance(each, str))
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
-        """Bedrock's own refusal as botocore would have parsed it, from which it raises `ThrottlingException`."""
+        """Return Bedrock's own refusal as botocore parses it, from which it raises `ThrottlingException`."""
         self.context[GIVEN_UP] = True
         error = body.get("error")
         text = error["message"] if isinstance(error, dict) else str(body.get("message") or body.get("Message") or "")
@@ -238,12 +238,12 @@ class BotocoreCall(HttpCall):
 
 
 def create_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """`Endpoint.create_request`, which notes what a request was made of."""
+    """Run `Endpoint.create_request`, and note the source of the request."""
     return _noted(endpoint, wrapped(*args, **kwargs), args, kwargs)
 
 
 async def acreate_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """`AioEndpoint.create_request`, which notes what a request was made of."""
+    """Run `AioEndpoint.create_request`, and note the source of the request."""
     return _noted(endpoint, await wrapped(*args, **kwargs), args, kwargs)
 
 
@@ -254,24 +254,24 @@ def _noted(endpoint: Any, request: Any, args: Any, kwargs: Any) -> Any:
 
 
 def get_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """`Endpoint._get_response`, governed where the client or the process is."""
+    """Run `Endpoint._get_response`, governed if the client or the process is."""
     call = _call(wrapped, endpoint, args, kwargs)
     return drive(call) if call is not None else wrapped(*args, **kwargs)
 
 
 def aget_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """`AioEndpoint._get_response`, governed where the client or the process is; returns an awaitable."""
+    """Run `AioEndpoint._get_response`, governed if the client or the process is; return an awaitable."""
     call = _call(wrapped, endpoint, args, kwargs)
     return adrive(call) if call is not None else wrapped(*args, **kwargs)
 
 
 def needs_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """`Endpoint._needs_retry`, which is not asked about an answer that we gave up on."""
+    """Run `Endpoint._needs_retry`, or return False for an answer that tidegate gave up on."""
     return False if _given_up(endpoint, args, kwargs) else wrapped(*args, **kwargs)
 
 
 async def aneeds_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """`AioEndpoint._needs_retry`, which is not asked about an answer that we gave up on."""
+    """Run `AioEndpoint._needs_retry`, or return False for an answer that tidegate gave up on."""
     return False if _given_up(endpoint, args, kwargs) else await wrapped(*args, **kwargs)
 
 
@@ -283,12 +283,12 @@ def _given_up(endpoint: Any, args: Any, kwargs: Any) -> bool:
 
 
 def acquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) -> Any:
-    """`TokenBucket.acquire` of the adaptive mode, which holds up nothing that has passed our queue."""
+    """Run `TokenBucket.acquire` of the adaptive mode, except for calls that tidegate's queue has admitted."""
     return True if _sending.get() else wrapped(*args, **kwargs)
 
 
 async def aacquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) -> Any:
-    """`AsyncTokenBucket.acquire` of the adaptive mode, which holds up nothing that has passed our queue."""
+    """Run `AsyncTokenBucket.acquire` of the adaptive mode, except for calls that tidegate's queue has admitted."""
     return True if _sending.get() else await wrapped(*args, **kwargs)
 
 
@@ -305,7 +305,7 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
             return None
         url = _split(request.url)
         host = url.hostname or ""
-        # The service says what is spoken, so every address of it is governed: a VPC's endpoint, a gateway.
+        # The service determines the protocol, so every address is governed: a VPC's endpoint, a gateway.
         provider = providers.adopt(host, url.path, FAMILY)
         if provider is None:
             return None
@@ -336,11 +336,11 @@ PATCHES: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
     ),
     "aiobotocore.retries.bucket": ("AsyncTokenBucket", {"acquire": aacquire}),
 }
-"""Of each module: the class, and what its methods are wrapped with."""
+"""By module: the class to patch, and the wrappers of its methods."""
 
 
 def put(module: ModuleType) -> None:
-    """Patches botocore and aiobotocore, once, as far as they are loaded."""
+    """Patch botocore and aiobotocore once, as far as they are loaded."""
     for name, (kind, methods) in PATCHES.items():
         found = sys.modules.get(name)
         for method, wrapper in methods.items() if found is not None else ():
@@ -348,7 +348,7 @@ def put(module: ModuleType) -> None:
 
 
 class Endpoints(Clients):
-    """The endpoints of Bedrock's clients: those of other services are none of ours."""
+    """The endpoints of Bedrock's clients; those of other services are ignored."""
 
     def _holds(self, module: ModuleType, candidate: Any) -> bool:
         endpoint = getattr(module, "Endpoint", None)
@@ -367,18 +367,18 @@ def _split(url: str) -> SplitResult:
 
 
 def _streaming(parsed: dict[str, Any]) -> Any:
-    """The event stream or streaming body of an answer, None where there is none."""
+    """Return the event stream or streaming body of an answer, None if there is none."""
     return next((member for member in parsed.values() if hasattr(member, "_raw_stream")), None)
 
 
 def _arrived(streaming: Any) -> bytes | None:
-    """Return the body of a streaming answer of aiohttp's that is there already; None of any other."""
+    """Return the body of an aiohttp streaming answer that has completely arrived; None for any other."""
     raw: Any = getattr(streaming, "_raw_stream", None)
     return arrived(raw.content) if _stack(raw) == "aiohttp" and raw.content.is_eof() else None
 
 
 def _watched(streaming: Any, watch: StreamWatch) -> bool:
-    """Have `watch` see a streaming body, of urllib3, aiohttp or httpx; return False where that is not possible."""
+    """Let `watch` see a streaming body of urllib3, aiohttp or httpx; return False if that is not possible."""
     raw = streaming._raw_stream
     stack = _stack(raw)
     if stack == "aiohttp":
@@ -391,7 +391,7 @@ def _watched(streaming: Any, watch: StreamWatch) -> bool:
 
 
 def _stack(raw: object) -> str:
-    """Return the package of which a raw response is, also where it is of a class derived from its own."""
+    """Return the package of a raw response's class or of one of its base classes, `""` if it is another one."""
     packages = [each.__module__.partition(".")[0] for each in type(raw).__mro__]
     return next((package for package in packages if package in ("aiohttp", "httpx", "httpx2")), "")
 

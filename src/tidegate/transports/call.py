@@ -1,9 +1,9 @@
-"""The part that every HTTP stack shares: one governed call, its cost, and the outcome of its answers.
+"""One governed HTTP call: its key, its cost, and the outcomes of its attempts. All HTTP stacks share it.
 
-A transport asks `marks` whether a request is governed; if so, it makes a `HttpCall`, runs it through
-`tidegate.admission.drive` and tells it what came back.
-
-The key of a request, whose quota it counts against: from where it goes and from the credential that pays.
+Theory of operation. A transport asks `governance.marked` and `provider_of` whether a request is governed. If so, it
+makes an `HttpCall` and runs it through `tidegate.admission.drive`. The key of a request says whose quota the request
+counts against. It consists of the provider, the address, the credential that pays, the model or other scope, and the
+endpoint family.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidegate.transports.principals import stable
 
 
 class RequestRoute:
-    """Where requests go, without the query, and which provider's table holds there; equal ones need not be the same."""
+    """Destination of requests, without the query, and the provider's table for it; not unique per destination."""
 
     __slots__ = ("facts", "host", "names", "path", "place", "port", "provider", "scheme")
 
@@ -52,8 +52,8 @@ class RequestRoute:
 class OutgoingRequest(NamedTuple):
     """A request as its HTTP stack sees it, before it is queued.
 
-    `headers` are its raw pairs, in any case, read once; `body` is None where it cannot be read twice. `query` is the
-    raw one. `account` distinguishes credentials that the stack adds only when it sends (see `principals`).
+    `headers` are the raw pairs, in any case; they are read once. `body` is None if it cannot be read twice. `query` is
+    raw. `account` distinguishes credentials that the stack adds only when it sends (see `principals`).
     """
 
     route: RequestRoute
@@ -66,7 +66,7 @@ class OutgoingRequest(NamedTuple):
 
 
 def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) -> Key:
-    """Return the key of a request; keys are interned, so that a client's next request finds its own."""
+    """Return the key of a request. Keys are interned, so a client's next request gets the same object."""
     route = sending.route
     provider, names = route.provider, route.names
     headers = dict(sending.headers)
@@ -86,7 +86,7 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) 
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
         credential = providers.credential_of(provider, given.get)
         address = base_url(route)
-        # Only where the key is new: a request that is like one before costs nothing.
+        # Only for a new key, so that a repeated request costs nothing.
         redaction.remember(_credentials(headers, sending.query, address))
         key = Key(
             provider.name,
@@ -100,7 +100,7 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) 
 
 
 def _credentials(headers: dict[bytes, bytes], query: bytes, address: str) -> Iterator[str]:
-    """Yield the credentials that a request shows, whether or not its provider's table names where they stand."""
+    """Yield all credentials in a request, including those that the provider's table does not name."""
     yield from redaction.in_headers(
         (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()
     )
@@ -110,14 +110,14 @@ def _credentials(headers: dict[bytes, bytes], query: bytes, address: str) -> Ite
 
 @lru_cache(maxsize=256)
 def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
-    # As the SDKs and the HTTP libraries spell them; another spelling is looked for only where none of these is there.
+    # The spellings of the SDKs and HTTP libraries. `key_of` compares in lower case only if none of these is present.
     spelt = {name for plain in provider.credential for name in (plain, plain.title())}
     spelt |= {name.replace("Openai", "OpenAI").replace("Api-Key", "API-Key") for name in spelt}
     return frozenset(name.encode("ascii") for name in spelt)
 
 
 def _asked(provider: providers.Provider, query: bytes) -> tuple[tuple[bytes, bytes], ...]:
-    """The credentials in the query, as the headers that they stand for."""
+    """Return the credentials in the query as the headers that they stand for."""
     given = parse_qs(query[:4096].decode("latin-1"))
     pairs = [(header, given[name][0]) for name, header in provider.query_credential if name in given]
     return tuple((header.encode("ascii"), value.encode("latin-1", "replace")) for header, value in pairs)
@@ -128,9 +128,9 @@ def _payer(provider: providers.Provider, value: bytes) -> bytes:
 
 
 def base_url(route: RequestRoute) -> str:
-    """Scheme, host and port; for a server known by its base URL alone also the path before the endpoint.
+    """Return scheme, host and port; if the provider's table has no hosts, also the path before the endpoint.
 
-    A credential may stand in that path: `masked` takes it out.
+    That path may contain a credential, which `masked` removes.
     """
     port = f":{route.port}" if route.port is not None else ""
     host = f"[{route.host}]" if ":" in route.host else route.host
@@ -143,56 +143,61 @@ def base_url(route: RequestRoute) -> str:
 _ENDPOINT = re.compile(
     r"/(?:chat/completions|v1(?:alpha|beta1?)?/(?:interactions|(?:models|tunedModels|publishers|projects)/.+)|[^/]*)$"
 )
-"""The end of a path that no base URL has: Google's SDK adds the version itself."""
+"""The end of a path that is not part of a base URL. Google's SDK adds the version itself."""
 
 
 logger = logging.getLogger("tidegate")
 
 GAVE_UP = "_tidegate_gave_up"
-"""The attribute, True, of a response that is not to be asked for again, where its headers cannot be changed to say so.
+"""Attribute, True, of a response that must not be requested again, where its headers cannot be changed.
 
-aiohttp's responses carry it; whoever stops the retries of an SDK above aiohttp reads it.
+aiohttp's responses carry it. `sdks.sdk.is_given_up` reads it to stop the retries of an SDK above aiohttp.
 """
 
 NO_RETRY = "x-should-retry"
-"""The header that, being `false`, tells the openai and anthropic SDKs not to repeat (openai 3.52 `_should_retry`)."""
+"""Header. `false` stops the retries of the openai and anthropic SDKs (openai 3.52 `_should_retry`)."""
 
 REPLAYED = "x-tidegate-replayed"
-"""The header that, being `1`, says that no request was sent for this answer: another call of the key was given it."""
+"""Header. `1` means that no request was sent for this answer: it copies another call's answer for the same key."""
 
 ERROR_TYPE = "x-amzn-errortype"
+"""Amazon's header with the error's name."""
 TOO_MANY = 429
 
 MOST_RETRY_AFTER = 31_536_000.0
-"""Seconds that a `retry-after` of ours names at most: a year."""
+"""Upper bound of a `retry-after` that tidegate writes, in seconds: a year."""
 
 USAGE_ALWAYS = 64
+"""First attempts of a key whose usage is always read. It trains an estimate that a dozen answers settle."""
 USAGE_EVERY = 32
-"""Answers whose usage is read: the first ones, then one in so many; it teaches an estimate that a dozen settle."""
+"""After `USAGE_ALWAYS` attempts, the usage of one in `USAGE_EVERY` is read. Raising it slows the learning."""
 
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
-"""What a mock's refusal or failure comes to: there is no provider behind it, whose limit could be waited for."""
+"""Outcome of a mock's refusal or failure. It comes from no provider, so there is no limit to wait for."""
 
 SHORT = 4096
-"""Bytes of a complete body, at most, that may be an error under a 200 (ModelScope, OpenRouter; PROVIDERS.md rule 7)."""
+"""Upper bound, in bytes, of a complete body that is checked for an error under a 200.
+
+ModelScope and OpenRouter send such errors (PROVIDERS.md rule 7).
+"""
 
 _ENDS = (b"}", b"]")
-"""Last bytes of a whole JSON document that an inference endpoint answers with."""
+"""Last bytes of a complete JSON document from an inference endpoint."""
 
 RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
-"""Statuses that the openai and anthropic SDKs repeat by themselves (openai 3.52 `_should_retry`)."""
+"""Statuses that the openai and anthropic SDKs retry by themselves (openai 3.52 `_should_retry`)."""
 
 
 @lru_cache(maxsize=64)
 def good(status: int) -> Outcome:
-    """A good answer that teaches nothing else."""
+    """Return the outcome of a good answer that carries no other information."""
     return Outcome(Kind.OK, status=status)
 
 
 class HttpCall(GovernedCall, ABC):
-    """One SDK attempt on its way through the queue, repeated here while the provider lacks capacity.
+    """One SDK attempt that waits in the queue, and is repeated here while the provider lacks capacity.
 
-    It carries what the SDK called: `wrapped(*args, **kwargs)`, whose answer is to be streamed or not.
+    It holds the function that the SDK called, as `wrapped(*args, **kwargs)`, and whether the answer streams.
     """
 
     __slots__ = ("args", "inquiry", "kwargs", "mocks", "provider", "stream", "wrapped")
@@ -200,8 +205,8 @@ class HttpCall(GovernedCall, ABC):
     def __init__(self, mark: Binding, sending: OutgoingRequest) -> None:
         registry, route = mark.registry, sending.route
         provider = route.provider
-        # A client that was wrapped is governed whatever answers it. In a process that merely has tidegate installed,
-        # the tests of the SDKs, and of those who use them, must see what their mocks say.
+        # A wrapped client is governed even if a mock answers it. With a process-wide install, tests that use SDKs must
+        # see the unchanged answers of their mocks.
         self.mocks = mark.any_host
         inquiry = providers.read_body(provider, route.place, sending.body)
         if sending.model and not inquiry.model:
@@ -213,7 +218,7 @@ class HttpCall(GovernedCall, ABC):
         super().__init__(registry, key, policy, provider.default_window, mark.priority)
 
     def carry(self, wrapped: Callable[..., Any], args: Any, kwargs: Any, stream: bool) -> None:
-        """Takes up what the SDK called."""
+        """Store the function that the SDK called, with its arguments."""
         self.wrapped = wrapped
         self.args = args
         self.kwargs = kwargs
@@ -221,11 +226,11 @@ class HttpCall(GovernedCall, ABC):
 
     @property
     def request(self) -> Any:
-        """The stack's request."""
+        """Return the stack's request."""
         return self.args[0] if self.args else self.kwargs["request"]
 
     def finish(self, ended: ExchangeResult) -> Any:
-        """The response or the exception that was received last; a 429 of our own where there is none."""
+        """Return the last response, or raise the last exception; return a 429 of tidegate if nothing was received."""
         sent = ended.sent
         if sent is None or sent.outcome.kind is not OK:
             self._remember_credentials()
@@ -240,36 +245,36 @@ class HttpCall(GovernedCall, ABC):
         return sent.response
 
     def credentials(self) -> Iterator[str]:
-        """Yield the credentials that the request carries now: in its headers, and in its address."""
+        """Yield the credentials that the request carries now, in its headers and its address."""
         headers = self.request.headers
         yield from redaction.in_headers((_text(name), _text(value)) for name, value in headers.items())
         yield from redaction.in_address(str(self.request.url))
 
     def _remember_credentials(self) -> None:
-        # What failed is about to be told in a text: whatever it was sent with must be known by then.
+        # A text about the failed call may follow, so redaction must know its credentials first.
         try:
             redaction.remember(self.credentials())
         except Exception:
             logger.exception("the credentials of a failed call could not be read; only their forms are redacted")
 
     def stop_retries(self, response: Any) -> None:
-        """Tells the SDK above not to repeat a call that has been given up; `sdks.given_up` reads it."""
+        """Mark a response so that the SDK above does not repeat the call; `sdks.sdk.is_given_up` reads the mark."""
         if response.status_code in RETRYABLE:
             response.headers[NO_RETRY] = "false"
 
     def repeats(self, permit: Permit, outcome: Outcome) -> bool:
-        """Return whether the call is to wait and be sent again, so that nobody reads this answer's body any further."""
+        """Return whether the call waits and is sent again, in which case the rest of this answer's body is not read."""
         policy = self.policy
         left = self.began + policy.max_wait - self.now()
-        # As if every transient failure had been spent: one that is repeated later still shows its body.
+        # Count all transient attempts as used: a failure that is repeated later still shows its body.
         return again_after(policy, permit, outcome, left, policy.attempts) is RetryTime.AT_ONCE
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
-        """A refusal of the stack's own kind with these headers and this JSON body."""
+        """Return a refusal as the stack's own response, with these headers and this JSON body."""
 
     def repetition(self, outcome: Outcome, opens_in: float | None) -> Any:
-        """The error object that another call of the key was given, as a response of the stack's own kind."""
+        """Return the error object of another call of the key as the stack's own response."""
         answer = outcome.answer
         assert answer is not None, "only what was kept is repeated"
         headers = {NO_RETRY: "false", REPLAYED: "1"}
@@ -280,32 +285,32 @@ class HttpCall(GovernedCall, ABC):
         return self.refused(headers, json.loads(answer.body), answer.status)
 
     def genuine(self, response: Any) -> bool:
-        """Return whether a response came from a provider, and was not made up by a test."""
+        """Return whether a response came from a provider, and not from a test."""
         return True
 
     def scripted(self) -> bool:
-        """Return whether a test answers what is sent: it must see all of it."""
+        """Return whether a mock answers the request. Such a mock must see every request."""
         return False
 
     def replayable(self) -> bool:
-        """Return whether the call may be given the answer of another one."""
+        """Return whether the call may receive a copy of another call's answer."""
         try:
             return not self.scripted()
         except Exception:
             return False
 
     def price(self, estimate: CostEstimator) -> Cost:
-        """Return what the call is expected to be charged, by what its key has learned so far."""
+        """Return the expected charge of the call, from what its key has learned so far."""
         inquiry = self.inquiry
         mean = estimate.output_for(inquiry.max_output_tokens)
         return providers.estimate(self.provider, inquiry, estimate.chars_per_token, mean, estimate.fixed_tokens)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
-        """Return the outcome of an answer; `body` is None while it streams. An unreadable one teaches nothing."""
+        """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""
         try:
             if status >= 400:
                 return self.kept(self.judge(status, self.pairs(response), body), response, body)
-            # A stream's reader is told of its failures by the stream, also where the whole of it is there already.
+            # The stream itself reports failures to its reader, even if the whole stream has arrived already.
             if body is not None and not self.stream and len(body) <= SHORT and b'"error"' in body:
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
@@ -317,13 +322,13 @@ class HttpCall(GovernedCall, ABC):
                 return self.answered(permit, outcome, body)
         except Exception:
             logger.exception("a response could not be judged; it is handed back")
-            # The permit of what streams goes with the stream: only an end settles it.
+            # The stream holds the permit, which only the end of the stream may settle.
             streams = status < 400 and body is None
             return good(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
         return outcome
 
     def unreadable(self, response: Any, body: bytes) -> bool:
-        """Return whether a good answer is no answer: JSON that was cut off, or the HTML page of a gateway."""
+        """Return whether a good answer is unusable: truncated JSON, or the HTML page of a gateway."""
         kinds = [value.lower() for name, value in self.pairs(response) if name.lower() == b"content-type"]
         kind = kinds[0] if kinds else b""
         if b"json" in kind:
@@ -331,12 +336,12 @@ class HttpCall(GovernedCall, ABC):
         return b"text/html" in kind
 
     def kept(self, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
-        """The outcome with what other calls of the key may be given of it."""
+        """Return the outcome with the part of the answer that other calls of the key may receive."""
         answer = providers.answer_of(outcome, self.pairs(response), body) if self.genuine(response) else None
         return outcome if answer is None else outcome._replace(answer=answer)
 
     def raised(self, permit: Permit, error: Exception) -> Outcome:
-        """Return the outcome of an attempt that raised; a hook that raises for the status hides no answer from us."""
+        """Return the outcome of an attempt that raised. If a hook raised for the status, judge the answer itself."""
         response: Any = getattr(error, "response", None)
         facts = getattr(response, "__dict__", {})
         request = facts.get("_request", facts.get("request"))
@@ -347,14 +352,14 @@ class HttpCall(GovernedCall, ABC):
 
     @abstractmethod
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """The headers of a stack's response, raw, in any case."""
+        """Return the raw headers of a stack's response, in any case."""
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
-        """Return what a response means."""
+        """Return the outcome of a response."""
         return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
 
     def judge_error(self, error: Exception) -> Outcome:
-        """Return what an exception of the HTTP stack means, by the names that all of them use."""
+        """Return the outcome of an exception of the HTTP stack, by class names that all stacks share."""
         found = connection_failure(error)
         if found is not None:
             return found
@@ -363,13 +368,13 @@ class HttpCall(GovernedCall, ABC):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def reads_usage(self, permit: Permit) -> bool:
-        """Return whether to look for the usage in the answer: always while it is new or charged by, later at times."""
+        """Return whether to read the usage: at first or where it settles the charge always, later at intervals."""
         cost = permit.cost
         now_and_then = permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0
         return now_and_then or cost.produced > 0.0 or cost.held > 0.0
 
     def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
-        """The outcome of a complete answer, with its usage; the key's estimate learns from it."""
+        """Return the outcome of a complete answer with its usage, and train the key's estimate."""
         usage = providers.usage_of(self.provider, body)
         if usage is None:
             return outcome
@@ -377,7 +382,7 @@ class HttpCall(GovernedCall, ABC):
         return outcome._replace(usage=usage)
 
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
-        """Headers and JSON body of the 429 that stands for "nothing was received before the deadline"."""
+        """Return headers and JSON body of the 429 for a call that received nothing before its deadline."""
         text = (
             f"tidegate: no answer was received: the call waited {ended.waited:.1f} s for {self.key} "
             f"({ended.gate or 'queue'}), longer than max_wait = {self.policy.max_wait:g} s."

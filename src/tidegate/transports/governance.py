@@ -1,9 +1,8 @@
-"""The mark that `wrap` and `install` leave: it says which requests are governed, by which registry and how.
+"""Binding of clients to a registry: the mark that `wrap` and `install` set, and the choice of governed requests.
 
-A transport asks `marked` before it sends, then `provider_of`, and `provider_elsewhere` where that knows nothing. None
-means: pass through untouched.
-
-A mark that goes with the context: for SDKs whose HTTP clients come and go below an object that stays.
+Theory of operation. Before it sends, a transport asks `marked` for the client's mark. It then asks `provider_of`, and
+`provider_elsewhere` for hosts that nothing names. None from any of them means: pass the request through unchanged. A
+mark may also live in the context (`carrying`), for SDKs that create HTTP clients below a long-lived object.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from tidegate.admission.key_table import KeyTable
 from tidegate.core.exchange import CallPolicy
 
 MARK = "_tidegate_mark"
-"""The attribute that `wrap` leaves on an HTTP client, or on an SDK's object that sends through clients of its own."""
+"""The attribute that `wrap` sets on an HTTP client, or on an SDK object that creates its own HTTP clients."""
 
 
 def nobody(host: str) -> str | None:
-    """No host is governed by its name."""
+    """Return None: no host is governed by its name."""
     return None
 
 
 class Binding(NamedTuple):
-    """The mark of a client; `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
+    """The mark of a client. `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
 
-    With `any_host` every inference path is governed, else those of known providers, of local servers, of the hosts that
-    `named` knows, with the family of what they speak, and those of `provider_elsewhere`.
+    With `any_host` every inference path is governed. Without it, these are: known providers, local servers, hosts that
+    `named` maps to a family, and the hosts that `provider_elsewhere` accepts.
     """
 
     registry: KeyTable
@@ -46,29 +45,29 @@ class Binding(NamedTuple):
     named: Callable[[str], str | None] = nobody
 
     def __deepcopy__(self, memo: object) -> Binding:
-        """The same: the copy of a client counts at the registry of the first."""
+        """Return the same object: a copied client uses the same registry."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """None: a registry stays in its process, and elsewhere the client is as if it had never been wrapped."""
+        """Pickle as None: a registry stays in its process, so a client elsewhere is not governed."""
         return type(None), ()
 
 
 def policy_of(registry: KeyTable, max_wait: float | None = None) -> CallPolicy:
-    """Return what a client's calls may do by themselves: transient failures are its SDK's to repeat."""
+    """Return the policy of a client's calls, with one attempt: the SDK repeats transient failures itself."""
     return CallPolicy(registry.settings.max_wait if max_wait is None else max_wait, 1)
 
 
 class Installation:
-    """The process-wide mark, while tidegate is installed."""
+    """The process-wide mark while tidegate is installed."""
 
     mark: Binding | None = None
 
 
 def marked(client: Any) -> Binding | None:
-    """The mark that decides over a client's requests: its own, else the carrier's, else that of the installation.
+    """Return the mark for a client's requests: its own, else the context's, else the installation's.
 
-    None: nobody's.
+    Return None if no mark applies, the registry is disabled, or the context is marked as passthrough.
     """
     mark = getattr(client, MARK, None)
     if mark is None:
@@ -82,7 +81,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def provider_of(mark: Binding, host: str, path: str) -> providers.Provider | None:
-    """Return whose inference endpoint `path` on `host` is, as far as `mark` governs it; None: pass through."""
+    """Return the provider of the inference endpoint `path` on `host` if `mark` governs it, else None."""
     if mark.any_host:
         return providers.adopt(host, path, mark.family)
     provider = providers.recognise(host, path)
@@ -97,19 +96,20 @@ def provider_of(mark: Binding, host: str, path: str) -> providers.Provider | Non
 def provider_elsewhere(
     mark: Binding, host: str, path: str, headers: Callable[[], Headers], networked: Callable[[], bool]
 ) -> providers.Provider | None:
-    """Return the table for a request to a host that nobody has named; None: pass through.
+    """Return the table for a request to a host that nothing names, or None to pass it through.
 
-    Governed are inference paths under the mark of a known SDK. Those that are inference paths for sure are governed
-    under the mark of any SDK that Stainless generated, and on hosts whose names are private.
-    `headers` returns the pairs of the request with names in lower case; `networked` says whether its client sends over
-    a network: in a process that has tidegate installed, mocks and applications under test are never governed so.
+    Inference paths are governed if the headers show a known SDK. Unambiguous inference paths are also governed for any
+    SDK that Stainless generated, and on hosts with private names.
+
+    `headers` returns the request's pairs with names in lower case. `networked` returns whether the client sends over a
+    network. In a process with tidegate installed, this rule never governs mocks and applications under test.
     """
     if mark.any_host or not providers.generates(host, path):
         return None
     pairs = dict(headers())
     family = providers.sdk_family(pairs.items())
     if family is None or family == providers.UNNAMED:
-        # `/v1/messages` is a path of many services; Anthropic's own asks for its version.
+        # Many services have a path `/v1/messages`; Anthropic's clients always send a version header.
         certain = _is_plain(path) and (b"anthropic-version" in pairs or _MESSAGES.search(path) is None)
         if not certain:
             return None
@@ -129,13 +129,13 @@ _MESSAGES = re.compile(r"/(?:messages|complete)/?\Z")
 
 @lru_cache(maxsize=1024)
 def _is_plain(path: str) -> bool:
-    """Return whether an inference path is one by more than a common last word, as `/v1/forms/7/responses`."""
+    """Return whether an inference path is more than a common last word, as `/v1/forms/7/responses` is."""
     return _PLAIN.search(path) is not None
 
 
 @lru_cache(maxsize=1024)
 def is_local(host: str) -> bool:
-    """Return whether `host` is this machine or an address of a private network: self-hosted servers live there."""
+    """Return whether `host` is this machine or a private address, where self-hosted servers run."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -153,7 +153,7 @@ PRIVATE_SUFFIXES = (
     ".svc",
     ".svc.cluster.local",
 )
-"""Ends of names that no public DNS serves.
+"""Suffixes of names that public DNS does not serve.
 
 RFC 6762 (.local), ICANN resolution 2024.07.29.06 (.internal; host.docker.internal is one), RFC 8375 (.home.arpa),
 Kubernetes "DNS for Services and Pods" (SERVICE.NAMESPACE.svc), RFC 6762 appendix G (.lan in use).
@@ -162,9 +162,9 @@ Kubernetes "DNS for Services and Pods" (SERVICE.NAMESPACE.svc), RFC 6762 appendi
 
 @lru_cache(maxsize=1024)
 def is_private_name(host: str) -> bool:
-    """Return whether `host` is a name of a private network: a single label (a compose service), or by its end."""
+    """Return whether `host` is a name of a private network: a single label (a compose service), or a private suffix."""
     name = host.lower().removesuffix(".")
-    # Whatever holds a colon is an IPv6 address.
+    # A name with a colon is an IPv6 address.
     single = name != "" and "." not in name and ":" not in name and not name.isdigit()
     return single or name.endswith(PRIVATE_SUFFIXES)
 
@@ -173,13 +173,13 @@ _carried: ContextVar[Binding | None] = ContextVar("tidegate_mark", default=None)
 
 
 def carried() -> Binding | None:
-    """The mark that this context carries."""
+    """Return the mark of this context."""
     return _carried.get()
 
 
 @contextmanager
 def carrying(mark: Binding | None) -> Iterator[None]:
-    """Govern requests inside by `mark`, through whatever HTTP client they go; None changes nothing."""
+    """Govern the requests inside by `mark`, through any HTTP client; None changes nothing."""
     if mark is None:
         yield
         return

@@ -1,8 +1,8 @@
-"""httpx and httpx2, by one factory over the module: class patches on the public `Client.send` and `AsyncClient.send`.
+"""Transport for httpx and httpx2: class patches on the public `Client.send` and `AsyncClient.send`.
 
-A response ends in one of two ways. Without `stream` it is complete when `send` returns. With it the permit goes into a
-byte stream around the response's own, which gives it back at the end, at `close`, at an error, or when the response is
-garbage-collected. Neither module is ever imported here: they come from `sys.modules`.
+Theory of operation. One factory serves both modules, which come from `sys.modules` and are never imported here. Without
+`stream`, a response is complete when `send` returns. With `stream`, a byte stream around the response's own holds the
+permit. It returns the permit at the end, at `close`, at an error, or when the response is garbage-collected.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
 )
-"""What httpx 0.28 and httpx2 2.16 make of a body given to a response, or of what comes from their connection pool."""
+"""Stream classes that httpx 0.28 and httpx2 2.16 make: of a body given to a response, or in their connection pool."""
 
 SENDING = ("handle_request", "handle_async_request")
-"""The methods of the two transports, and of httpcore's pools, that send; mocks of the whole library replace them."""
+"""The sending methods of the two transports, and of httpcore's pools. Mocks of the whole library replace them."""
 
 MOST_WRAPPED = 3
-"""Transports that lie around the one that sends, at most (pydantic-ai and hishel: one each)."""
+"""Number of transports that may wrap the one that sends, at most (pydantic-ai and hishel: one each)."""
 
 MOST_PATHS = 4096
-"""Hosts with paths of which it is kept whether they generate: some 200 bytes each."""
+"""Number of cached (host, path) pairs in `_known_paths`, some 200 bytes each."""
 
 _stacks: dict[type, HttpxModule] = {}
 _known_paths: dict[tuple[Any, ...], bool] = {}
@@ -57,14 +57,14 @@ class HttpxCall(HttpCall):
     stack: HttpxModule
 
     def send(self, permit: Permit) -> AttemptResult:
-        """One attempt, marked as such where something else that is governed may lie below."""
+        """Send once, inside an attempt scope if another governed client may be below."""
         if self.direct:
             return self._send(permit)
         with AttemptScope():
             return self._send(permit)
 
     def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
-        """One attempt, marked as such where something else that is governed may lie below."""
+        """Send once, inside an attempt scope if another governed client may be below."""
         return self._asend(permit) if self.direct else self._within(permit)
 
     async def _within(self, permit: Permit) -> AttemptResult:
@@ -72,7 +72,7 @@ class HttpxCall(HttpCall):
             return await self._asend(permit)
 
     def _send(self, permit: Permit) -> AttemptResult:
-        """Send the request once; the body of an error is read as far as it is judged by."""
+        """Send the request once; read an error's body only as far as needed to judge it."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
                 sigv4.renew(self.request, self.signer)
@@ -89,7 +89,7 @@ class HttpxCall(HttpCall):
         return sent
 
     async def _asend(self, permit: Permit) -> AttemptResult:
-        """Send the request once; the body of an error is read as far as it is judged by."""
+        """Send the request once; read an error's body only as far as needed to judge it."""
         try:
             if permit.sent_at - self.began > sigv4.STALE_AFTER:
                 await sigv4.arenew(self.request, self.signer)
@@ -106,20 +106,20 @@ class HttpxCall(HttpCall):
         return sent
 
     def credentials(self) -> Iterator[str]:
-        """Yield what the request carries, and what its signer holds where it was signed."""
+        """Yield the credentials of the request, and those of its signer if it has one."""
         yield from super().credentials()
         signer = self.request.extensions.get(sigv4.SIGNER)
         if signer is not None:
             yield from redaction.in_client(signer.owner())
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
-        """A refusal of the client's own module."""
+        """Return a refusal of the client's own module."""
         response = self.stack.module.Response(status, headers=headers, json=body, request=self.request)
         response.elapsed = timedelta()
         return response
 
     def _received(self, permit: Permit, response: Any, error_stream: Any, stream: type | None) -> AttemptResult:
-        """Return what came; `stream` carries the permit of a body under way, None where a mock made the answer up."""
+        """Return the result of an attempt. `stream` is the class for a streaming body, None for a mock's answer."""
         if stream is None:
             return AttemptResult(
                 UNREAL if response.status_code >= 400 else good(response.status_code), response=response
@@ -133,7 +133,7 @@ class HttpxCall(HttpCall):
         return AttemptResult(outcome, response=response, streaming=True)
 
     def _body(self, response: Any, error_stream: Any) -> bytes | None:
-        """Return the body to judge by, decompressed; None while a good answer streams."""
+        """Return the body to judge, decompressed; None while a good answer streams."""
         if error_stream is None:
             if self.stream and response.status_code < 400 and not response.is_closed:
                 return None
@@ -147,8 +147,8 @@ class HttpxCall(HttpCall):
         return decoded(beginning.iter_bytes())
 
     def judge_error(self, error: Exception) -> Outcome:
-        """Return what an exception means; nothing where it does not come from below the HTTP library."""
-        # What the network raises is translated for httpx, with its cause; a mock raises httpx's own at once.
+        """Return the outcome of an exception; `UNREAL` if it does not come from below the HTTP library."""
+        # httpx translates network errors and sets their cause. A mock raises httpx's own exceptions directly.
         return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
 
     def genuine(self, response: Any) -> bool:
@@ -156,14 +156,14 @@ class HttpxCall(HttpCall):
         return not _made_up(response)
 
     def scripted(self) -> bool:
-        """Return whether a mock answers: a transport of its own, or one that replaced a method of the library."""
+        """Return whether a mock answers: a `MockTransport`, or a replaced method of the library."""
         client = self.wrapped.__self__  # type: ignore[attr-defined]
         transport = client._transport_for_url(self.request.url)
         own = _own_network(transport, self.stack.networks)
         return type(transport).__name__ == "MockTransport" if own is None else not own
 
     def pairs(self, response: Any) -> list[tuple[bytes, bytes]]:
-        """The answer's headers."""
+        """Return the answer's headers."""
         pairs: list[tuple[bytes, bytes]] = response.headers.raw
         return pairs
 
@@ -181,17 +181,17 @@ class HttpxModule:
         self.bases = (module.BaseTransport, module.AsyncBaseTransport)
 
     def put(self) -> None:
-        """Patches both classes of the module."""
+        """Patch both client classes of the module."""
         TRANSPORT.patches.put(self.module.Client, "send", self.send)
         TRANSPORT.patches.put(self.module.AsyncClient, "send", self.asend)
 
     def send(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-        """`Client.send`, governed where the client or the process is."""
+        """Run `Client.send`, governed if the client or the process is."""
         call = self._call(wrapped, client, args, kwargs)
         return drive(call) if call is not None else wrapped(*args, **kwargs)
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-        """`AsyncClient.send`, governed where the client or the process is; returns an awaitable."""
+        """Run `AsyncClient.send`, governed if the client or the process is; return an awaitable."""
         call = self._call(wrapped, client, args, kwargs)
         return adrive(call) if call is not None else wrapped(*args, **kwargs)
 
@@ -221,7 +221,7 @@ class HttpxModule:
             if auth is not None:
                 account = account_of(auth)
             else:
-                parts = getattr(url, "_uri_reference", None)  # its properties encode anew each time
+                parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
                 account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
             call = HttpxCall(
                 mark, OutgoingRequest(route, _headers(request.headers), body, replayable, model, query, account)
@@ -237,7 +237,7 @@ class HttpxModule:
         return call
 
     def _route_elsewhere(self, mark: Binding, client: Any, request: Any) -> RequestRoute | None:
-        """Return where a request leads whose host nobody has named, None where that is not governed."""
+        """Return the route of a request to a host that nothing names, None if it is not governed."""
         url = request.url
         host, path = url.host, url.path
         provider = provider_elsewhere(
@@ -253,19 +253,19 @@ class HttpxModule:
         return route
 
     def _networked(self, client: Any, url: Any) -> bool:
-        """Return whether the client sends over a network, as far as can be told before it does."""
+        """Return whether the client sends over a network, as far as this can be known before it sends."""
         return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MOST_WRAPPED)
 
 
 def stack_of(module: ModuleType) -> HttpxModule:
-    """Return what is made of a module, once, under whatever name it goes."""
+    """Return the `HttpxModule` of a module, made once, also if the module has several names."""
     if module.Client not in _stacks:
         _stacks[module.Client] = HttpxModule(module)
     return _stacks[module.Client]
 
 
 def put(module: ModuleType) -> None:
-    """Patches httpx or httpx2, once, under whatever name it goes (httpx2 can stand in for httpx)."""
+    """Patch httpx or httpx2 once, also if the module has several names (httpx2 can replace httpx)."""
     stack_of(module).put()
     sigv4.watch(TRANSPORT.patches)
 
@@ -274,8 +274,8 @@ TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
 
 
 def _route(mark: Binding, url: Any) -> RequestRoute | None:
-    """Where a URL leads, None where that is not governed; the registry keeps what was found, without the query."""
-    parts = getattr(url, "_uri_reference", None)  # its properties decode anew each time
+    """Return the route of a URL, None if it is not governed; the registry caches it without the query."""
+    parts = getattr(url, "_uri_reference", None)  # its properties decode on each access
     if parts is None:
         return _found(mark, url)
     routes = mark.registry.routes
@@ -289,7 +289,7 @@ def _route(mark: Binding, url: Any) -> RequestRoute | None:
 
 
 def _generates(url: Any) -> bool:
-    """Return whether a URL is an inference path of any provider; most requests of a program are none."""
+    """Return whether a URL is an inference path of any provider. Most requests of a program are not."""
     parts = getattr(url, "_uri_reference", None)
     if parts is None:
         return providers.generates(url.host, url.path)
@@ -309,17 +309,17 @@ def _found(mark: Binding, url: Any) -> RequestRoute | None:
 
 
 def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:
-    # `raw` makes a list in Python at each call: most of what it costs to find the credential.
+    # `raw` builds a list in Python on each access, which is most of the cost of finding the credential.
     known = getattr(headers, "_list", None)
     return map(_LOWER_AND_VALUE, known) if known is not None else headers.raw
 
 
 _LOWER_AND_VALUE = itemgetter(1, 2)
-"""Of what httpx 0.28 and httpx2 2.16 keep of a header: its name as it was sent and in lower case, its value."""
+"""Pick (lower-case name, value) from a header of httpx 0.28 and httpx2 2.16; its first field is the name as sent."""
 
 
 def _direct(client: Any, networks: tuple[type, ...]) -> bool:
-    # The library's own transport with nobody's code around it: then nothing that is governed lies below.
+    # The library's own transport without hooks or mounts: nothing governed is below it.
     hooks = getattr(client, "_event_hooks", None)
     if type(getattr(client, "_transport", None)) not in networks or getattr(client, "_mounts", True) or not hooks:
         return False
@@ -327,7 +327,7 @@ def _direct(client: Any, networks: tuple[type, ...]) -> bool:
 
 
 def _own_network(transport: Any, networks: tuple[type, ...]) -> bool | None:
-    """Return None for a transport that is not the library's own, False for one whose methods a mock replaced."""
+    """Return True for the library's own transport, False if a mock replaced its methods, None for any other."""
     for own, name in zip(networks, SENDING, strict=True):
         if isinstance(transport, own):
             pool = type(getattr(transport, "_pool", None))
@@ -337,35 +337,36 @@ def _own_network(transport: Any, networks: tuple[type, ...]) -> bool | None:
 
 
 def _reaches_network(transport: Any, networks: tuple[type, ...], bases: tuple[type, ...], depth: int) -> bool:
-    """Return whether a transport is the library's own, or one over aiohttp, or holds such a one to pass requests to."""
+    """Return whether a transport is the library's own or runs over aiohttp, or holds a transport that does."""
     own = _own_network(transport, networks)
     if own is not None:
         return own
     if any(each.__name__ == "AiohttpTransport" for each in type(transport).__mro__):
         return True
-    # Only transports are followed: an application under test may hold HTTP clients of its own.
+    # Follow transports only: an application under test may hold separate HTTP clients.
     held = [each for each in getattr(transport, "__dict__", {}).values() if isinstance(each, bases)]
     return depth > 0 and any(_reaches_network(each, networks, bases, depth - 1) for each in held)
 
 
 @lru_cache(maxsize=64)
 def _is_of(method: Any, library: str) -> bool:
-    """Return whether a method is a library's own below what telemetry wraps around it.
+    """Return whether a method, below the wrappers of telemetry, is a library's own.
 
-    Mocks put theirs in its place: pytest-httpx 0.36 in the transport, respx 0.23 in the pool.
+    Mocks replace it: pytest-httpx 0.36 in the transport, respx 0.23 in the pool.
     """
     module: str = inspect.unwrap(method).__module__
     return module.startswith(library)
 
 
 def _is_unread_error(response: Any) -> bool:
-    """Return whether a streaming answer is an error, and is still to be read."""
+    """Return whether a streaming answer is an error that has not been read yet."""
     return response.status_code >= 400 and not (response.is_closed or response.is_stream_consumed)
 
 
 def _made_up(response: Any) -> bool:
-    # What came over a connection has it among its documented extensions. Without one it is a mock's if its stream is
-    # still the library's own; transports of other libraries, and applications called in this process, bring theirs.
+    # A response from a connection names it in its documented extensions. Without one, a response is a mock's if its
+    # stream is the library's own. Transports of other libraries, and applications called in this process, have other
+    # streams.
     extensions, stream = getattr(response, "extensions", None), getattr(response, "stream", None)
     if not isinstance(extensions, dict) or "network_stream" in extensions:
         return False
@@ -382,7 +383,7 @@ def _form_model(stream: Any) -> str:
 
 
 def _error_types(module: ModuleType) -> tuple[Any, Any]:
-    """Return the two byte streams of one module that replay the beginning of an error's body and read on."""
+    """Return the sync and async streams of a module that replay the beginning of an error's body and then continue."""
     return (
         type("SyncErrorStream", (SyncErrorStream, module.SyncByteStream), {}),
         type("AsyncErrorStream", (AsyncErrorStream, module.AsyncByteStream), {}),
@@ -390,7 +391,7 @@ def _error_types(module: ModuleType) -> tuple[Any, Any]:
 
 
 def _stream_types(module: ModuleType) -> tuple[type, type]:
-    """The two byte streams of one module that carry a permit to its end."""
+    """Return the sync and async byte streams of a module that hold a permit until they end."""
 
     class Watched:
         def __init__(self, stream: Any, watch: StreamWatch) -> None:

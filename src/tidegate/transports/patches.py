@@ -1,6 +1,6 @@
-"""Class-level patches by wrapt: put on once, inert unless something is governed, taken off again.
+"""Class-level patches by wrapt, and the client classes of an HTTP stack.
 
-The clients of an HTTP stack: of which modules and classes they are, and which of them were wrapped.
+A patch is set once, does nothing unless a client or the process is governed, and can be removed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import wrapt
 from tidegate.imports import is_loading, when_loaded
 
 MAX_DEPTH = 64
-"""Wrappers around one function that are looked through. Raising it only matters for a chain without an end."""
+"""Wrappers around one function that are followed. A higher value only matters for a chain without an end."""
 
 logger = logging.getLogger("tidegate")
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Patches:
-    """The patches of one HTTP stack or SDK, at most one a function, whatever name its module was imported under."""
+    """The patches of one HTTP stack or SDK, at most one per function, also if its module has several names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,9 +39,9 @@ class Patches:
         return bool(self._handles)
 
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
-        """Wrap `target.method`, of a class or a module; return False where the wrapper is on it already.
+        """Wrap `target.method`, of a class or a module; return False if the wrapper is set already.
 
-        A wrapper that is gone, because somebody put back a function of before, is put on again.
+        If other code restored an earlier function, the wrapper is set again.
         """
         with self._lock:
             if (handle := self._handles.get((target, method))) and _is_on(handle, vars(target).get(method)):
@@ -50,14 +50,14 @@ class Patches:
             return True
 
     def remove(self) -> None:
-        """Restore every patched method; one under a foreign wrapper stays, inert."""
+        """Restore every patched method; a patch under a foreign wrapper stays and does nothing."""
         with self._lock:
             for (target, method), handle in list(self._handles.items()):
                 try:
                     found: Any = vars(target).get(method)
                     if getattr(found, "_self_parent", None) is handle:
-                        # A mock (requests-mock 1.12.1 `Mocker.stop`) put back what it had read from the class: the
-                        # wrapper as bound by that access. `unwrap_object` does not know it.
+                        # A mock (requests-mock 1.12.1 `Mocker.stop`) restored the attribute that it had read from the
+                        # class. That is the wrapper as bound by the access, which `unwrap_object` does not recognise.
                         setattr(target, method, found.__wrapped__)
                     else:
                         wrapt.unwrap_object(target, method, handle)
@@ -67,7 +67,7 @@ class Patches:
 
 
 def _is_on(handle: Any, function: Any) -> bool:
-    """Return whether a function is the wrapper `handle`, or wraps it in a way that can be seen."""
+    """Return whether a function is the wrapper `handle`, or visibly wraps it."""
     for _ in range(MAX_DEPTH):
         if function is None or function is handle or getattr(function, "_self_parent", None) is handle:
             break
@@ -78,7 +78,7 @@ def _is_on(handle: Any, function: Any) -> bool:
 def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
     """Call `put` with the module `name` when it is imported, or now; never import it.
 
-    A module that is being imported is handed over at the end of that: until then it may lack what `put` looks for.
+    For a module that is being imported, `put` runs at the end of that import. Before, the module may be incomplete.
     """
     module = sys.modules.get(name)
     if module is None:
@@ -88,16 +88,16 @@ def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
 
 
 def _put_loaded(name: str, put: Callable[[ModuleType], object]) -> None:
-    """Hand over a module at the end of its loading, which may have failed."""
+    """Run `put` for a module whose loading has ended, perhaps with a failure."""
     try:
         when_imported(name, put)
     except Exception:
-        # An import of the program's is under way: it goes on.
+        # An import of the program is in progress and must continue.
         logger.exception("%s could not be patched; calls through it are not governed", name)
 
 
 class Clients:
-    """A stack as `tidegate.transports.table.Transport` describes it; `put` patches one of its modules, once."""
+    """A stack as `tidegate.transports.table.Transport` describes it; `put` patches one of its modules once."""
 
     def __init__(self, modules: tuple[str, ...], classes: tuple[str, ...], put: Callable[[ModuleType], None]) -> None:
         self.MODULES = modules
@@ -107,13 +107,13 @@ class Clients:
         self._wrapped: weakref.WeakSet[object] = weakref.WeakSet()
 
     def loaded(self) -> list[ModuleType]:
-        """Those of its modules that the process has imported to their end."""
-        # None stands where an import is forbidden, and a mock where it is made up.
+        """Return those of its modules that the process has fully imported."""
+        # An entry is None if its import is forbidden, and no module if a mock replaced it.
         found = (sys.modules.get(name) for name in self.MODULES)
         return [module for module in found if isinstance(module, ModuleType) and not is_loading(module)]
 
     def module_of(self, client: object) -> ModuleType:
-        """The module that a client (see `is_client`) is of."""
+        """Return the module of a client (see `is_client`)."""
         return next(module for module in self.loaded() if self._holds(module, client))
 
     def is_client(self, candidate: object) -> bool:
@@ -121,21 +121,21 @@ class Clients:
         return any(self._holds(module, candidate) for module in self.loaded())
 
     def remember(self, client: object) -> None:
-        """Notes what was wrapped: the patches stay on while it lives."""
+        """Remember a wrapped client: the patches stay while it lives."""
         self._wrapped.add(client)
 
     def remembered(self) -> bool:
-        """Return whether anything that was wrapped lives."""
+        """Return whether any wrapped client lives."""
         return len(self._wrapped) > 0
 
     def _holds(self, module: ModuleType, candidate: object) -> bool:
-        # A module that is being imported may have no such class yet.
+        # A module that is being imported may not have the class yet.
         found = (getattr(module, name, None) for name in self._classes)
         return isinstance(candidate, tuple(each for each in found if isinstance(each, type)))
 
 
 MOCKS = frozenset({"betamax", "moto", "pook", "requests_mock", "responses", "vcr"})
-"""Packages that answer in place of a network, by recordings or by hand, with bodies of their own classes.
+"""Packages that answer in place of a network, from recordings or scripts, with their own body classes.
 
 Source: vcrpy 9.4.2 `stubs/__init__.py` `VCRHTTPResponse`, `stubs/aiohttp_stubs.py` `MockClientResponse`; the others
 hold their bodies in memory (responses 0.26.3 `_form_response`, requests-mock 1.12.1 `response.py`, moto 5
@@ -144,7 +144,7 @@ hold their bodies in memory (responses 0.26.3 `_form_response`, requests-mock 1.
 
 
 def made_up(response: object) -> bool:
-    """Return whether a mock or a recording made up an answer of requests or botocore: no connection sends its body."""
+    """Return whether a mock or recording made a response of requests or botocore: its body comes from no connection."""
     raw = getattr(response, "raw", None)
     return _in_memory(raw) or _in_memory(getattr(raw, "_fp", None))
 
@@ -154,5 +154,5 @@ def _in_memory(body: object) -> bool:
 
 
 def unreadable() -> None:
-    """Says that a request passes through because it could not be read: nothing of ours is raised below an SDK."""
+    """Log that a request could not be read and passes through. tidegate never raises its own errors below an SDK."""
     logger.exception("a request could not be read; it is not governed")

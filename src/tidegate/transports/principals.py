@@ -1,13 +1,13 @@
-"""The account behind credentials that an HTTP client adds only when it sends.
+"""Identification of the account behind credentials that an HTTP client adds only when it sends.
 
-`auth=` objects put their credential on a request below the point where its key is chosen. Running one twice could spend
-a nonce or refresh a token, so it is never run here. Two objects share a key only when their types and their whole
-states are equal: plain values by value, anything else, as the source of a token, by being the same object. They then
-send the same credential, so a program may make a new object for each call. Any other object is an account of its own,
-for as long as it lives, also while it refreshes its token.
+Theory of operation. An `auth=` object adds its credential after the request's key is chosen. To run it twice could
+spend a nonce or refresh a token, so it never runs here. Two objects share a key only if their types and complete states
+are equal. Plain values compare by value, all others (such as the source of a token) by identity. Such objects send the
+same credential, so a program may make a new object for each call. Any other object is a separate account while it
+lives, also while it refreshes its token.
 
-A token in a header may change by the hour. Of a JSON Web Token those claims identify the account that stay the same
-over a refresh; its signature is not checked, for a provider does that.
+A token in a header may change every hour. A JSON Web Token is identified by the claims that stay the same over a
+refresh. Its signature is not checked, because the provider does that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_OBJECTS = 1024
-"""Objects held because nothing tells when they are gone. A lower value may give such an object a second key."""
+"""Number of held objects whose end cannot be observed. A lower value may give such an object a second key."""
 
 VOLATILE = frozenset(
     [
@@ -51,11 +51,13 @@ VOLATILE = frozenset(
         "ver",
     ]
 )
-"""Claims that differ between two tokens of one account (RFC 7519 4.1; Microsoft's "access token claims reference"). A
-claim that is missing here gives a refreshed token a new key; one too many could let two accounts share a key."""
+"""Claims that differ between two tokens of one account (RFC 7519 4.1; Microsoft's "access token claims reference").
+
+A missing claim gives a refreshed token a new key. A wrong extra claim could let two accounts share a key.
+"""
 
 SUBJECT = frozenset(["sub", "oid", "appid", "azp", "client_id", "email"])
-"""Claims of which a token must have at least one to be known by its claims."""
+"""Claims of which a token must have at least one, to be identified by its claims."""
 
 PLAIN = (str, bytes, int, float, bool)
 
@@ -64,13 +66,13 @@ _lock = threading.Lock()
 _known: OrderedDict[int, KnownPrincipals] = OrderedDict()
 _serials: dict[int, tuple[weakref.ref[Any], str]] = {}
 _renewed: OrderedDict[str, str] = OrderedDict()
-"""The account of new objects with a state that an object has left: that one has kept the account of the state."""
+"""New accounts for objects in a state that another object has left. That object keeps the original account."""
 
 
 class KnownPrincipals:
-    """An object that was seen: how to tell that it is the same one, its state then, and its account.
+    """An object that was seen: a reference to recognise it, its state at that time, and its account.
 
-    `plain` says that plain values make up the whole state.
+    `plain` says that the state has plain values only.
     """
 
     __slots__ = ("account", "held", "plain", "state")
@@ -83,7 +85,7 @@ class KnownPrincipals:
 
 
 def account_of(auth: Any) -> str:
-    """Return what distinguishes the account of an `auth=` object from others; equal for equal credentials."""
+    """Return an identifier of the account of an `auth=` object; equal for equal credentials."""
     if isinstance(auth, PLAIN):
         return _digest(auth)
     if isinstance(auth, (tuple, list)):
@@ -99,18 +101,18 @@ def account_of(auth: Any) -> str:
             _known[id(auth)] = known = KnownPrincipals(_hold(auth), state, plain, account)
             _forget()
         elif known.state and known.state != state:
-            # What sent the same credential as its equals until now goes on by itself: no other follows its changes.
+            # From here on the object is separate from its former equals: they do not follow its changes.
             _part(known, f"{type(auth).__module__}.{type(auth).__qualname__}:{known.state}")
         return known.account
 
 
 def accounts_of(objects: Iterable[Any]) -> str:
-    """Return what distinguishes several objects together; empty where there are none."""
+    """Return an identifier of several objects together; empty if there are none."""
     return "+".join(account_of(each) for each in objects)
 
 
 def stable(value: bytes) -> bytes:
-    """Return what stays the same of a credential header while its token is refreshed."""
+    """Return the part of a credential header that stays the same while its token is refreshed."""
     return _claims(value) if value[7:10] == b"eyJ" else value
 
 
@@ -126,10 +128,10 @@ def _claims(value: bytes) -> bytes:
 
 
 def _part(known: KnownPrincipals, first: str) -> None:
-    """Separate an object whose state has changed from the equals of its `first` account."""
+    """Separate an object whose state has changed from its equals, which share the `first` account."""
     alone = not any(other is not known and other.account == known.account for other in list(_known.values()))
     if not known.plain and alone:
-        # It fetched its first token, perhaps: it keeps its key, and objects like it as it was get another.
+        # Probably it fetched its first token: it keeps its key, and new objects with the earlier state get another.
         _renewed[first] = _serial()
         if len(_renewed) > MAX_OBJECTS:
             _renewed.popitem(last=False)
@@ -139,7 +141,7 @@ def _part(known: KnownPrincipals, first: str) -> None:
 
 
 def _state(auth: Any) -> tuple[str, bool]:
-    """Return a digest of an object's whole state, empty where it cannot be told; and whether all of it is plain."""
+    """Return a digest of an object's state, empty if it is not known, and whether all of the state is plain values."""
     facts = _facts(auth)
     if not facts:
         return "", False
@@ -153,7 +155,7 @@ def _state(auth: Any) -> tuple[str, bool]:
 
 
 def _facts(auth: Any) -> dict[str, Any]:
-    """Return what an object holds, by name; of a function what it is made of. Empty where that is not known."""
+    """Return the attributes of an object by name, or the parts of a function. Empty if they are not known."""
     if isinstance(auth, types.FunctionType):
         try:
             cells = [cell.cell_contents for cell in auth.__closure__ or ()]
@@ -170,14 +172,14 @@ def _facts(auth: Any) -> dict[str, Any]:
 
 
 def _identity(value: Any) -> str:
-    """Return a name of an object that no other ever has in any process; empty where it cannot be followed."""
+    """Return a name that no other object in any process has; empty if the object cannot be followed."""
     if value is None:
         return "None"
     if isinstance(value, types.MethodType):
         owner, function = _identity(value.__self__), _identity(value.__func__)
         return f"{owner}.{function}" if owner and function else ""
     if isinstance(value, types.FunctionType):
-        # httpx holds an `auth=` function in an object of its own. One that holds functions is known by itself.
+        # httpx wraps an `auth=` function in an object. A function that holds functions is identified by itself.
         held = _facts(value).values()
         state = "" if any(isinstance(each, types.FunctionType) for each in held) else _state(value)[0]
         if state:
@@ -199,7 +201,7 @@ def _digest(value: object) -> str:
 
 
 def _serial() -> str:
-    # Equal in no other process, for processes share what they learn of a key.
+    # Unique over processes, because processes share what they learn of a key.
     return f"{_PROCESS}-{os.getpid()}-{uuid.uuid4().hex}"
 
 
@@ -215,7 +217,7 @@ def _is(held: Any, auth: Any) -> bool:
 
 
 def _drop(number: int, reference: Any) -> None:
-    # Without the lock: the collector may run while this thread holds it.
+    # Without the lock: the garbage collector may run while this thread holds it.
     known = _known.get(number)
     if known is not None and known.held is reference:
         _known.pop(number, None)
@@ -231,7 +233,7 @@ def _drop_serial(number: int, reference: Any) -> None:
 def _forget() -> None:
     if len(_known) <= MAX_OBJECTS:
         return
-    # By the numbers alone: making pairs may start the collector, and so `_drop`, amid the iteration.
+    # Iterate over the numbers alone: to make pairs may start the collector, and so `_drop`, during the iteration.
     for number in list(_known):
         known = _known.get(number)
         if known is not None and not isinstance(known.held, weakref.ref):

@@ -1,7 +1,7 @@
-"""requests, by a class patch on the public `Session.send`: redirects and digest authentication happen inside it.
+"""Transport for requests: a class patch on the public `Session.send`, which does redirects and digest authentication.
 
-The `raw` of a response that streams is wrapped: it gives the permit back at its end, at `close`, at an error, or when
-the response is garbage-collected. The module is never imported here: it comes from `sys.modules`.
+The `raw` of a streaming response is wrapped. The wrapper returns the permit at the end, at `close`, at an error, or
+when the response is garbage-collected. The module is never imported here: it comes from `sys.modules`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RequestsCall(HttpCall):
     signer: sigv4.BotocoreSigner | None
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Send the request once; the body of an error is read as far as it is judged by."""
+        """Send the request once; read an error's body only as far as needed to judge it."""
         unread: BegunRaw | None = None
         body: bytes | None = None
         try:
@@ -68,12 +68,12 @@ class RequestsCall(HttpCall):
         return AttemptResult(outcome, response=response, streaming=True)
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """The answer's headers."""
+        """Return the answer's headers."""
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
-        """Return what an exception means: requests derives all of its own from OSError, wrong URLs among them."""
-        # What the network raises is translated where it is caught; a mock raises requests' own at once.
+        """Return the outcome of an exception; even those for wrong URLs derive from OSError in requests."""
+        # requests translates network errors where it catches them. A mock raises requests' own exceptions directly.
         if not self.mocks and error.__context__ is None:
             return UNREAL
         names = {each.__name__ for each in type(error).__mro__}
@@ -88,13 +88,13 @@ class RequestsCall(HttpCall):
         return not made_up(response)
 
     def scripted(self) -> bool:
-        """Return whether something else than the library's own adapter answers, as in tests."""
+        """Return whether something other than the library's own adapter answers, as in tests."""
         session = self.wrapped.__self__  # type: ignore[attr-defined]
         send = type(session.get_adapter(self.request.url)).send
         return getattr(send, "__module__", "").partition(".")[0] != "requests"
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
-        """A refusal as a session would have returned it."""
+        """Return a refusal as a session would have returned it."""
         response = self.module.Response()
         response.status_code, response.reason = status, HTTPStatus(status).phrase
         response.headers.update({**headers, "content-type": "application/json"})
@@ -102,7 +102,7 @@ class RequestsCall(HttpCall):
         response.request = self.request
         response.url = response.request.url
         if not self.stream:
-            # As every response that was not asked to stream, it is read by now.
+            # A response that does not stream is already read.
             _ = response.content
         return response
 
@@ -114,11 +114,11 @@ class RequestsModule:
         self.module = module
 
     def put(self) -> None:
-        """Patches the session's class."""
+        """Patch the session's class."""
         TRANSPORT.patches.put(self.module.Session, "send", self.send)
 
     def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
-        """`Session.send`, governed where the session or the process is."""
+        """Run `Session.send`, governed if the session or the process is."""
         call = self._call(wrapped, session, args, kwargs)
         return drive(call) if call is not None else wrapped(*args, **kwargs)
 
@@ -143,7 +143,7 @@ class RequestsModule:
             replayable = body is None or whole is not None
             headers, account = _pairs(request.headers), self._account(session, request)
             if getattr(session, "credentials", None) is not None:
-                # A session of google-auth: its token changes by the hour, its credentials stay.
+                # A session of google-auth: its token changes every hour, its credentials stay.
                 headers = [pair for pair in headers if pair[0].lower() != b"authorization"]
             call = RequestsCall(
                 mark,
@@ -167,16 +167,16 @@ class RequestsModule:
         return call
 
     def _networked(self, session: Any, url: str) -> bool:
-        """Return whether the session sends over a network: mocks replace its adapter, or what finds or sends by it."""
+        """Return whether the session sends over a network. Mocks replace its adapter or the methods around it."""
         if not _is_own(type(session).get_adapter):
             return False
-        # Also where it derives from the library's: an adapter that sends by itself may be one to an application.
+        # Also for a derived adapter: one with its own `send` may lead to an application in this process.
         return _is_own(type(session.get_adapter(url)).send)
 
     def _account(self, session: Any, request: Any) -> str:
-        """Return what distinguishes an `auth=` object that adds its credential after the first answer, as digests do.
+        """Return an identifier of an `auth=` object that adds its credential after the first answer, as digests do.
 
-        Any other has added it by now. Sessions of google-auth are known by their credentials.
+        Any other object has added it by now. Sessions of google-auth are identified by their credentials.
         """
         owners = (getattr(hook, "__self__", None) for hook in request.hooks.get("response", ()))
         auths = [owner for owner in owners if isinstance(owner, self.module.auth.AuthBase)]
@@ -185,7 +185,7 @@ class RequestsModule:
 
 
 def put(module: ModuleType) -> None:
-    """Patches requests, once."""
+    """Patch requests once."""
     RequestsModule(module).put()
     sigv4.watch(TRANSPORT.patches)
 
@@ -203,7 +203,7 @@ def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _is_own(method: Any) -> bool:
-    """Return whether a method, below what wraps it, is of requests itself."""
+    """Return whether a method, below its wrappers, is of requests itself."""
     module: str = inspect.unwrap(method).__module__
     return module.partition(".")[0] == "requests"
 

@@ -1,19 +1,19 @@
-"""Signatures of AWS (SigV4) that age in the queue.
+"""Renewal of AWS signatures (SigV4) that expire in the queue.
 
-AWS refuses a signature that is more than five minutes old with a 403. Some callers sign before they send:
+Theory of operation. AWS refuses a signature older than five minutes with a 403. Some callers sign before they send:
 
-- The Bedrock clients of anthropic and openai sign in a method of their own. A class patch on it notes in the request
-  which client signed; after a long wait that client signs again.
-- Others (LiteLLM and what stands on it) call botocore's `SigV4Auth.add_auth` and hand the headers to an HTTP client. A
-  class patch on it keeps the signer of each recent signature, with its credentials, service and region; after a long
+- The Bedrock clients of anthropic and openai sign in a method of theirs. A class patch on it notes in the request
+  which client signed. After a long wait that client signs again.
+- Others (LiteLLM and its dependents) call botocore's `SigV4Auth.add_auth` and pass the headers to an HTTP client. A
+  class patch on it keeps the signer of each recent signature, with its credentials, service and region. After a long
   wait that signer signs the request again.
-- A signature of an unknown signer cannot be renewed. Such a call waits no longer than its signature is good for; it
-  then gets the last answer or the 429 of a call that came too late, and its caller can sign again.
+- A signature of an unknown signer cannot be renewed. Such a call waits at most as long as its signature is valid. It
+  then gets the last answer, or the 429 for a missed deadline, and its caller can sign again.
 
 Lines: anthropic 2.11 `lib/bedrock/_client.py`, `_mantle.py`, `lib/aws/_client.py` `_prepare_request`; openai 3.52
-`providers/bedrock.py` `_BedrockSigV4Auth._validate_request`, with which both of its ways to sign begin (its clients
-hold those two bound: patches on them would miss clients made before); botocore 1.44.5 `auth.py`; LiteLLM 1.106.2
-`llms/bedrock/base_aws_llm.py` `get_request_headers`, `llms/bedrock/chat/converse_handler.py`, which posts
+`providers/bedrock.py` `_BedrockSigV4Auth._validate_request`, the first step of both of its ways to sign. (Its clients
+hold both signing methods bound, so patches on those would miss existing clients.) botocore 1.44.5 `auth.py`; LiteLLM
+1.106.2 `llms/bedrock/base_aws_llm.py` `get_request_headers`, `llms/bedrock/chat/converse_handler.py`, which posts
 `dict(prepped.headers)`.
 """
 
@@ -33,27 +33,33 @@ from typing import Any, NamedTuple
 from tidegate.transports.patches import Patches, when_imported
 
 STALE_AFTER = 60.0
-"""Seconds from the coming of a call after which its request is signed anew: well within `LIFETIME`."""
+"""Seconds from the start of a call after which its request is signed again; far below `LIFETIME`."""
 
 LIFETIME = 240.0
-"""Seconds after which a signature that cannot be renewed is not sent any more. A higher value risks a 403: AWS refuses
-after 300 s ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122), by its own clock."""
+"""Seconds after which a signature that cannot be renewed is no longer sent.
+
+A higher value risks a 403. AWS refuses after 300 s ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122),
+by its own clock.
+"""
 
 MAX_NOTED = 1024
-"""Signatures whose signers are kept. A lower value loses signers where more requests are signed before one is sent."""
+"""Signatures whose signers are kept. A lower value loses signers if more requests are signed before one is sent."""
 
 DATE = "%Y%m%dT%H%M%SZ"
 """Format of `x-amz-date`."""
 
 SIGNER = "tidegate.signer"
-"""The extension of a request that names its signer."""
+"""Key in a request's extensions that holds its signer."""
 
 SIGNATURE = ("authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256")
-"""The headers that signing sets (openai 3.52 `_AWS_SIGNING_HEADERS`); one left standing would be signed as well."""
+"""Headers that signing sets (openai 3.52 `_AWS_SIGNING_HEADERS`).
+
+All are removed before a request is signed again, or the new signature would cover them.
+"""
 
 
 class Methods(NamedTuple):
-    """Of a class that signs: the method to patch, which gets the request first, and those that sign."""
+    """Methods of a class that signs: the one to patch, which gets the request first, and the two that sign."""
 
     noting: str
     signing: str
@@ -71,7 +77,7 @@ SIGNING: dict[str, Methods] = {
 
 
 class Signer(NamedTuple):
-    """The signer of a request, and the way to ask it again."""
+    """The client that signed a request, and its signing methods."""
 
     owner: weakref.ref[Any]
     methods: Methods
@@ -84,7 +90,7 @@ class BotocoreSigner(NamedTuple):
     body: bytes
 
     def sign(self, request: Any) -> None:
-        """Sign a request of httpx or requests anew, over the headers that were signed before."""
+        """Sign a request of httpx or requests again, over the same headers as before."""
         names = _SIGNED_HEADERS.search(request.headers["authorization"])
         kept = set(names[1].split(";") if names is not None else ()) - {"host", *SIGNATURE}
         headers = {name: request.headers[name] for name in kept if name in request.headers}
@@ -121,7 +127,7 @@ def _watch(patches: Patches, module: ModuleType) -> None:
 
 
 def note(wrapped: Callable[..., Any], auth: Any, args: Any, kwargs: Any) -> Any:
-    """`SigV4Auth.add_auth`, whose signer is kept by its signature."""
+    """Run `SigV4Auth.add_auth`, and keep the signer under its signature."""
     result = wrapped(*args, **kwargs)
     request = args[0] if args else kwargs.get("request")
     authorization = getattr(request, "headers", {}).get("Authorization")
@@ -134,13 +140,13 @@ def note(wrapped: Callable[..., Any], auth: Any, args: Any, kwargs: Any) -> Any:
 
 
 def signer_of(headers: Mapping[str, str], body: bytes | None) -> BotocoreSigner | None:
-    """Return botocore's signer of a request, None where another one signed it or nobody did."""
+    """Return botocore's signer of a request, None if botocore did not sign it."""
     auth = _noted.get(_authorization(headers)) if body is not None else None
     return BotocoreSigner(auth, body) if auth is not None and body is not None else None
 
 
 def seconds_left(headers: Mapping[str, str], now_on: datetime) -> float | None:
-    """Return for how long a signature can still be sent; None where there is none, or none that ages."""
+    """Return for how many seconds a signature can still be sent; None if there is none that expires."""
     if not _authorization(headers).startswith("AWS4-"):
         return None
     try:
@@ -156,7 +162,7 @@ def _authorization(headers: Mapping[str, Any]) -> str:
 
 
 def signed_by(call: Any, headers: Mapping[str, str], body: bytes | None, noted: bool = False) -> BotocoreSigner | None:
-    """Return botocore's signer of a call's request; bound the wait of a call whose signature cannot be renewed.
+    """Return botocore's signer of a call's request, and limit the wait of a call whose signature cannot be renewed.
 
     `noted` says that the request itself names its signer.
     """
@@ -169,7 +175,7 @@ def signed_by(call: Any, headers: Mapping[str, str], body: bytes | None, noted: 
 
 
 def renew(request: Any, signer: BotocoreSigner | None) -> None:
-    """Sign a request anew, where it was signed; what the signer raises goes through."""
+    """Sign a signed request again; exceptions of the signer propagate."""
     owner, methods = _unsigned(request)
     if owner is not None:
         getattr(owner, methods.signing)(request)
@@ -178,7 +184,7 @@ def renew(request: Any, signer: BotocoreSigner | None) -> None:
 
 
 async def arenew(request: Any, signer: BotocoreSigner | None) -> None:
-    """Sign a request of an async client anew, where it was signed; what the signer raises goes through."""
+    """Sign a signed request of an async client again; exceptions of the signer propagate."""
     owner, methods = _unsigned(request)
     if owner is not None:
         await getattr(owner, methods.asigning)(request)
@@ -187,7 +193,7 @@ async def arenew(request: Any, signer: BotocoreSigner | None) -> None:
 
 
 def _unsigned(request: Any) -> tuple[Any, Methods]:
-    """Takes the signature off; returns who is to put on another, None where there is none or nobody to do it."""
+    """Remove the signature and return the client that can renew it; return None if there is no signature or client."""
     signer: Signer | None = getattr(request, "extensions", {}).get(SIGNER)
     owner = signer.owner() if signer is not None else None
     if signer is None or owner is None or not request.headers.get("authorization", "").startswith("AWS4-"):
@@ -198,12 +204,12 @@ def _unsigned(request: Any) -> tuple[Any, Methods]:
 
 
 def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
-    """The modules of one SDK that sign, each with what patches it."""
+    """Return the signing modules of one SDK, each with its patch function."""
     return {name: put for name in SIGNING if name.startswith(f"{package}.")}
 
 
 def put(patches: Patches, module: ModuleType) -> None:
-    """Patches the classes of one module that sign."""
+    """Patch the signing classes of one module."""
     methods = SIGNING[module.__name__]
     for each in list(vars(module).values()):
         if isinstance(each, type) and each.__module__ == module.__name__ and methods.noting in vars(each):

@@ -1,6 +1,8 @@
-"""The `raw` of a response, which urllib3 makes and requests and botocore read, with a permit that goes to its end.
+"""Wrappers around a streaming body that watch its bytes and hold the call's permit until the body ends.
 
-A streaming answer on its way to its reader: what its bytes say, and the permit that goes with it to its end.
+Theory of operation. A `StreamWatch` keeps the beginning and the end of a stream. When the stream ends, breaks, is
+closed or is garbage-collected, it settles the permit once. `WatchedRaw` and `BegunRaw` wrap the `raw` of a response,
+which urllib3 makes and which requests and botocore read.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
 
 KEPT = 4096
-"""Bytes kept of a stream's beginning and end: usage stands in the first or last events, a failure in the last."""
+"""Bytes kept of a stream's beginning and of its end. Usage is in the first or last events, a failure in the last."""
 
 MOST_CHUNKS = 32
+"""Chunks that are kept before they are trimmed to `KEPT` bytes. With `LONG` it bounds the kept chunks to 36 kB."""
 LONG = 1024
-"""Pieces of it that are kept before they are cut to what is needed, and bytes of one that is cut at once: 36 kB in all,
-where an event is of a few hundred bytes."""
+"""Bytes of a chunk above which the kept chunks are trimmed at once. Events have a few hundred bytes."""
 
 
 class StreamWatch:
-    """The reading of a stream's bytes, and its permit; `finish` gives the permit back once."""
+    """The watched bytes of a stream, and its permit; `finish` returns the permit once."""
 
     __slots__ = ("_chunks", "_head", "_held", "_outcome")
 
@@ -40,27 +42,27 @@ class StreamWatch:
         self._chunks: list[bytes] = []
 
     def saw(self, chunk: bytes) -> None:
-        """Keeps the first and the last bytes, in pieces as long as they are few."""
+        """Keep the first and the last bytes; short chunks are joined later."""
         keep, kept, trim = self.keeping()
         keep(chunk)
         if len(kept) > MOST_CHUNKS or len(chunk) > LONG:
             trim()
 
     def keeping(self) -> tuple[Callable[[bytes], None], list[bytes], Callable[[], object]]:
-        """Return what `saw` does, for whoever sees many: keeps a chunk, those that are kept, and cuts them."""
+        """Return the parts of `saw` for callers with many chunks: keep a chunk, the kept chunks, trim them."""
         return self._chunks.append, self._chunks, self._trim
 
     def _trim(self) -> bytes:
-        """The last bytes, in one piece."""
+        """Trim the kept chunks to the last bytes and return those."""
         seen = b"".join(self._chunks)
         if len(self._head) < KEPT:
-            self._head = seen[:KEPT]  # all that came is still there
+            self._head = seen[:KEPT]  # nothing has been trimmed yet
         tail = seen[-KEPT:]
         self._chunks[:] = (tail,)
         return tail
 
     def finish(self, error: Exception | None = None) -> None:
-        """The stream ended, was closed, or broke."""
+        """Settle the permit: the stream ended, was closed, or broke with `error`."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -80,7 +82,7 @@ class StreamWatch:
         call.settle_stream(permit, outcome)
 
     def drop(self) -> None:
-        """The response was garbage-collected before its end."""
+        """Return the permit of a response that was garbage-collected before its end."""
         held, self._held = self._held, None
         if held is not None:
             call, permit = held
@@ -88,18 +90,18 @@ class StreamWatch:
 
 
 class WatchedRaw(wrapt.ObjectProxy[Any]):
-    """A streaming `raw`; the permit goes back at its end, at `close`, at an error, or when it is collected."""
+    """A streaming `raw` that returns the permit at its end, at `close`, at an error, or when garbage-collected."""
 
     def __init__(self, raw: Any, watch: StreamWatch) -> None:
         super().__init__(raw)
         self._self_watch = watch
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        """The body in pieces."""
+        """Return the body in chunks."""
         return self._seen(self.__wrapped__.stream(*args, **kwargs))
 
     def __iter__(self) -> Iterator[bytes]:
-        """The body in lines."""
+        """Return the body in lines."""
         return self._seen(self.__wrapped__)
 
     def _seen(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -113,11 +115,11 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         self._self_watch.finish()
 
     def readlines(self, hint: int = -1) -> list[bytes]:
-        """The rest of the body in lines."""
+        """Return the rest of the body in lines."""
         return list(self)
 
     def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> bytes:
-        """The rest of the body, or the next `amt` bytes of it."""
+        """Return the rest of the body, or its next `amt` bytes."""
         try:
             chunk: bytes = self.__wrapped__.read(amt, *args, **kwargs)
         except Exception as error:
@@ -129,7 +131,7 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         return chunk
 
     def readinto(self, buffer: Any) -> int:
-        """The next bytes of the body, as many as `buffer` holds; returns their number."""
+        """Fill `buffer` with the next bytes of the body; return their number."""
         try:
             number: int = self.__wrapped__.readinto(buffer)
         except Exception as error:
@@ -141,14 +143,14 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         return number
 
     def close(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         try:
             self.__wrapped__.close()
         finally:
             self._self_watch.finish()
 
     def release_conn(self) -> None:
-        """Gives the connection back to its pool."""
+        """Return the connection to its pool."""
         try:
             self.__wrapped__.release_conn()
         finally:
@@ -159,16 +161,16 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
 
 
 def is_unread(response: Any) -> bool:
-    """Return whether the body of a response of requests is still to be read, from urllib3."""
+    """Return whether the body of a requests response is still to be read, from urllib3."""
     urllib3 = sys.modules.get("urllib3")
     untouched = response._content is False and not response._content_consumed
     return untouched and urllib3 is not None and isinstance(response.raw, urllib3.HTTPResponse)
 
 
 class BegunRaw(io.RawIOBase):
-    """The body of an error as it was sent: the beginning that is judged, then the rest of `raw`.
+    """The body of an error as it was sent: first the part that was read to judge it, then the rest of `raw`.
 
-    `begin` returns the `raw` that takes the place of the first one, and decompresses as that would.
+    `begin` returns a `raw` that replaces the first one and decompresses in the same way.
     """
 
     def __init__(self, raw: Any) -> None:
@@ -176,7 +178,7 @@ class BegunRaw(io.RawIOBase):
         self._body = bodies.ErrorBody()
 
     def begin(self, now: Callable[[], float]) -> Any:
-        """Read what the answer is judged by."""
+        """Read the part of the body that the answer is judged by; return the new `raw`."""
         body, raw = self._body, self._raw
         body.until = now() + bodies.MAX_SECONDS
         try:
@@ -201,7 +203,7 @@ class BegunRaw(io.RawIOBase):
         )
 
     def decoded(self) -> bytes:
-        """Return the beginning, decompressed."""
+        """Return the part that was read, decompressed."""
         encoding = self._raw.headers.get("content-encoding")
         sent = b"".join(self._body.chunks)
         if encoding is None:
@@ -211,7 +213,7 @@ class BegunRaw(io.RawIOBase):
         return bodies.decoded(beginning.stream(1024, decode_content=True))
 
     def cut(self) -> None:
-        """End the body where it was read to, and release its connection."""
+        """End the body after the part that was read, and release its connection."""
         self._body.ended = True
         with suppress(Exception):
             self._raw.close()
@@ -219,12 +221,12 @@ class BegunRaw(io.RawIOBase):
 
     def _next(self) -> bytes:
         read = getattr(self._raw, "read1", None)
-        # urllib3 before 2.1 returns no less than it is asked for.
+        # urllib3 before 2.1 returns no fewer bytes than requested, so request few.
         chunk: bytes = (read or self._raw.read)(65536 if read else 1024, decode_content=False)
         return chunk
 
     def readable(self) -> bool:
-        """Return True: it is read only."""
+        """Return True: the body is read only."""
         return True
 
     def read(self, amt: int = -1) -> bytes:
@@ -241,11 +243,11 @@ class BegunRaw(io.RawIOBase):
         return rest
 
     def read1(self, amt: int = -1) -> bytes:
-        """Return up to `amt` bytes, or as many as came together."""
+        """Return up to `amt` bytes, by default 65,536."""
         return self.read(65536 if amt is None or amt < 0 else amt)
 
     def close(self) -> None:
-        """Close the connection, or give it back where the body has ended."""
+        """Close the connection, or return it to its pool if the body has ended."""
         if not self.closed:
             super().close()
             self._raw.close()

@@ -1,4 +1,4 @@
-"""The HTTP stacks that are governed, one module of this package each."""
+"""The governed HTTP stacks. Each is one module of this package."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidegate.transports.patches import Patches
 
 
 class Transport(Protocol):
-    """The interface of each stack: a `Clients`, or a module with these names where its clients are marked otherwise."""
+    """The interface of an HTTP stack: a `Clients` object, or a module with the same names."""
 
     MODULES: tuple[str, ...]
-    """The modules it governs, whether or not they are loaded."""
+    """The modules that it governs, loaded or not."""
     patches: Patches
     put: Callable[[ModuleType], None]
     loaded: Callable[[], list[ModuleType]]
@@ -28,5 +28,5 @@ TRANSPORTS = cast("tuple[Transport, ...]", (httpx.TRANSPORT, requests.TRANSPORT,
 
 
 def transport_of(client: object) -> Transport | None:
-    """The transport of an HTTP client, None for what is none."""
+    """Return the transport of an HTTP client, None for any other object."""
     return next((transport for transport in TRANSPORTS if transport.is_client(client)), None)
