@@ -1,9 +1,9 @@
-"""Run every LLM call at your provider's true limit. Nothing to configure.
+"""Middleware that runs every LLM call at the provider's true limit, without configuration.
 
     import tidegate
     client = tidegate.wrap(openai.AsyncOpenAI())
 
-Public names are loaded on first use, so that `import tidegate` costs next to nothing and imports no SDK.
+Public names are loaded on first use, so `import tidegate` costs almost nothing and imports no SDK.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""`tidegate.install()`: governs every client of the process, made before or after, of stacks loaded or yet to come.
+"""Public functions `install`, `uninstall`, `wrap` and `register_provider`.
 
-`tidegate.register_provider(provider)`: a table of one's own, beside those that tidegate comes with.
+`install` governs every client of the process, made before or after, of HTTP stacks loaded now or later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
 
 MOST_MISSED = 1024
-"""Hosts of which it is kept that no variable names them."""
+"""Hosts that are remembered as named by no variable; lowering it repeats look-ups."""
 
 T = TypeVar("T")
 
@@ -39,12 +39,13 @@ _hooked = False
 
 
 def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
-    """Governs inference requests of the whole process; returns the modules patched so far, later ones follow.
+    """Govern the inference requests of the whole process; return the modules patched so far.
 
-    Known providers, servers on this machine or a private network, the hosts of `Settings.hosts` and of the base-URL
-    variables of SDKs and frameworks, set by now or later, and inference calls of known SDKs to any host are governed;
-    everything else passes through untouched. Timeouts of eval frameworks that a wait would run into are stretched
-    (docs/clocks.md). Repeating it changes nothing but the registry, where one is given.
+    Later ones follow. Governed are known providers, servers on this machine or a private network, the hosts in
+    `Settings.hosts`, and inference calls of known SDKs to any host. Hosts in the base-URL variables of SDKs and
+    frameworks, set by now or later, are governed too. All other requests pass through untouched. Timeouts of eval
+    frameworks that a wait would exceed are stretched (docs/clocks.md). A repeated call changes only the registry, if
+    one is given.
     """
     global _hooked
     with _lock:
@@ -67,7 +68,10 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
 
 
 def uninstall() -> None:
-    """Undoes `install`: clients that were wrapped stay governed, without any the patches come off."""
+    """Undo `install`: wrapped clients stay governed.
+
+    The patches of an HTTP stack come off unless a wrapped client needs them.
+    """
     with _lock:
         Installation.mark = None
         patch.restore()
@@ -85,17 +89,17 @@ def _put(transport: Transport, module: ModuleType) -> None:
     try:
         transport.put(module)
     except Exception as error:
-        # Another version than any we know, or another module of the same name: the program's import must not fail.
+        # An unknown version, or another module of the same name: the program's import must not fail.
         logger.warning("%s cannot be governed: %s: %s", module.__name__, type(error).__name__, error)
 
 
 def _named(registry: KeyTable) -> Callable[[str], str | None]:
-    """Return what tells the family of a host that is governed by name, None of any other."""
+    """Return a function that returns the family of a host that is governed by name, None for any other."""
     known = named_hosts(registry.settings)
     missed: dict[str, int] = {}
 
-    # Many programs read their variables from a file, after their imports or first calls. A host is looked for again
-    # when variables have come or gone: 75 look-ups at each call would take longer than all else.
+    # Many programs read their variables from a file, after their imports or first calls. So a host is looked up again
+    # when the number of variables has changed: 75 look-ups at each call would dominate its time.
     def family(host: str) -> str | None:
         if host in known:
             return known[host]
@@ -115,19 +119,19 @@ def _named(registry: KeyTable) -> Callable[[str], str | None]:
 
 
 def named_hosts(settings: Settings) -> dict[str, str]:
-    """Return the hosts that settings and variables name now, each with the family of what it speaks."""
+    """Return the hosts that settings and variables name now, each with the family of the API that it serves."""
     named = {host.lower(): "openai" for host in settings.hosts}
     for variable, family, _ in BASE_URL_VARIABLES:
         value = os.environ.get(variable)
         host = host_of(value) if value else ""
         if host:
-            # Where two SDKs are pointed to one host, a path that names its own dialect is all that can be told by.
+            # Two SDKs point to this host: only a path that is specific to one API distinguishes them.
             named[host] = family if named.get(host, family) == family else "openai"
     return named
 
 
 def host_of(address: str) -> str:
-    """Return the host of a URL, or of an address without a scheme; empty where there is none."""
+    """Return the host of a URL, or of an address without a scheme; empty if there is none."""
     try:
         return urlsplit(address if "//" in address else f"//{address}").hostname or ""
     except ValueError:
@@ -138,11 +142,11 @@ _ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def register_provider(provider: Provider) -> None:
-    """Makes a table hold for every request that is sent from now on, in all registries, wrapped clients and installs.
+    """Apply a table to every request that is sent from now on, in all registries, wrapped clients and installs.
 
-    Its parts are in `tidegate.providers`; each row was checked when it was made. One without hosts is found by its
-    name alone, in the key of an `execute`. Raises `ConfigurationError` for a name or a host that a table has already,
-    and for a table that does not say what a bare 429 means. May be called from any thread.
+    Its parts are in `tidegate.providers`; each row was checked when it was made. A table without hosts is found only by
+    its name, in the key of an `execute`. Raise `ConfigurationError` for a name or a host that another table has, and
+    for a table that does not state what a bare 429 means. Any thread may call this.
     """
     if not isinstance(provider, Provider):
         raise ConfigurationError("provider", provider, "a tidegate.providers.Provider")
@@ -158,9 +162,9 @@ def wrap(
 ) -> T:
     """Return the same client; from now on each of its attempts passes the queue of its key.
 
-    `max_wait` (seconds) and `priority` (higher goes first within a key) hold for this client; by default the
+    `max_wait` (seconds) and `priority` (higher goes first within a key) hold for this client. They default to the
     registry's setting and 0. Copies that share its HTTP client (`with_options`, `copy`) are governed too. Wrapping
-    again replaces these options. Raise `TypeError` for a client that cannot be wrapped, and `ConfigurationError` for
-    an option out of range.
+    again replaces these options. Raise `TypeError` for a client that cannot be wrapped, and `ConfigurationError` for an
+    option out of range.
     """
     return attach(client, registry or default_registry(), max_wait, priority)

@@ -1,6 +1,6 @@
-"""`import tidegate.auto` is `tidegate.install()`, as an import.
+"""Module that calls `tidegate.install()` when it is imported.
 
-It may be imported by what tidegate itself is importing, as a plugin of pydantic: then it installs after that.
+A module that tidegate itself is importing may import it, such as a plugin of pydantic; then it installs after that.
 """
 
 from tidegate.imports import own_loading, when_loaded

@@ -1,12 +1,12 @@
-"""The meaning of an exception that a client raised: by its status, else by its type, else by its words.
+"""Classification of an exception that a client raised: by its status, else by its type, else by its text.
 
-Theory of operation. An exception and those that it wraps are read as one failure, outermost first. A status decides
-before everything else, by the provider's own table, together with the headers and the body of the answer that carries
-it. Without a status the names of the types decide, then whole words of the messages. Words that say that waiting cannot
-help (authentication, money, a request that never fits) decide before words that say that it can. A number in a message
-counts only where a status stands (`HTTP 429`, `Error code: 429`), never inside an id.
+Theory of operation. An exception and those that it wraps are read as one failure, outermost first. A status takes
+precedence: the provider's table decides, with the headers and the body of the answer that carries it. Without a status
+the names of the types decide, then whole words of the messages. Words that show that waiting cannot help
+(authentication, money, a request that never fits) precede words that show that it can. A number in a message counts
+only at the position of a status (`HTTP 429`, `Error code: 429`), never inside an id.
 
-Nothing here raises, whatever the exception is.
+No function here raises, for any exception.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ class Classification(NamedTuple):
 
 
 UNREACHED = "unreached"
-"""The row of an outcome where the request never reached a server."""
+"""Row of an outcome where the request never reached a server."""
 
 UNREADABLE = "unreadable"
-"""The row of an outcome where an answer came that cannot be read: cut JSON, the HTML page of a gateway."""
+"""Row of an outcome where the answer cannot be read: cut JSON, the HTML page of a gateway."""
 
 NO_MEANING = Classification(Outcome(Kind.PERMANENT, Cause.INVALID, row="exception"), Evidence.NONE)
+"""Classification of an exception without any evidence."""
 
 MOST_LINKS = 16
-"""Exceptions read of one failure; a longer chain is a loop that somebody built."""
+"""Exceptions read of one failure; a longer chain is a loop."""
 
 MOST_TEXT = 1 << 16
-"""Characters read of all messages together; more costs time and says nothing new."""
+"""Characters read of all messages together; more cost time and add no information."""
 
 _UNREACHED_TYPES = frozenset(
     {
@@ -68,12 +69,13 @@ _UNREACHED_TYPES = frozenset(
         "ClientConnectorError",
     }
 )
-"""Exceptions of sockets, httpx, httpx2, urllib3, requests, aiohttp and botocore before anything was sent."""
+"""Exceptions of sockets, httpx, httpx2, urllib3, requests, aiohttp and botocore before any byte was sent."""
 
 _UNREACHED_ERRNOS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN})
+"""System errors before any byte was sent."""
 
 _POOL_TYPES = frozenset({"PoolTimeout", "EmptyPoolError"})
-"""Exceptions of httpx and urllib3 where this process has no free connection: nothing is said about the server."""
+"""Exceptions of httpx and urllib3 where this process has no free connection: they show nothing about the server."""
 
 _TLS_TYPES = frozenset({"SSLError", "SSLCertVerificationError", "ClientSSLError"})
 """Exceptions of a server that was reached, and whose certificate or protocol does not fit."""
@@ -90,12 +92,12 @@ _OUTAGE_TYPES = frozenset(
         "HTTPClientError",
     }
 )
-"""Exceptions of a connection that broke, by clients without a common base."""
+"""Exceptions of a broken connection, by clients without a common base."""
 
 _TIMEOUT_TYPES = frozenset(
     {"Timeout", "TimeoutError", "TimeoutException", "APITimeoutError", "ReadTimeout", "ReadTimeoutError"}
 )
-"""Exceptions of answers that did not come in time, by clients without a common base."""
+"""Exceptions of answers that did not arrive in time, by clients without a common base."""
 
 _UNREADABLE_TYPES = frozenset(
     {
@@ -109,8 +111,8 @@ _UNREADABLE_TYPES = frozenset(
         "ValidationError",
     }
 )
-"""Exceptions of answers that cannot be read: json, openai and anthropic, google-genai, botocore, aiohttp, httpx,
-requests, and pydantic (a model's answer that is not of the type that was asked for)."""
+"""Exceptions of answers that cannot be read: json, openai and anthropic, google-genai, botocore, aiohttp, httpx and
+requests. Also pydantic's, for a model's answer that is not of the requested type."""
 
 _BUG_TYPES = (
     ArithmeticError,
@@ -123,7 +125,7 @@ _BUG_TYPES = (
     SyntaxError,
     TypeError,
 )
-"""Built-in exceptions of a mistake in the caller's own code: neither their words nor their context say anything."""
+"""Built-in exceptions of a mistake in the caller's own code: neither text nor context is evidence."""
 
 _END_OF_NAME = r"(?:Error|Exception|Fault)?"
 _TYPE_RULES: tuple[tuple[re.Pattern[str], int, Outcome], ...] = tuple(
@@ -143,7 +145,7 @@ _TYPE_RULES: tuple[tuple[re.Pattern[str], int, Outcome], ...] = tuple(
     )
 )  # fmt: skip
 """Names of types without a common base (openai, anthropic, litellm, langchain, botocore, google.api_core), in the order
-in which they decide; each with the status for which the text is read."""
+in which they decide. Each has the status under which the text is read."""
 
 _THROTTLING_CODES = frozenset(
     {
@@ -177,6 +179,8 @@ _STATUS_SAID = re.compile(
     r"(?<![\w.\-/])(?:http(?:/[0-9](?:\.[0-9])?)?|(?:http[ _-]?)?status(?:[ _-]?code)?|(?:error|response)[ _-]?code"
     r"|code|error|response)['\"]?(?: (?:is|was|of))?\s{0,3}[:=(\[<]{0,2}\s{0,3}['\"\[]?([45][0-9]{2})" + _STATUS_END
 )
+"""A status after a word that announces it (`Error code: 429`)."""
+
 _STATUS_FIRST = re.compile(
     r"\s{0,8}['\"(\[<]?([45][0-9]{2})" + _STATUS_END + r"(?!\s+(?!status|is |was |has )[a-z]+s\b)"
 )
@@ -191,6 +195,8 @@ _TERMINAL_SAID = re.compile(
     r"|(?P<size>context[ _](?:length|window)[ _]exceeded|maximum context length|request[ _]too[ _]large"
     r"|prompt is too long))\b"
 )
+"""Phrases of failures that waiting cannot help: authentication, money, size of the request."""
+
 _RATE_SAID = re.compile(
     r"\b(?:ratelimiterror|rate[ _-]limits?[ _-](?:error|exceeded|reached|hit)|rate[ _-]?limited"
     r"|(?:exceeded|reached|hit|over)(?: (?:the|your|our|its|a|api|current)){0,3} rate[ _-]limits?"
@@ -209,8 +215,8 @@ def classify_error(
 ) -> Classification:
     """Return the meaning of an exception, read by the table of `provider`; `now_on` is aware.
 
-    Where the call was `answered` before it raised, messages decide nothing: they may quote the answer. An exception
-    that was being handled is read only where the one raised meanwhile means nothing by itself.
+    If the call was `answered` before it raised, messages decide nothing: they may quote the answer. An exception that
+    was being handled is read only where the newer one means nothing by itself.
     """
     try:
         found = _classified(list(_chain(error, contexts=False)), provider, now_on, answered)
@@ -218,17 +224,17 @@ def classify_error(
             found = _classified(list(_chain(error, contexts=True)), provider, now_on, answered)
         return found
     except Exception:
-        # Attributes and texts of somebody else's exception may do anything.
+        # Attributes and texts of a foreign exception may do anything.
         return NO_MEANING
 
 
 def connection_failure(error: BaseException) -> Outcome | None:
-    """Return what the types of an exception say of the connection; None where they say nothing."""
+    """Return the outcome that the types of an exception show for the connection; None if they show none."""
     return _connection(list(_chain(error, contexts=False)))
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that one exception of some client carries; None where it carries none."""
+    """Return the HTTP status that an exception of a client carries; None if it carries none."""
     response = _attribute(error, "response")
     if isinstance(response, Mapping):
         metadata = response.get("ResponseMetadata")
@@ -248,7 +254,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an exception; empty where it cannot say any."""
+    """Return the message of an exception; empty if its `str` raises."""
     try:
         return str(error)[:MOST_TEXT]
     except Exception:
@@ -280,7 +286,7 @@ def _wrapped(error: BaseException, contexts: bool) -> list[BaseException]:
         found += error.exceptions
     attempt = _attribute(error, "last_attempt")
     if callable(_attribute(attempt, "exception")):
-        # tenacity's RetryError holds a future of the last attempt.
+        # The `RetryError` of tenacity holds a future of the last attempt.
         found.append(attempt.exception())
     found += [_attribute(error, "reason"), _attribute(error, "original_error")]
     arguments = _attribute(error, "args")
@@ -298,7 +304,7 @@ def _by_status(chain: list[BaseException], provider: Provider, now_on: datetime)
         if status is None:
             continue
         if status < 400:
-            # An answer came, and could not be used: its type says why.
+            # An answer arrived and was unusable: its type shows why.
             return None
         response = _attribute(error, "response")
         if isinstance(response, Mapping):
@@ -348,7 +354,7 @@ def _by_type_or_text(chain: list[BaseException], provider: Provider, now_on: dat
 
 
 def _typed(chain: list[BaseException]) -> tuple[int, Outcome] | None:
-    """Return what the first rule says that any type of the chain fits."""
+    """Return the status and outcome of the first rule that any type of the chain fits."""
     names = [each.__name__ for error in chain for each in type(error).__mro__]
     for pattern, status, outcome in _TYPE_RULES:
         if any(pattern.fullmatch(name) for name in names):
@@ -357,14 +363,14 @@ def _typed(chain: list[BaseException]) -> tuple[int, Outcome] | None:
 
 
 def _with_words(status: int, outcome: Outcome, said: str, provider: Provider, now_on: datetime) -> Outcome:
-    """Return the outcome of a type, with what the message adds: a day, a wait, a request that never fits."""
+    """Return the outcome of a type, with the facts of the message: a day, a wait, a request that never fits."""
     read = providers.judge(provider, status, (), said.encode("utf-8", "ignore"), now_on)
     better = read.kind is not Kind.PERMANENT or read.cause is not Cause.INVALID
     return (read if better else outcome)._replace(status=None, row="type")
 
 
 def _connection(chain: list[BaseException]) -> Outcome | None:
-    """Return what the types say of a connection, or of an answer that cannot be read; None where they say nothing."""
+    """Return the outcome that the types show for a connection or an unreadable answer; None if they show none."""
     names = {each.__name__ for error in chain for each in type(error).__mro__}
     if not names.isdisjoint(_POOL_TYPES):
         return Outcome(Kind.TRANSIENT, Cause.NONE, row=UNREACHED)
@@ -381,7 +387,7 @@ def _connection(chain: list[BaseException]) -> Outcome | None:
 
 
 def _said(chain: list[BaseException]) -> str:
-    """Return the messages of a chain in lower case, joined; those of mistakes and exits say nothing."""
+    """Return the messages of a chain in lower case, joined, without those of mistakes and exits."""
     texts: list[str] = []
     left = MOST_TEXT
     for error in chain:
@@ -405,7 +411,7 @@ def _terminal(said: str) -> Outcome | None:
 
 
 def _told(said: str, provider: Provider, now_on: datetime) -> Outcome | None:
-    """Return what a message says by itself, None where it speaks of no refusal."""
+    """Return the outcome that a message states by itself; None if it mentions no refusal."""
     status = stated = _status_said(said)
     if status is None:
         if _RATE_SAID.search(said) is not None:
@@ -416,7 +422,7 @@ def _told(said: str, provider: Provider, now_on: datetime) -> Outcome | None:
             return None
     outcome = providers.judge(provider, status, (), said.encode("utf-8", "ignore"), now_on)
     if outcome.kind is Kind.PERMANENT and outcome.cause is Cause.INVALID:
-        # A message may number its own errors: nothing but a refusal or an outage is read from a number in a text.
+        # A message may number its own errors: a number in a text is read only as a refusal or an outage.
         return None
     return outcome._replace(row="text", status=stated)
 
@@ -439,7 +445,7 @@ def _attribute(holder: object, name: str) -> Any:
     try:
         return getattr(holder, name, None)
     except Exception:
-        # A property of a response that was not read, or of a hostile object.
+        # A property of an unread response, or of a hostile object.
         return None
 
 

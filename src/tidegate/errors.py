@@ -1,20 +1,21 @@
-"""The errors of tidegate's own calls, as one small tree.
+"""Errors that tidegate itself raises, as one small tree.
 
     Error
     ├ ConfigurationError (ValueError)     a setting or table row is wrong: names the field, the value and the bound
-    ├ NotAdmitted                         a call was not let through
+    ├ NotAdmitted                         a call was not admitted
     │ ├ DeadlineExceeded (TimeoutError)   it would have waited past its deadline
-    │ └ KeyRefused                        the provider rejects the whole key, as another call was told just now
-    ├ PermitMisuse (RuntimeError)         a permit was settled by somebody who does not hold it
+    │ └ KeyRefused                        the provider rejects the whole key, as its answer to another call shows
+    ├ PermitMisuse (RuntimeError)         a permit was settled twice
+    ├ UnusableAnswer                      an answer cannot be used, but another one may be
     ├ StoreError                          the database failed; the driver's error is its cause
-    │ ├ LeaseLost                         somebody else has claimed the experiment since
+    │ ├ LeaseLost                         another process has claimed the experiment since
     │ ├ SchemaMismatch                    the database is of another version
     │ ├ DatabaseFileLost                  the SQLite file was deleted, moved or replaced
     │ ├ DuplicateRow                      two rows of a dataset have one name
-    │ ├ DatasetChanged                    a dataset was read again and is not what it was
-    │ └ NotStorable (ValueError)          JSON has no word for a value
+    │ ├ DatasetChanged                    a dataset was read again and differs
+    │ └ NotStorable (ValueError)          JSON cannot represent a value
     └ ExperimentError                     an experiment cannot be run, and why
-      ├ CannotLoad (ImportError)          its code, or what its code needs, is not there
+      ├ CannotLoad (ImportError)          its code, or a requirement of its code, is not there
       ├ CannotRead                        its dataset is not there, or cannot be read
       ├ UnknownExperiment (LookupError)   the database has none of that name or number
       ├ ClaimedElsewhere                  another replica runs it
@@ -38,7 +39,7 @@ class Error(Exception):
 
 
 class ConfigurationError(Error, ValueError):
-    """A setting or a table row that cannot be used: `field` was given `value`, and `bound` says what would hold."""
+    """Error of a setting or a table row that cannot be used: `field` was given `value`, and `bound` states the rule."""
 
     def __init__(self, field: str, value: object, bound: str) -> None:
         self.field = field
@@ -48,7 +49,7 @@ class ConfigurationError(Error, ValueError):
 
 
 class NotAdmitted(Error):
-    """A call that was not let through; `key` is whose queue it stood in."""
+    """Error of a call that was not admitted; `key` identifies its queue."""
 
     def __init__(self, message: str, *, key: object) -> None:
         self.key = key
@@ -56,9 +57,10 @@ class NotAdmitted(Error):
 
 
 class DeadlineExceeded(NotAdmitted, TimeoutError):
-    """The call's deadline came first. `waited` and `max_wait` are in seconds, `gate` names what was closed.
+    """Error of a call whose deadline passed first. `waited` and `max_wait` are in seconds, `gate` is the closed gate.
 
-    Where the gate is known to open only after the deadline the call does not wait; `opens_in` (seconds) says when.
+    A gate is one limiter of a key that may hold a call back. If it is known to open only after the deadline, the call
+    does not wait; `opens_in` is then the seconds until it opens.
     """
 
     def __init__(
@@ -73,10 +75,10 @@ class DeadlineExceeded(NotAdmitted, TimeoutError):
 
 
 class KeyRefused(NotAdmitted):
-    """A call that was not made: the provider just refused another call of the key for a reason that holds for all.
+    """Error of a call that was not sent: the provider just refused the whole key in its answer to another call.
 
-    `cause` is `auth`, `money` or `day`, `status` and `body` (JSON) are those of that answer. The other call's exception
-    is not raised again: it belongs to that call, with its response, its request and its traceback.
+    `cause` is `auth`, `money` or `day`. `status` and `body` (JSON) are those of the other call's answer. The other
+    call's exception is not raised again: it belongs to that call, with its response, its request and its traceback.
     """
 
     def __init__(self, *, key: object, cause: str, status: int | None, body: bytes) -> None:
@@ -88,11 +90,11 @@ class KeyRefused(NotAdmitted):
 
 
 class PermitMisuse(Error, RuntimeError):
-    """A permit was settled twice or by a registry that did not give it."""
+    """Error of a permit that was settled before."""
 
 
 class StoreError(Error):
-    """The store could not do it. Where it is `retryable` the database is away or busy: the same call may succeed."""
+    """Error of the store. If it is `retryable`, the database is unreachable or busy: the same call may succeed."""
 
     def __init__(self, message: str, *, retryable: bool = False) -> None:
         self.retryable = retryable
@@ -100,7 +102,7 @@ class StoreError(Error):
 
 
 class LeaseLost(StoreError):
-    """The claim on `experiment_id` is not the newest any more: stop, and write nothing."""
+    """Error of a claim on `experiment_id` that is no longer the newest: stop, and write nothing."""
 
     def __init__(self, experiment_id: int) -> None:
         self.experiment_id = experiment_id
@@ -108,7 +110,7 @@ class LeaseLost(StoreError):
 
 
 class SchemaMismatch(StoreError):
-    """The database has the schema `found`, and this tidegate knows those up to `expected`."""
+    """Error of a database with the schema `found`, where this tidegate knows those up to `expected`."""
 
     def __init__(self, *, found: str, expected: str) -> None:
         self.found = found
@@ -120,9 +122,9 @@ class SchemaMismatch(StoreError):
 
 
 class DatabaseFileLost(StoreError):
-    """The SQLite file at `path` is not the one that was opened: `what` became of it.
+    """Error of a SQLite file at `path` that is not the one that was opened: `what` states the change.
 
-    `saved` is the file that has a copy of all that it held. Where there is none, `failure` says why, once it was tried.
+    `saved` is a file with a copy of its content. Without one, `failure` states why, once a copy was tried.
     """
 
     def __init__(self, path: object, what: str, *, saved: Path | None = None, failure: str | None = None) -> None:
@@ -139,7 +141,7 @@ class DatabaseFileLost(StoreError):
 
 
 class DuplicateRow(StoreError):
-    """Two rows of one dataset are called `name`: at `first_line` and at `line`, where their source has lines."""
+    """Error of two rows of one dataset with the id `name`: at `first_line` and `line`, if their source has lines."""
 
     def __init__(self, *, name: str, first_line: int | None, line: int | None) -> None:
         self.name = name
@@ -150,9 +152,9 @@ class DuplicateRow(StoreError):
 
 
 class DatasetChanged(StoreError):
-    """The row `ordinal` (at `line` of its source) was stored before, with another name or content.
+    """Error of the row `ordinal` (at `line` of its source), which was stored before with another name or content.
 
-    Where it is `gone`, the source ends before it now.
+    If the row is `gone`, the source now ends before it.
     """
 
     def __init__(self, *, ordinal: int, line: int | None = None, gone: bool = False) -> None:
@@ -165,21 +167,21 @@ class DatasetChanged(StoreError):
 
 
 class NotStorable(StoreError, ValueError):
-    """A value that JSON has no word for."""
+    """Error of a value that JSON cannot represent."""
 
 
 def require(holds: bool, field: str, value: object, bound: str) -> None:
-    """Raises `ConfigurationError` unless it `holds`."""
+    """Raise `ConfigurationError` unless `holds` is true."""
     if not holds:
         raise ConfigurationError(field, value, bound)
 
 
 class UnusableAnswer(Error):
-    """An answer that came and cannot be used, where another one may be: a runner tries what raises it again."""
+    """Error of an answer that cannot be used; a runner repeats a function that raises it."""
 
 
 class ExperimentError(Error):
-    """An experiment that cannot be run; `experiment` is what it was asked for by."""
+    """Error of an experiment that cannot be run; `experiment` is the requested name or number."""
 
     def __init__(self, message: str, *, experiment: object) -> None:
         self.experiment = experiment
@@ -187,7 +189,7 @@ class ExperimentError(Error):
 
 
 class CannotLoad(ExperimentError, ImportError):
-    """Code that cannot be had: `source` says where it was looked for, `reason` what is wrong there."""
+    """Error of code that cannot be loaded: `source` is where it was expected, `reason` the problem."""
 
     def __init__(self, source: str, reason: str, *, experiment: object = None) -> None:
         self.source = source
@@ -196,7 +198,7 @@ class CannotLoad(ExperimentError, ImportError):
 
 
 class CannotRead(ExperimentError):
-    """A dataset that cannot be read: `source` says which, `reason` why."""
+    """Error of a dataset that cannot be read: `source` identifies it, `reason` is the problem."""
 
     def __init__(self, source: str, reason: str) -> None:
         self.source = source
@@ -205,16 +207,16 @@ class CannotRead(ExperimentError):
 
 
 class UnknownExperiment(ExperimentError, LookupError):
-    """No experiment has that name or number."""
+    """Error of a name or number that no experiment has."""
 
     def __init__(self, name: object) -> None:
         super().__init__(f"there is no experiment {name!r} in this database", experiment=name)
 
 
 class ClaimedElsewhere(ExperimentError):
-    """The replica `replica` runs it; it last said so `quiet` seconds ago.
+    """Error of an experiment that the replica `replica` runs; its last sign of life was `quiet` seconds ago.
 
-    `owner` says in words which process that is, where it is known.
+    `owner` describes that process, if known.
     """
 
     def __init__(self, name: object, replica: str | None, quiet: float | None, owner: str = "") -> None:
@@ -230,7 +232,10 @@ class ClaimedElsewhere(ExperimentError):
 
 
 class StoppedElsewhere(ExperimentError):
-    """A user stopped it while its start waited for the replica that ran it; `by` says who, where it is known."""
+    """Error of an experiment that a user stopped while its start waited for another replica.
+
+    `by` describes the user, if known.
+    """
 
     def __init__(self, name: object, by: str = "") -> None:
         self.by = by
@@ -238,7 +243,7 @@ class StoppedElsewhere(ExperimentError):
 
 
 class CoolingDown(ExperimentError):
-    """It was stopped or resumed a moment ago, and is left alone for some seconds."""
+    """Error of an experiment that was stopped or resumed a moment ago, and is left alone for some seconds."""
 
     def __init__(self, name: object) -> None:
         said = f"the experiment {name!r} was stopped or resumed a moment ago: try again in 5 s"

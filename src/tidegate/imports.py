@@ -1,7 +1,8 @@
-"""Modules that are still being loaded: which of tidegate's own are, and a call at the end of one's loading.
+"""Modules that are still loading: their detection, and a callback at the end of loading.
 
-An import hook runs in the middle of imports: of the module that it waits for, of modules around that one, and of
-tidegate's own where a plugin of pydantic imports an HTTP client. Nothing here imports more than the interpreter has.
+An import hook runs in the middle of imports: of its target module and of modules around that one. These can be
+tidegate's own, where a plugin of pydantic imports an HTTP client. So this module imports only what the interpreter has
+already loaded.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 LOADING = "_initializing"
-"""The attribute of a spec that is true from the start to the end of loading (CPython 3.11 to 3.14 `_load_unlocked`)."""
+"""Attribute of a spec that is true from the start to the end of loading (CPython 3.11 to 3.14 `_load_unlocked`)."""
 
 CALLS = "_tidegate_calls"
-"""The attribute of a spec that holds what is called at the end of its loading."""
+"""Attribute of a spec that holds the callbacks for the end of its loading."""
 
 
 class ObservedSpec(ModuleSpec):
-    """A spec that calls back when the import system marks its module as loaded, or as failed."""
+    """Spec that calls back when the import system marks its module as loaded, or as failed."""
 
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
@@ -39,7 +40,7 @@ def is_loading(module: object) -> bool:
 
 
 def own_loading() -> list[ModuleType]:
-    """Return the modules of tidegate that are half loaded, in whatever thread."""
+    """Return the modules of tidegate that are half loaded, in any thread."""
     found = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith("tidegate.")]
     return [module for module in found if is_loading(module)]
 
@@ -47,9 +48,9 @@ def own_loading() -> list[ModuleType]:
 def when_loaded(spec: ModuleSpec | None, call: Callable[[], object]) -> bool:
     """Call `call` at the end of the next or current loading by `spec`, in the loading thread.
 
-    `call` must not raise: it runs inside the import of the program. Returns False for a spec that cannot be observed.
+    `call` must not raise: it runs inside the import of the program. Return False for a spec that cannot be observed.
     """
-    # A loader from before Python 3.4 does not mark what it loads; the layout of another class of specs is unknown.
+    # A loader from before Python 3.4 does not mark the module; the layout of another class of specs is unknown.
     if spec is None or type(spec) not in (ModuleSpec, ObservedSpec) or not hasattr(spec.loader, "exec_module"):
         return False
     calls = spec.__dict__.setdefault(CALLS, [])

@@ -1,8 +1,8 @@
-"""The credentials that this process uses, known by value, and every text that leaves the process without them.
+"""Redaction of credentials: the values that this process uses, and every text that leaves the process without them.
 
-Each governed call tells its credential when its key is made, and again when it fails: the text of a failure is where
-providers and gateways repeat it. The environment is read at each redaction. Values are kept in memory alone, the
-`MOST` last ones. What is not known by value is found by its form (`tidegate.core.credentials`).
+Theory of operation. Each governed call registers its credential when its key is made, and again when it fails, since
+providers and gateways repeat it in error texts. The environment is read at each redaction. Values stay in memory only,
+the `MOST` newest ones. `tidegate.core.credentials` finds other credentials by their form.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from tidegate.core.credentials import (
 from tidegate.core.display import printable
 
 MOST = 512
-"""Credentials that are kept by value; more make the redaction of a text slower, which happens at failures only."""
+"""Credentials that are kept by value. Raising it slows the redaction of a text, which runs only at failures."""
 
 LONGEST_VALUE = 8192
-"""Characters of a credential; longer ones are known by their beginning, which is enough to take them out."""
+"""Characters kept of a credential. A longer one is known by its beginning, which is enough to remove it."""
 
 LONGEST_TEXT = 65_536
 """Characters of a text that are redacted; the rest is cut off. Error bodies of providers are a few kilobytes."""
 
 SHORTEST = 8
-"""Characters from which a credential is taken out wherever it stands; a shorter one only as a word of its own."""
+"""Characters from which a credential is removed anywhere in a text. A shorter one, or one of letters only below
+`PREFIX` characters, is removed only as a separate word."""
 
 SHORTEST_WORD = 4
-"""Characters from which a credential of letters and digits is taken out as a word of its own."""
+"""Characters from which a credential with both letters and digits is removed as a separate word."""
 
 PREFIX = 12
-"""Characters from which a part of a longer credential is taken out too: messages cut and wrap what they repeat."""
+"""Characters from which a part of a longer credential is removed too: messages cut and wrap their quotations."""
 
 MOST_PIECED = 1024
-"""Characters of a credential whose parts are looked for; more cost time with each text (keys have 20 to 250)."""
+"""Characters of a credential whose parts are searched for. Raising it costs time per text (keys have 20 to 250)."""
 
 CASELESS = re.compile(r"[0-9a-fA-F\-]+")
 """Hexadecimal digits and UUIDs, which servers repeat in upper or lower case."""
@@ -64,7 +65,7 @@ HARMLESS = re.compile(
     r"(?i)(?:_|\b)(?:mode|type|method|url|uri|endpoint|file|path|dir|home|sock|socket|version|name|region|enabled|count"
     r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port)\b|max_tokens"
 )
-"""Endings by which a variable says that it holds something about a credential, and not the credential."""
+"""Words in a variable's name that mark a fact about a credential, and not the credential."""
 
 PLAIN_HEADERS = frozenset(
     """
@@ -78,7 +79,7 @@ PLAIN_HEADERS = frozenset(
     x-ms-client-request-id x-request-id x-should-retry x-tidegate x-title
     """.split()  # noqa: SIM905 (words are read more easily so)
 )
-"""Headers of requests that hold no credential, whatever their values look like."""
+"""Request headers that hold no credential, whatever their values look like."""
 
 PLACEHOLDERS = frozenset(
     """
@@ -87,16 +88,16 @@ PLACEHOLDERS = frozenset(
     your-api-key
     """.split()  # noqa: SIM905 (words are read more easily so)
 )
-"""Words written in place of a key where a server wants none; texts may hold them."""
+"""Words written in place of a key where a server needs none; texts may hold them."""
 
 
 class CredentialStore:
-    """Credentials by value, the last `MOST` that were used; thread-safe, and never shown."""
+    """Credentials by value, the last `most` that were used; thread-safe, and never shown."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._lock = threading.Lock()
-        # Replaced as a whole, never changed: a reader needs no lock.
+        # Always replaced as a whole, never changed: a reader needs no lock.
         self._forms: dict[str, tuple[str, ...]] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
@@ -108,7 +109,7 @@ class CredentialStore:
         return len(self._forms)
 
     def remember(self, values: Iterable[str]) -> None:
-        """Remember credentials as used just now; the longest unused ones are forgotten beyond the bound."""
+        """Remember credentials as just used; beyond the bound, forget those unused for longest."""
         found = dict.fromkeys(each[:LONGEST_VALUE] for each in values if is_worth_hiding(each))
         if not found:
             return
@@ -133,7 +134,7 @@ class CredentialStore:
         return any(form in value for forms in self._forms.values() for form in forms)
 
     def redact(self, text: str) -> str:
-        """Return the text with `…` in place of every credential, in each form that it may take."""
+        """Return the text with `…` in place of every credential, in each of its forms."""
         for value, forms in self._forms.items():
             text = hide(text, value, forms)
         return text
@@ -147,20 +148,20 @@ STORE = CredentialStore()
 
 
 def remember(values: Iterable[str]) -> None:
-    """Remember credentials that are in use, so that no text that leaves this process holds them."""
+    """Remember credentials in use, so that no text that leaves this process holds them."""
     STORE.remember(values)
 
 
 def clean(text: str, longest: int = LONGEST_TEXT, *, lines: bool = False) -> str:
     """Return a text without credentials and control characters, at most `longest` characters.
 
-    Line breaks and tabs stay where `lines` says so. Of a long text only the beginning is read, without its last
-    characters: a credential may be cut there. Redaction shortens a text, so more is read than is kept.
+    With `lines`, line breaks and tabs stay. Only the beginning of a long text is read, without its last characters: a
+    credential may be cut there. Redaction shortens a text, so more is read than is kept.
     """
     bound = min(LONGEST_TEXT, 8 * longest + 2 * LONGEST_VALUE)
     if len(text) > bound:
         text = text[: bound - LONGEST_VALUE] + HIDDEN
-    # The order matters: a credential may hold control characters, and reads differently without them.
+    # The order matters: a credential may hold control characters, and differs without them.
     text = without_credentials(without_known(text))
     text = printable(text, lines=lines)
     return text if len(text) <= longest else text[: longest - 1] + HIDDEN
@@ -182,9 +183,9 @@ def is_known(value: str) -> bool:
 
 
 def holds_credential(text: str) -> bool:
-    """Return whether a text that is about to be stored holds a credential, beyond doubt.
+    """Return whether a text that will be stored certainly holds a credential.
 
-    It does where a known credential stands in it that is no ordinary word, or one with a vendor's own prefix.
+    This is so where it contains a known credential that is no ordinary word, or one with a vendor's prefix.
     """
     known = {*STORE.values(), *environment_credentials(os.environ)}
     strong = [value for value in known if len(value) >= 16 or looks_secret(value)]
@@ -194,11 +195,11 @@ def holds_credential(text: str) -> bool:
 def hide(text: str, value: str, forms: tuple[str, ...]) -> str:
     """Return the text without a credential that has these forms, and without longer parts of it."""
     if len(value) < SHORTEST or (value.isalpha() and len(value) < PREFIX):
-        # It may be a part of an ordinary word: the password `postgres`.
+        # It may be a part of an ordinary word, as the password `postgres` is.
         return re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", HIDDEN, text)
     for form in forms:
         text = text.replace(form, HIDDEN)
-    # What is left of it is a beginning, of whichever form has most of it there.
+    # The text may still hold beginnings: remove the longest one of any form.
     for begins in dict.fromkeys(form[:PREFIX] for form in forms if len(form) >= PREFIX + 4):
         at = text.find(begins)
         if at < 0:
@@ -213,8 +214,8 @@ def hide(text: str, value: str, forms: tuple[str, ...]) -> str:
 
 
 def _without_pieces(text: str, value: str) -> str:
-    """Return the text without every part of a credential that has `PREFIX` characters or more."""
-    # One of these pieces stands in every such part, at whatever place that begins.
+    """Return the text without every part of a credential that has at least `PREFIX` characters."""
+    # Every such part contains one of these pieces, wherever it begins.
     size = PREFIX // 2
     for start in range(0, min(len(value), MOST_PIECED) - size + 1, size):
         piece = value[start : start + size]
@@ -231,13 +232,13 @@ def _without_pieces(text: str, value: str) -> str:
 
 
 def _common(text: str, at: int, form: str) -> int:
-    """Return where a text, from `at` on, is no longer as the form is."""
+    """Return the first position in a text, from `at` on, that differs from the form."""
     length = min(len(form), len(text) - at)
     return at + next((place for place in range(length) if text[at + place] != form[place]), length)
 
 
 def is_worth_hiding(value: str) -> bool:
-    """Return whether a credential can be told from the words of a text: long enough, or letters and digits."""
+    """Return whether a credential differs from ordinary words: it is long enough, or has letters and digits."""
     if len(value) < SHORTEST_WORD or value.isspace() or HIDDEN in value or value.lower() in PLACEHOLDERS:
         return False
     if len(value) >= SHORTEST:
@@ -260,7 +261,7 @@ def forms_of(value: str) -> tuple[str, ...]:
     if len(raw) >= SHORTEST:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             for offset in range(3):
-                # The characters at both ends also depend on what stands beside the credential.
+                # The characters at both ends also depend on the text beside the credential.
                 encoded = encode(bytes(offset) + raw).decode("ascii").rstrip("=")
                 inner = encoded[(0, 2, 3)[offset] : len(encoded) - ((offset + len(raw)) % 3 != 0)]
                 if len(inner) >= SHORTEST:
@@ -273,7 +274,7 @@ def _lower(match: re.Match[str]) -> str:
 
 
 def environment_credentials(environ: Mapping[str, str]) -> set[str]:
-    """Return the credentials in an environment: the values of variables named so, and the passwords in addresses."""
+    """Return the credentials in an environment: values of variables with such names, and passwords in addresses."""
     found: set[str] = set()
     for name, value in list(environ.items()):
         if _is_secretive(name) and not _is_plain(value):
@@ -298,7 +299,10 @@ def _is_plain(value: str) -> bool:
 
 
 def in_address(address: str) -> Iterator[str]:
-    """Yield the credentials in an address: its password, or its user where that is one, and those of path and query."""
+    """Yield the credentials in an address: in its user and password, its path and its query.
+
+    The user counts only if there is no password and it looks like a credential.
+    """
     try:
         parts = urlsplit(address)
         user, password = parts.username, parts.password
@@ -314,7 +318,7 @@ def in_address(address: str) -> Iterator[str]:
 
 
 def in_query(query: str) -> Iterator[str]:
-    """Yield the credentials in a query: the values of parameters named so."""
+    """Yield the credentials in a query: values of parameters with such names, and values that look like one."""
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
         if value and (SECRET_NAME.search(name) or (looks_secret(value) and len(value) >= 16)):
@@ -322,7 +326,7 @@ def in_query(query: str) -> Iterator[str]:
 
 
 def in_headers(pairs: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield the credentials in the headers of a request; those of any name whose values look like one count too."""
+    """Yield the credentials in request headers, also those under any name whose values look like one."""
     for given, value in pairs:
         name = given.lower()
         if name in PLAIN_HEADERS or name.startswith("x-stainless-"):
@@ -345,7 +349,7 @@ def _in_header(value: str) -> Iterator[str]:
         return
     yield given
     if not scheme.isalnum():
-        # No scheme, but the beginning of a credential with spaces in it.
+        # This is no scheme, but the beginning of a credential with spaces.
         yield value.strip()
     if scheme.lower() == "basic":
         try:
@@ -368,7 +372,7 @@ CLIENT_ATTRIBUTES = (
     "_token",
     "_azure_ad_token",
 )
-"""Where the clients of the SDKs keep what they send (openai 3.52, anthropic 2.11, google-genai 3.4)."""
+"""Attributes in which SDK clients keep their credentials (openai 3.52, anthropic 2.11, google-genai 3.4)."""
 
 
 def in_client(client: object) -> Iterator[str]:
@@ -380,12 +384,12 @@ def in_client(client: object) -> Iterator[str]:
 
 
 class LogRedaction(logging.Filter):
-    """Redacts what this project logs, on its own logger: the message and the traceback, before any handler sees it."""
+    """Filter that redacts this project's logger: the message and the traceback, before any handler sees them."""
 
     _formatter = logging.Formatter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Redact a record in place; it is always logged."""
+        """Redact a record in place, and return True: every record is logged."""
         try:
             told = record.getMessage()
             kept = clean(told)
@@ -395,7 +399,7 @@ class LogRedaction(logging.Filter):
                 trace = self._formatter.formatException(record.exc_info)
                 record.exc_text = clean(trace, lines=True)
                 if record.exc_text != trace:
-                    # A handler of another make would read the exception itself.
+                    # Another handler would format the exception itself.
                     record.exc_info = None
         except Exception as error:
             record.msg = f"a log line could not be redacted: {type(error).__name__}"

@@ -1,8 +1,8 @@
-"""The knowledge of a registry, as a frozen value for a file: `export_state` makes it, `initial_state` begins with it.
+"""Knowledge of a registry as a frozen value for a file: `export_state` makes it, `initial_state` starts from it.
 
-No secret is in it, nor anything made from one, except where `digest_key` was given: then it has the digests of
-credentials, which only a process with the same key can compare. Without them a key is found by provider, base URL,
-model and endpoint family, as long as only one credential goes with these.
+It holds no secret. With `digest_key` it holds digests of credentials, which only a process with the same key can
+compare. Without digests a key is found by provider, base URL, model and endpoint family, while only one credential goes
+with these.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ from tidegate.core.credentials import masked, without_digests
 from tidegate.core.values import Key, Refill
 
 VERSION = 1
-"""Of what is written; a state of another version is left alone."""
+"""Version of the written format; a state of another version is ignored."""
 
 KEPT_FOR = timedelta(days=7)
-"""What is older says nothing of today (TLS 1.3 session tickets, RFC 8446 section 4.6.1: seven days at most)."""
+"""Age above which knowledge is ignored (TLS 1.3 session tickets, RFC 8446 section 4.6.1: seven days at most)."""
 
 LONGEST = 31 * 86_400.0
+"""Seconds of the longest window or reset that is accepted."""
+
 MOST = 1e15
+"""Units of the largest limit or level that is accepted."""
+
 MOST_KEYS = 10_000
+"""Keys of one state; an export keeps the last ones."""
+
 MOST_BYTES = 64 * 1024 * 1024
 """Bytes of a state that are read: `MOST_KEYS` keys take some 10 MB. Parsing takes about five times as much memory."""
 
@@ -46,7 +52,7 @@ class _Frozen(BaseModel):
 
 
 class LearnedQuota(_Frozen):
-    """A quota: `level` of `limit` units were left; all come back in `window` seconds, at once in `back_in` seconds."""
+    """Quota with `level` of `limit` units left; all return in `window` seconds, at once in `back_in` seconds."""
 
     name: Name
     unit: Name
@@ -60,7 +66,7 @@ class LearnedQuota(_Frozen):
 
 
 class LearnedKey(_Frozen):
-    """One key as it was known on `taken_on`: its quotas, and the plain numbers of its other gates by name."""
+    """One key as known on `taken_on`: its quotas, and the plain numbers of its other gates (limiters) by name."""
 
     provider: Name
     base_url: Name
@@ -73,21 +79,21 @@ class LearnedKey(_Frozen):
 
     @property
     def key(self) -> Key:
-        """The key."""
+        """Return the key."""
         return Key(self.provider, self.base_url, self.credential, self.scope, self.family)
 
     def named(self, key: Key) -> LearnedKey:
-        """Return the same of another key."""
+        """Return the same knowledge under another key."""
         return self if key == self.key else self.model_copy(update=key._asdict())
 
     @property
     def learned(self) -> core.SavedKey:
-        """Return what its admission begins with."""
+        """Return the knowledge as the admission controller takes it."""
         return core.SavedKey(tuple(core.SavedQuota(**dict(quota)) for quota in self.quotas), self.gates)
 
     @classmethod
     def of(cls, key: Key, learned: core.SavedKey, taken_on: datetime, with_digest: bool) -> LearnedKey:
-        """Return what is carried of a key."""
+        """Return the entry of a key; without `with_digest` it holds no digest."""
         named = _masked(key) if with_digest else _at(key)
         quotas = tuple(LearnedQuota(**quota._asdict()) for quota in learned.quotas)
         gates = {name: dict(plain) for name, plain in learned.gates.items()}
@@ -95,9 +101,9 @@ class LearnedKey(_Frozen):
 
 
 class LearnedState(_Frozen):
-    """Everything that one registry has learned, key by key.
+    """All knowledge of one registry, key by key.
 
-    `digests` tells whether two states have digests of the same `digest_key`; empty where there are none.
+    `digests` is equal for states with the same `digest_key`, and empty without digests.
     """
 
     version: int = VERSION
@@ -105,14 +111,14 @@ class LearnedState(_Frozen):
     keys: Annotated[tuple[LearnedKey, ...], Field(max_length=MOST_KEYS)] = ()
 
     def to_json(self) -> str:
-        """The state as JSON."""
+        """Return the state as JSON."""
         return self.model_dump_json(indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LearnedState:
-        """The state that was written; raises `ValueError` in one line where it is none.
+        """Return the state in a JSON text; raise a one-line `ValueError` for any other text.
 
-        Of another version nothing is read but its number.
+        Of another version only the number is read.
         """
         try:
             return cls.of(json.loads(text))
@@ -121,7 +127,7 @@ class LearnedState(_Frozen):
 
     @classmethod
     def of(cls, plain: Any) -> LearnedState:
-        """The same of what `json.loads` makes of it."""
+        """Return the state in decoded JSON; raise `ValueError` as `from_json` does."""
         version = plain.get("version") if isinstance(plain, Mapping) else None
         if not isinstance(version, int):
             raise ValueError("is no learned state: it names no version")
@@ -136,16 +142,16 @@ class LearnedState(_Frozen):
 
     @classmethod
     def read(cls, path: str | Path) -> LearnedState:
-        """The state in a file; raises `ValueError` in one line where there is none."""
+        """Return the state in a file; raise a one-line `ValueError` if there is none."""
         try:
             return cls.from_json(_content(Path(path)))
         except OSError as error:
             raise ValueError(f"cannot be read: {error.strerror}") from None
 
     def write(self, path: str | Path) -> None:
-        """Put the state into a file that only its owner can read, whole or not at all; raises `OSError`."""
+        """Write the state to a file that only its owner can read, whole or not at all; raise `OSError`."""
         path = Path(path)
-        # A name that nobody can know, made by us alone (O_EXCL, O_NOFOLLOW), mode 0600: see `tempfile.mkstemp`.
+        # An unpredictable name, created only by this process (O_EXCL, O_NOFOLLOW), mode 0600: see `tempfile.mkstemp`.
         descriptor, name = tempfile.mkstemp(prefix=".tidegate-", dir=path.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -158,14 +164,14 @@ class LearnedState(_Frozen):
             raise
 
     def over(self, earlier: LearnedState) -> LearnedState:
-        """This state, and of `earlier` what it says nothing of."""
+        """Return this state, with the entries of `earlier` for keys that it does not have."""
         if earlier.version != self.version or not self.keys:
             return earlier if earlier.version == self.version else self
         same = {each.key for each in self.keys}
         # An earlier version may have kept a credential in the path of an address.
         rest = [each.named(_masked(each.key)) for each in earlier.keys]
         if earlier.digests != self.digests:
-            # Whose they are cannot be told any more: what goes to the same model is taken for the same.
+            # The credentials cannot be compared: keys of the same model count as the same.
             same = {_at(key) for key in same}
             rest = [each.named(_at(each.key)) for each in rest]
         rest = [each for each in rest if each.key not in same]
@@ -173,8 +179,8 @@ class LearnedState(_Frozen):
 
 
 def _content(path: Path) -> bytes:
-    """Return what a regular file holds. Raises `ValueError` for any other, and for one of more than `MOST_BYTES`."""
-    # A pipe that nobody writes to would be waited for: it is opened without blocking, and not read.
+    """Return the content of a regular file. Raise `ValueError` for any other, and for more than `MOST_BYTES`."""
+    # A pipe without a writer would block: it is opened without blocking, and not read.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -188,7 +194,7 @@ def _content(path: Path) -> bytes:
 class Seeds:
     """The knowledge of an earlier run: each entry is taken by one key, once.
 
-    `digests` is what the registry's own would be called, `today` an aware time.
+    `digests` is the registry's own value for `LearnedState.digests`; `today` is an aware time.
     """
 
     def __init__(self, state: LearnedState | None, digests: str, today: datetime) -> None:
@@ -208,7 +214,7 @@ class Seeds:
             count += 1
             place = self._place(each.key)
             doubles += place in self._left
-            # Two credentials, and nothing to tell by which is which: neither is taken for the other.
+            # Two credentials that cannot be distinguished: neither entry is used.
             self._left[place] = None if place in self._left else each
         if count < given:
             what = f"{given - count} of its {given} keys are"
@@ -224,7 +230,7 @@ class Seeds:
         return _masked(key) if self._comparable else _at(key)
 
     def take(self, key: Key) -> tuple[core.SavedKey, float] | None:
-        """Return what was learned of `key`, and how many seconds before the beginning of this run."""
+        """Return the knowledge of `key`, and its age in seconds at the start of this run; None without an entry."""
         found = self._left.pop(self._place(key), None)
         if found is None:
             return None
@@ -237,5 +243,5 @@ def _masked(key: Key) -> Key:
 
 
 def _at(key: Key) -> Key:
-    """Return the key without anything that was made from a credential, be it in a header or in the path."""
+    """Return the key without any value made from a credential, in a header or in the path."""
     return key._replace(credential="", base_url=without_digests(masked(key.base_url)))

@@ -31,14 +31,15 @@ ORDERED = (
     ("backoff_base", "backoff_cap"),
     ("breaker_cooldown", "max_breaker_cooldown"),
 )
-"""Settings of which the first must not be above the second."""
+"""Pairs of settings where the first must not exceed the second."""
 
 
 class Settings(BaseModel):
     """The settings of a registry; frozen. Every field can be set in the environment as TIDEGATE_<FIELD>.
 
-    A value that is not usable raises `ConfigurationError` with the field, the value and the bound, and so do two that
-    contradict each other. A default gives way to the setting that is given: `max_concurrency=2` starts with 2.
+    Raise `ConfigurationError`, with the field, the value and the bound, for a value that is not usable. Do the same for
+    two values that contradict each other. A default yields to a setting that is given: `max_concurrency=2` starts with
+    2.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -119,7 +120,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        # A default follows the setting that was given; two that were given must agree.
+        # A default follows the setting that was given; two given settings must agree.
         for low, high in ORDERED:
             least, most = getattr(self, low), getattr(self, high)
             if least <= most:
@@ -146,7 +147,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """The settings that the TIDEGATE_… variables give; an empty variable counts as absent."""
+        """Return the settings of the TIDEGATE_… variables; an empty variable counts as absent."""
         source = os.environ if environ is None else environ
         values: dict[str, Any] = {}
         for name in cls.model_fields:

@@ -1,1 +1,1 @@
-"""Admission of calls: one queue a key, between the state machines of `core` and the HTTP stacks."""
+"""Admission of calls: one queue per key, between the state machines of `core` and the HTTP stacks."""

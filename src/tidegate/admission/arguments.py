@@ -1,6 +1,6 @@
-"""Checks of what callers pass to `execute`, `aexecute`, `try_admit` and `wrap`.
+"""Checks of the arguments that callers pass to `execute`, `aexecute`, `try_admit` and `wrap`.
 
-A wrong argument must be refused where it was written. Later it would fail in another call's step, or poison a key.
+A wrong argument must fail at the call that passes it. Later it would fail in another call's step, or corrupt a key.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from tidegate.errors import ConfigurationError
 
 INFINITY = float("inf")
 NUMBERS = frozenset({int, float})
-"""Types of the amounts that are checked all at once; a bool, or a subclass, is checked by itself."""
+"""Types of the amounts that are checked all at once; a bool, or a subclass, is checked separately."""
 
 
 def checked_cost(cost: Cost | None) -> Cost:
-    """Return `cost`, or one request for None; raise `ConfigurationError` for one that no quota can be charged."""
+    """Return `cost`, or one request for None; raise `ConfigurationError` for a cost that no quota can be charged."""
     if cost is None:
         return ONE_REQUEST
     try:
         if type(cost) is Cost and NUMBERS.issuperset(map(type, cost)) and cost.sound:
             return cost
     except OverflowError:
-        pass  # an integer beyond every float: the check of each amount names it
+        pass  # an integer beyond every float: the check of each amount below names it
     if not isinstance(cost, Cost):
         raise ConfigurationError("cost", cost, "a tidegate.Cost")
     for name, amount in zip(Cost._fields, cost, strict=True):
@@ -42,14 +42,14 @@ def checked_key(key: Key | str) -> Key:
 
 
 def checked_max_wait(max_wait: float) -> float:
-    """Return `max_wait` (seconds, also infinity); raise `ConfigurationError` for what is no such number."""
+    """Return `max_wait` (seconds, also infinity); raise `ConfigurationError` for any other value."""
     if isinstance(max_wait, bool) or not isinstance(max_wait, int | float) or not 0 <= max_wait <= INFINITY:
         raise ConfigurationError("max_wait", max_wait, "a number of seconds, 0 or more")
     return max_wait
 
 
 def checked_priority(priority: int) -> int:
-    """Return `priority`; raise `ConfigurationError` for what is no whole number."""
+    """Return `priority`; raise `ConfigurationError` unless it is an integer."""
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise ConfigurationError("priority", priority, "a whole number")
     return priority

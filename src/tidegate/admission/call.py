@@ -1,8 +1,7 @@
-"""One governed call, from its admission to its result, and `execute` of any callable.
+"""One governed call, from its admission to its result, and `execute` for any callable.
 
-The cost of any callable that `registry.execute` and `aexecute` run, and the meaning of its result or exception.
-
-One call's turn at its key: the bridge from the pure dialogue to the registry.
+`GovernedCall` connects the exchange, which performs no I/O, to the registry. `FunctionCall` is the governed call of a
+user's function.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from tidegate.errors import DeadlineExceeded, KeyRefused
 
 
 class GovernedCall(Waiter):
-    """One call at a key, from its coming to its end; `tidegate.admission.drive` runs it.
+    """One call at a key, from its arrival to its end; `tidegate.admission.drive` runs it.
 
-    Most calls pass at once and are answered: `begin` and `finish_fast` are all they need. Any other goes on, or begins,
-    as an exchange, in which the turn itself stands in the line (`tidegate.core.exchange.QueuedCall`). `window` is the
-    provider's usual window in seconds; calls of equal `priority` are first come, first served.
+    Most calls are admitted at once and answered: they need only `begin` and `finish_fast`. Any other call continues, or
+    begins, as an exchange, in which this object waits in the queue (`tidegate.core.exchange.QueuedCall`). `window` is
+    the provider's usual window in seconds. Calls of equal `priority` are first come, first served.
     """
 
     __slots__ = ("began", "given", "handoff", "key", "policy", "registry", "window")
@@ -43,7 +42,7 @@ class GovernedCall(Waiter):
     handoff: PermitHandoff | None
 
     def __init__(self, registry: KeyTable, key: Key, policy: CallPolicy, window: float, priority: int) -> None:
-        # What only standing needs is set by `exchange`: most calls never stand.
+        # `exchange` sets the attributes that only a queued call needs.
         self.registry = registry
         self.key = key
         self.policy = policy
@@ -51,11 +50,11 @@ class GovernedCall(Waiter):
         self.priority = priority
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return the time in monotonic seconds."""
         return self.registry.clock()
 
     def begin(self) -> Permit | None:
-        """The permit, where the call may go at once."""
+        """Return a permit if the call may go at once, else None."""
         handoff = self.handoff = current_handoff()
         permit = (
             self._handed(handoff) if handoff is not None else self.registry.enter(self.key, self.price, self.window)
@@ -64,7 +63,7 @@ class GovernedCall(Waiter):
         return permit
 
     def finish_fast(self, permit: Permit, sent: AttemptResult) -> bool:
-        """Settles an attempt that was simply answered; False leaves it to the exchange."""
+        """Settle a successful attempt, or learn from the headers of a streaming one; return False for a failure."""
         if sent.outcome.kind is not OK:
             return False
         if self.handoff is not None:
@@ -76,7 +75,7 @@ class GovernedCall(Waiter):
         return True
 
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: AttemptResult | None) -> Flow:
-        """The dialogue, from the beginning or from an attempt that came to `sent`."""
+        """Return the exchange, from the beginning or after an attempt with the result `sent`."""
         registry = self.registry
         Waiter.__init__(self, make_waker, self.priority)
         if permit is None or sent is None:
@@ -88,26 +87,26 @@ class GovernedCall(Waiter):
 
     @property
     def immediate(self) -> bool:
-        """Return whether the call goes now or not at all, whatever was learned: its caller gave it no time to wait."""
+        """Return whether the call goes now or not at all: `max_wait` is 0."""
         return self.policy.max_wait == 0.0 and self.policy.patient
 
     @property
     def was_queued(self) -> bool:
-        """Return whether it had to stand in the line, before its first attempt or since."""
+        """Return whether it had to wait in the queue."""
         return getattr(self, "waker", None) is not None
 
     @property
     def gate(self) -> str:
-        """Return what is closed for the head of the line."""
+        """Return the closed gate (a limiter of the key) that holds the queue, else an empty string."""
         return self.slots.gate if self.slots is not None else ""
 
     @property
     def recalled(self) -> bool:
-        """Return whether the scheduler that handed down this work wants it back."""
+        """Return whether the scheduler has recalled this work."""
         return self.handoff is not None and self.handoff.recalled
 
     def stand(self, now: float, deadline: float) -> Permit | None:
-        """Joins the queue, or passes at once."""
+        """Join the queue, or return a permit at once."""
         self.deadline = deadline
         if self.handoff is not None:
             given = self.given
@@ -121,24 +120,24 @@ class GovernedCall(Waiter):
         return permit
 
     def look(self, now: float) -> Permit | None:
-        """The permit, if it was given meanwhile."""
+        """Return the permit if the call has one by now."""
         permit = self.registry.look(self)
         if permit is not None and self.handoff is not None:
             self.handoff.goes(self, now)
         return permit
 
     def leave(self) -> None:
-        """Gives up the place, or the permit that was never used."""
+        """Give up the place in the queue, or the unused permit."""
         if self.handoff is not None:
             self.handoff.goes(self, self.now())
         self.registry.leave(self)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
-        """Takes in the headers of a streaming answer."""
+        """Learn from the headers of a streaming answer."""
         self.registry.learn(permit, outcome)
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
-        """Gives the slot back with what the attempt came to."""
+        """Settle the permit with the outcome of the attempt."""
         if self.handoff is not None:
             self.handoff.came_to(permit, outcome, not self.policy.patient)
             if rejoin:
@@ -146,40 +145,43 @@ class GovernedCall(Waiter):
         self.registry.settle(permit, outcome, self if rejoin else None)
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
-        """Gives the slot back with what a streaming answer came to at its end."""
+        """Settle the permit of a streaming answer at its end."""
         if self.handoff is not None:
             self.handoff.came_to(permit, outcome, False)
         self.registry.settle(permit, outcome)
 
     def abandon(self, permit: Permit) -> None:
-        """Gives the slot back of an attempt that was cut short."""
+        """Settle the permit of an attempt that was cut short."""
         self.registry.settle(permit, ABANDONED)
 
     def resent(self, after: Kind) -> None:
-        """Counts an attempt of a call whose last one came to `after`."""
+        """Count a repeated attempt."""
         self.registry.resent(self, after)
 
     def gave_up(self, unsent: bool) -> None:
-        """Counts a call that is given up for want of capacity."""
+        """Count the call as given up for lack of capacity."""
         self.registry.gave_up(self, unsent)
 
     def failed(self) -> None:
-        """Counts a call whose failure is handed back."""
+        """Count a failure that is handed back."""
         self.registry.count_failed(self)
 
     def replayed(self, outcome: Outcome, unsent: bool) -> None:
-        """Counts a call that is given the answer of another one."""
+        """Count the call as given another call's answer."""
         if self.handoff is not None:
             self.handoff.was_given(self.key, outcome)
         self.registry.count_replayed(self, unsent)
 
     def tell(self, event: type[events.Event], *facts: object) -> None:
-        """Reports an event of this call."""
+        """Report an event of this call."""
         if self.registry.listening:
             self.registry.tell(event(self.key, self.registry.clock(), *facts))
 
     def _handed(self, handoff: PermitHandoff) -> Permit | None:
-        """As `begin`, where a permit may have been handed down; where somebody listens, `stand` gives it."""
+        """Act as `begin` where a permit may have been handed down.
+
+        With a listener subscribed, `stand` returns that permit, so that the full exchange reports its events.
+        """
         registry, policy = self.registry, self.policy
         self.given = None
         permit = handoff.take(registry, self.key)
@@ -192,20 +194,20 @@ class GovernedCall(Waiter):
             return permit
         handoff.asked(self.key, UNPRICED)
         if handoff.refused_at == self.key:
-            # Whatever repeats the refused attempt must not wait in its stead.
+            # A repetition of the refused attempt must not wait in the queue.
             self.policy = policy._replace(max_wait=0.0, patient=False)
         return registry.enter(self.key, self.price, self.window)
 
 
 MOST_COMPLAINTS = 100
-"""Getters that are complained of in one process; above, a program makes code at run time."""
+"""Source positions of unusable getters that are logged in one process. A program with more makes code at run time."""
 
 logger = logging.getLogger("tidegate")
 _complained: set[tuple[str, str, int]] = set()
 
 
 class FunctionCall(GovernedCall):
-    """One call of a user's function, blocking or not, under a key; its cost is what the caller expects."""
+    """One call of a user's function, blocking or not, under a key, with the caller's expected cost."""
 
     __slots__ = ("expected", "function", "get_headers", "get_retry_after", "is_rate_limited", "provider")
 
@@ -236,11 +238,11 @@ class FunctionCall(GovernedCall):
         super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
 
     def price(self, estimate: CostEstimator) -> Cost:
-        """Return what the caller expects."""
+        """Return the cost that the caller expects."""
         return self.expected
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Calls the function."""
+        """Call the function."""
         try:
             with AttemptScope():
                 result = self.function()
@@ -249,7 +251,7 @@ class FunctionCall(GovernedCall):
         return AttemptResult(self.judge(result, None), response=result)
 
     async def asend(self, permit: Permit) -> AttemptResult:
-        """Calls the function and awaits its result."""
+        """Call the function and await its result."""
         try:
             with AttemptScope():
                 result = await self.function()
@@ -258,7 +260,10 @@ class FunctionCall(GovernedCall):
         return AttemptResult(self.judge(result, None), response=result)
 
     def finish(self, ended: ExchangeResult) -> Any:
-        """The function's result, its exception, or `DeadlineExceeded` where it was never called."""
+        """Return the function's result, or raise its exception.
+
+        Raise `DeadlineExceeded` where it was never called, and `KeyRefused` where the provider rejects the whole key.
+        """
         sent = ended.sent
         if ended.ending is Ending.REPLAYED and sent is not None and sent.outcome.kind not in CAPACITY:
             outcome = sent.outcome
@@ -277,15 +282,15 @@ class FunctionCall(GovernedCall):
         return sent.response
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
-        """Return what a result or an exception means; the caller's own predicates come first."""
+        """Return the outcome of a result or an exception; the caller's predicates take precedence."""
         if error is not None:
             outcome = self._judge_error(error)
         else:
-            # There may have been no HTTP at all: the status only says how to read the headers.
+            # There may be no HTTP: status 200 only selects how headers are read.
             outcome = self._judge_headers(self._headers(result))._replace(status=None)
         limited = _asked(self.is_rate_limited, "is_rate_limited", result, error)
         if limited is not None:
-            # An array has no truth of its own.
+            # `bool` of an array raises.
             limited = _asked(bool, "is_rate_limited", limited)
         if limited is not None:
             if limited:
@@ -308,7 +313,7 @@ class FunctionCall(GovernedCall):
         if headers is not None and not isinstance(headers, Mapping):
             _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, which is no mapping")
         elif headers:
-            # Reading them may fail too.
+            # Reading the headers may fail too.
             return _asked(_pairs, "get_headers", headers) or []
         return []
 
@@ -327,9 +332,9 @@ def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def _asked(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:
-    """Return what the caller's `getter` says of a result; None where there is none, or where it fails.
+    """Return the result of the caller's `getter`; None if there is no getter, or if it fails.
 
-    The result was paid for: a mistake in a getter must not lose it.
+    The attempt was paid for: a mistake in a getter must not lose its result.
     """
     if getter is None:
         return None
@@ -341,7 +346,7 @@ def _asked(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:
 
 
 def _complain(name: str, getter: object, reason: str, error: Exception | None = None) -> None:
-    # Once for each place in a program: a getter is often a new lambda at each call.
+    # Once per position in the source: a getter is often a new lambda at each call.
     code = getattr(getter, "__code__", None)
     place = name, getattr(code, "co_filename", type(getter).__qualname__), getattr(code, "co_firstlineno", 0)
     if place in _complained or len(_complained) >= MOST_COMPLAINTS:

@@ -1,8 +1,8 @@
-"""The outermost attempt, and the places where tidegate is switched off: two facts of the running context.
+"""Scope of an attempt, and the blocks where tidegate is disabled: two facts of the running context.
 
-Stacks lie on stacks (an SDK on httpx on aiohttp, a gateway on an SDK). The outermost recognised attempt marks its
-context with a cell, and whatever is sent inside it passes through: one permit per stack. The cell is mutable and is
-closed when the attempt returns, so that a task which was spawned inside it, and lives on, is governed again.
+Theory of operation. HTTP stacks are layered (an SDK on httpx on aiohttp, a gateway on an SDK). The outermost attempt
+marks its context with a scope, and every request inside it passes through: one permit per stack. The scope is mutable
+and closes when the attempt returns. So a task that was started inside it and outlives it is governed again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _cell: ContextVar[AttemptScope | None] = ContextVar("tidegate_cell", default=Non
 
 
 class AttemptScope:
-    """Marks an attempt under way in this context; a context manager around the sending."""
+    """Mark of an attempt in flight in this context; a context manager around the sending."""
 
     __slots__ = ("_token", "open")
 
@@ -23,7 +23,7 @@ class AttemptScope:
         self.open = True
 
     def __enter__(self) -> AttemptScope:
-        # Inside an open one it changes nothing: a task that is spawned here may outlive this cell, but not that one.
+        # Keep an open outer scope: a task started here may outlive this scope, but the outer one must still cover it.
         outer = _cell.get()
         self._token = None if outer is not None and outer.open else _cell.set(self)
         return self
@@ -35,15 +35,15 @@ class AttemptScope:
 
 
 def is_passthrough() -> bool:
-    """Return whether requests in this context pass through: inside an attempt under way, or inside `disabled()`."""
+    """Return whether requests in this context pass through: inside an attempt in flight, or inside `disabled()`."""
     cell = _cell.get()
     return cell is not None and cell.open
 
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Everything sent in this context, and in tasks started in it, passes through untouched."""
-    # A cell that nobody closes: a task that outlives the block stays outside.
+    """Let every request in this context, and in tasks started in it, pass through untouched."""
+    # This scope is never closed: a task that outlives the block stays ungoverned.
     token = _cell.set(AttemptScope())
     try:
         yield

@@ -1,7 +1,7 @@
 """The two interpreters of an exchange: one blocks a thread, one awaits on asyncio or trio.
 
-An interpreter performs the effects that `tidegate.core.exchange` yields and decides nothing. The wakers below are how
-a waiting call is told to look again from any thread.
+An interpreter performs the effects that `tidegate.core.exchange` yields and decides nothing. The wakers below make a
+waiting call look again, from any thread.
 """
 
 from __future__ import annotations
@@ -17,62 +17,63 @@ from tidegate.core.exchange import AttemptResult, ExchangeResult, Flow, Resume, 
 from tidegate.core.limiter_state import Permit
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX
+"""Seconds of the longest wait that `threading` accepts."""
 
 
 class DrivenCall(Protocol):
-    """One call at a key; see `tidegate.admission.call.DrivenCall`."""
+    """One call at a key; see `tidegate.admission.call.GovernedCall`."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Return the time in monotonic seconds."""
         ...
 
     def begin(self) -> Permit | None:
-        """The permit, where the call may go at once."""
+        """Return a permit if the call may go at once, else None."""
         ...
 
     def finish_fast(self, permit: Permit, sent: AttemptResult) -> bool:
-        """Settles an attempt that was simply answered: its response is what the caller gets."""
+        """Settle an attempt that succeeded and return True; else return False."""
         ...
 
     def abandon(self, permit: Permit) -> None:
-        """Gives the slot back of an attempt that was cut short."""
+        """Settle the permit of an attempt that was cut short."""
         ...
 
     def exchange(self, make_waker: Callable[[], Any], permit: Permit | None, sent: AttemptResult | None) -> Flow:
-        """The dialogue, from the beginning or from an attempt that came to `sent`."""
+        """Return the exchange, from the beginning or after an attempt with the result `sent`."""
         ...
 
     def finish(self, ended: ExchangeResult) -> Any:
-        """Return what the caller of a longer dialogue gets, returned or raised."""
+        """Return or raise the result of an exchange for the caller."""
         ...
 
 
 class BlockingCall(DrivenCall, Protocol):
-    """A call that is sent by blocking this thread.
+    """A call that blocks this thread.
 
-    An exception of `send`, other than in `AttemptResult.error`, passes through.
+    An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through.
     """
 
     @property
     def deadline(self) -> float:
-        """Until when it waits, in monotonic seconds."""
+        """Return the end of its wait in monotonic seconds."""
         ...
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Performs one attempt."""
+        """Perform one attempt."""
         ...
 
 
 class AsyncCall(DrivenCall, Protocol):
-    """A call that is sent by awaiting; what `asend` raises, other than as `AttemptResult.error`, goes through."""
+    """A call that is awaited; exceptions of `asend` pass through as those of `BlockingCall.send` do."""
 
     def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
-        """Performs one attempt."""
+        """Perform one attempt."""
         ...
 
 
 def drive(turn: BlockingCall) -> Any:
-    """Runs a call to its ending on this thread; returns what it finishes with."""
+    """Run a call to its end on this thread; return its result."""
     sent = None
     permit = turn.begin()
     if permit is not None:
@@ -92,7 +93,7 @@ def drive(turn: BlockingCall) -> Any:
             if isinstance(effect, Send):
                 resume = Resume(0.0, turn.send(effect.permit))
             else:
-                # Its own deadline is its own to keep, whoever else does not run.
+                # The call keeps its own deadline, even if no other executor runs.
                 effect.waker.wait(turn.deadline if effect.until is None else effect.until)
                 resume = Resume(0.0)
             resume.now = turn.now()
@@ -105,7 +106,7 @@ def drive(turn: BlockingCall) -> Any:
 
 
 async def adrive(turn: AsyncCall) -> Any:
-    """Runs a call to its ending in this task; cancellation closes the exchange and goes through."""
+    """Run a call to its end in this task; cancellation closes the exchange and passes through."""
     sent = None
     permit = turn.begin()
     if permit is not None:
@@ -143,7 +144,7 @@ async def adrive(turn: AsyncCall) -> Any:
 
 
 class ThreadWaker:
-    """Wakes a thread; `blocks` says that the thread has a running event loop, which waits with it."""
+    """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it."""
 
     __slots__ = ("_event", "blocks", "thread")
 
@@ -155,23 +156,23 @@ class ThreadWaker:
         self.blocks = _on_running_loop()
 
     def wake(self) -> bool:
-        """Makes the thread look again."""
+        """Make the thread look again."""
         self._event.set()
         return True
 
     def arm(self, until: float) -> bool:
-        """Makes the thread look again, and so choose its own timeout."""
+        """Make the thread look again, so that it chooses its own timeout."""
         return self.wake()
 
     def wait(self, until: float | None) -> None:
-        """Blocks until woken or `until`."""
+        """Block until woken or `until`."""
         timeout = None if until is None else min(MAX_TIMEOUT, max(0.0, until - time.monotonic()))
         self._event.wait(timeout)
         self._event.clear()
 
 
 class AsyncioWaker:
-    """Wakes a task of an asyncio loop."""
+    """Waker of a task of an asyncio loop."""
 
     __slots__ = ("_future", "_timer", "_woken", "loop", "thread")
 
@@ -183,15 +184,18 @@ class AsyncioWaker:
         self._woken = False
 
     def wake(self) -> bool:
-        """Makes the task look again."""
+        """Make the task look again."""
         return self._call(self._finish)
 
     def arm(self, until: float) -> bool:
-        """Sets the task's timer, without running the task."""
+        """Set the task's timer, without running the task."""
         return self._call(self._set_timer, until)
 
     def wait(self, until: float | None) -> Awaitable[None]:
-        """Return a future, done when woken or at `until`. (A hundred thousand may wait: a coroutine costs more.)"""
+        """Return a future that is done when woken or at `until`.
+
+        A hundred thousand calls may wait, and a coroutine costs more.
+        """
         future = self._future = self.loop.create_future()
         if self._woken:
             self._finish()
@@ -200,7 +204,7 @@ class AsyncioWaker:
         return future
 
     def close(self) -> None:
-        """Cancels the timer of a wait that was cut short."""
+        """Cancel the timer of a wait that was cut short."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -231,7 +235,7 @@ class AsyncioWaker:
 
 
 class TrioWaker:
-    """Wakes a trio task."""
+    """Waker of a trio task."""
 
     __slots__ = ("_event", "_trio", "loop", "thread")
 
@@ -242,7 +246,7 @@ class TrioWaker:
         self._event = trio.Event()
 
     def wake(self) -> bool:
-        """Makes the task look again."""
+        """Make the task look again."""
         try:
             self.loop.run_sync_soon(self._finish)
         except self._trio.RunFinishedError:
@@ -250,28 +254,28 @@ class TrioWaker:
         return True
 
     def arm(self, until: float) -> bool:
-        """Makes the task look again, and so choose its own timeout."""
+        """Make the task look again, so that it chooses its own timeout."""
         return self.wake()
 
     async def wait(self, until: float | None) -> None:
-        """Suspends until woken or `until`."""
+        """Suspend until woken or `until`."""
         timeout = float("inf") if until is None else max(0.0, until - time.monotonic())
         with self._trio.move_on_after(timeout):
             await self._event.wait()
         self._event = self._trio.Event()
 
     def close(self) -> None:
-        """Nothing is left of a wait that was cut short."""
+        """Do nothing: a wait that was cut short leaves no timer."""
 
     def _finish(self) -> None:
         self._event.set()
 
 
 def _on_running_loop() -> bool:
-    """Return whether an event loop runs on this thread, of asyncio or trio."""
+    """Return whether an event loop, of asyncio or trio, runs on this thread."""
     if asyncio._get_running_loop() is not None:
         return True
-    # Another thread may be importing it right now.
+    # Another thread may be in the middle of importing trio.
     lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
     return lowlevel is not None and bool(lowlevel.in_trio_run())
 
@@ -288,7 +292,7 @@ def in_trio() -> bool:
 
 
 def async_waker() -> AsyncioWaker | TrioWaker:
-    """The waker of the running task: trio's where a trio task runs (also on top of an asyncio loop), else asyncio's."""
+    """Return a waker of the running task: trio's in a trio task (also on top of asyncio), else asyncio's."""
     if in_trio():
         return TrioWaker(sys.modules["trio"])
     return AsyncioWaker(asyncio.get_running_loop())

@@ -1,9 +1,9 @@
-"""The event loops and threads that run waiting calls, and which of them are known not to run.
+"""Executors of waiting calls (event loops and threads), and their stalls.
 
-Theory of operation. A waiting call goes on only when the event loop or the thread that runs it does. An executor that
-does not take a permit, or does not look at an instant at which it had to, for `PATIENCE` seconds is *stalled*: its
-calls keep their places and are passed over. Any step of one of its calls is a sign of life and ends that. A blocking
-call on the thread of a running event loop stalls that loop at once: nothing of it can move before the call returns.
+Theory of operation. A waiting call continues only when its event loop or thread runs. An executor is *stalled* when it
+is `PATIENCE` seconds late to take a permit, or to look at its timer. Its calls are then passed over and keep their
+places. Any step of one of its calls shows that it runs, and ends the stall. A blocking call on the thread of a running
+event loop stalls that loop at once: the loop cannot run before the call returns.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 PATIENCE = 0.25
-"""Seconds by which a permit may be taken late, or a timer met late. Raising it makes all others wait longer for a loop
-that is blocked; lowering it passes over loops that are merely busy (steps of 200 ms are common: parsing, tokens)."""
+"""Seconds by which a permit may be taken late, or a timer met late. Raising it makes all others wait longer for a
+blocked loop. Lowering it passes over loops that are only busy (steps of 200 ms are common: parsing, tokens)."""
 
 UNKNOWN = object()
-"""The event loop of wakers that name none: they share one executor."""
+"""Event loop of wakers that name none: they share one executor."""
 
 
 class CallGroup(Protocol):
-    """The calls of one executor in one line."""
+    """The calls of one executor in one wait queue."""
 
     def enlist(self) -> None:
-        """Puts them into the order of the line."""
+        """Put the group into the order of its queue."""
         ...
 
     def pass_over(self) -> None:
-        """Takes them out of the order; they keep their places."""
+        """Take the group out of the order; its calls keep their places."""
         ...
 
 
 class Executor:
     """An event loop, or one thread, that runs waiting calls; `thread` is the identifier of its thread.
 
-    `blocks` is that identifier too where the thread has a running event loop, which the call keeps from running; else
-    0. `seen_at` is when the last sign of life came, in monotonic seconds. `groups` are its calls, one group a line.
+    `blocks` equals `thread` where a waiting call blocks a running event loop of that thread; else it is 0. `seen_at` is
+    when it last showed that it runs, in monotonic seconds. `groups` holds its calls, one group per queue.
     """
 
     __slots__ = ("__weakref__", "blocks", "groups", "loop", "seen_at", "stalled", "thread")
@@ -49,7 +49,7 @@ class Executor:
         self.groups: set[CallGroup] = set()
 
     def seen(self, now: float) -> None:
-        """Takes in a sign of life: its calls stand in their lines as before."""
+        """Note that the executor runs: its calls return to the order of their queues."""
         self.seen_at = now
         if self.stalled:
             self.stalled = False
@@ -57,20 +57,20 @@ class Executor:
                 group.enlist()
 
     def stall(self) -> None:
-        """Its calls are passed over from now on, until a sign of life."""
+        """Pass over its calls from now on, until it shows that it runs."""
         self.stalled = True
         for group in self.groups:
             group.pass_over()
 
     def late(self, due: float, now: float, here: int) -> bool:
-        """Return whether something that was `due` is too late; `here` is a thread that is known to run now."""
+        """Return whether the executor missed an action due at `due`; `here` is a thread that is known to run now."""
         if self.stalled:
             return True
         return max(due, self.seen_at) + PATIENCE <= now and (not here or self.thread != here)
 
 
 class ExecutorTable:
-    """The executors of one registry; an event loop is forgotten when no call of it is left."""
+    """The executors of one registry; it forgets an event loop when no call of it is left."""
 
     __slots__ = ("_loops",)
 
@@ -83,7 +83,7 @@ class ExecutorTable:
         thread: int = getattr(waker, "thread", 0)
         if loop is None:
             return Executor(None, thread, thread if waker.blocks else 0)
-        # The executor keeps its loop alive, so the number is no other loop's.
+        # The executor keeps its loop alive, so no other loop has this id.
         executor = self._loops.get(id(loop))
         if executor is None:
             executor = self._loops[id(loop)] = Executor(loop, thread, 0)
@@ -91,7 +91,7 @@ class ExecutorTable:
         return executor
 
     def of(self, loop: object) -> Executor | None:
-        """Return the executor of an event loop, where calls of it wait or were given a permit."""
+        """Return the executor of an event loop if calls of it wait or were given a permit."""
         return self._loops.get(id(loop))
 
     def stall_thread(self, thread: int) -> list[Executor]:
@@ -102,5 +102,5 @@ class ExecutorTable:
         return blocked
 
     def clear(self) -> None:
-        """Forget all: after a fork they run in the parent."""
+        """Forget all executors: after a fork they run in the parent."""
         self._loops.clear()

@@ -1,4 +1,4 @@
-"""The callbacks around a fork: every holder of a lock is told before it, and on both sides after it."""
+"""Callbacks around a fork: every holder of a lock is called before it, and on both sides after it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Protocol
 
 
 class ForkAware(Protocol):
-    """Whoever has a lock, and things that belong to one process."""
+    """An object with a lock and with state that belongs to one process."""
 
     def before_fork(self) -> None:
-        """Takes the lock."""
+        """Take the lock."""
         ...
 
     def after_fork_in_parent(self) -> None:
-        """Gives the lock back."""
+        """Release the lock."""
         ...
 
     def after_fork_in_child(self) -> None:
-        """Makes a new lock, and forgets what is the parent's."""
+        """Make a new lock, and forget the state that belongs to the parent."""
         ...
 
 
@@ -27,12 +27,12 @@ _followed: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 def followed() -> list[ForkAware]:
-    """Whoever is told of forks now."""
+    """Return the objects that are called at a fork."""
     return list(_followed)
 
 
 def follow(one: ForkAware) -> None:
-    """Tells `one` of every fork, for as long as it lives."""
+    """Call `one` at every fork while it lives."""
     _followed.add(one)
 
 

@@ -1,10 +1,10 @@
-"""A permit that was asked for before the work began, handed down to the first attempt that needs it.
+"""A permit that is requested before a piece of work begins, and handed down to the first attempt that needs it.
 
-A scheduler that must not let its slots wait asks `registry.try_admit` before it starts a piece of work, and runs it
-inside `hand_off`. The first governed attempt at the permit's key, however deep below (an SDK's, `registry.execute`),
-goes out under that permit at once. Where the provider refuses it for want of capacity, the refusal is handed
-straight back instead of being waited for, and the SDK is told not to repeat it: the scheduler puts the work back, and
-its slot is free. Every other attempt of the work stands in its queue as always.
+Theory of operation. A scheduler whose slots must not wait calls `registry.try_admit` before it starts a piece of work,
+and runs the work inside `hand_off`. The work's first governed attempt at the permit's key uses that permit at once, in
+any layer below (an SDK, `registry.execute`). If the provider refuses it for lack of capacity, the work gets the refusal
+without a wait, and the SDK does not repeat it. So the scheduler puts the work back, and its slot is free. Every other
+attempt of the work waits in its queue as usual.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome
 _handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
 MOST_KEYS = 16
-"""Keys that are remembered of one piece of work: its first ones tell what to ask for next time."""
+"""Keys that are remembered for one piece of work; the first ones show which permit to request next time."""
 
 
 class PermitHandoff:
-    """The values handed down to a piece of work, and its calls; a context manager around the work.
+    """The permit handed down to a piece of work, and the work's calls; a context manager around the work.
 
-    `keys` are those that it asked for, `{key: expected cost}`, first use first. `refused` is the answer of `refused_at`
-    that was handed back for want of capacity: nothing was attempted, as far as the work's own attempts are counted.
-    `outcome` is what its last attempt came to, at `outcome_at`. A permit that nobody used is withdrawn at the end,
-    which teaches nothing.
+    `keys` maps each key of its attempts to the expected cost, in order of first use. `refused` is the answer of
+    `refused_at` that was handed back for lack of capacity; that attempt does not count as one of the work. `outcome` is
+    that of its last attempt, at `outcome_at`. A permit that was not used is withdrawn at the end; nothing is learned
+    from it.
     """
 
     __slots__ = (
@@ -73,20 +73,20 @@ class PermitHandoff:
         self.close()
 
     def close(self) -> None:
-        """Takes back the permit, where it was not used; repeating it does nothing."""
+        """Withdraw the permit if unused; repeating it does nothing."""
         permit = self._take()
         if permit is not None:
             self._queues.withdraw(permit)
 
     def take(self, queues: KeyTable, key: Key) -> Permit | None:
-        """The permit, for an attempt at `key` at these queues, once."""
+        """Return the permit, once, for an attempt at `key` of this registry."""
         permit = self._permit
         if permit is None or queues is not self._queues or permit.key != key:
             return None
         return self._take()
 
     def _take(self) -> Permit | None:
-        # Threads of one piece of work may ask at once.
+        # Threads of one piece of work may take it at the same time.
         with self._lock:
             permit, self._permit = self._permit, None
         if permit is not None:
@@ -94,7 +94,7 @@ class PermitHandoff:
         return permit
 
     def recall(self) -> None:
-        """End the waits of the work's calls, now and from now on: each gets the refusal it has, as at its deadline."""
+        """End the waits of the work's calls, now and later: each gets its last refusal, as at its deadline."""
         with self._lock:
             self.recalled = True
             calls = list(self._standing)
@@ -109,14 +109,14 @@ class PermitHandoff:
             return {call.key for call in self._standing}
 
     def stands(self, call: object, now: float) -> None:
-        """One of the work's calls waits in a queue; `now` is in seconds of the queues' clock."""
+        """Note that one of the work's calls waits in a queue; `now` is in seconds of the registry's clock."""
         with self._lock:
             if not self._standing:
                 self._since = now
             self._standing.add(call)
 
     def goes(self, call: object, now: float) -> None:
-        """That call waits no more; repeating it does nothing."""
+        """Note that a call waits no more; repeating it does nothing."""
         with self._lock:
             if call in self._standing:
                 self._standing.remove(call)
@@ -129,23 +129,23 @@ class PermitHandoff:
         return bool(self._standing)
 
     def waited(self) -> float:
-        """Seconds for which the work has stood in queues, with at least one of its calls, until now."""
+        """Return the seconds for which at least one of the work's calls has waited in a queue, until now."""
         with self._lock:
             return self._waited + (self._queues.clock() - self._since if self._standing else 0.0)
 
     def asked(self, key: Key, cost: Cost) -> None:
-        """Remembers what the work asked for, at its last price."""
+        """Remember a key that the work used, and its last expected cost."""
         if key in self.keys or len(self.keys) < MOST_KEYS:
             self.keys[key] = cost
 
     def was_given(self, key: Key, outcome: Outcome) -> None:
-        """Remembers an answer that the work got without an attempt: it means what it would mean after one."""
+        """Remember an answer that the work got without an attempt."""
         self.outcome, self.outcome_at = outcome, key
 
     def came_to(self, permit: Permit, outcome: Outcome, straight: bool) -> None:
-        """Remembers what an attempt came to; `straight` says that it was the handed permit's, or a repetition of it.
+        """Remember the outcome of an attempt; `straight` says that it used the handed permit, or repeated that attempt.
 
-        No capacity is nobody's answer, nor is the outage that the breaker's probe meets.
+        A straight attempt is `refused` if it met a lack of capacity, or an outage as the breaker's probe.
         """
         self.asked(permit.key, permit.cost)
         self.outcome, self.outcome_at = outcome, permit.key
@@ -155,10 +155,10 @@ class PermitHandoff:
 
 
 def hand_off(queues: KeyTable, permit: Permit | None = None) -> PermitHandoff:
-    """Hands `permit` down to what runs inside the `with`; without one it only says which keys were asked for."""
+    """Return a context that hands `permit` down to the code inside it; without a permit it only records the keys."""
     return PermitHandoff(queues, permit)
 
 
 def current_handoff() -> PermitHandoff | None:
-    """Return what is handed down in this context."""
+    """Return the handoff of this context."""
     return _handoff.get()

@@ -1,4 +1,4 @@
-"""Hooks for `tidegate run`, which counts in shared memory: called for each key and each call that is not governed."""
+"""Hooks for `tidegate run`, which counts in shared memory: called for each key and each ungoverned call."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 told: Callable[[Any], None] | None = None
-"""Called with the `Slots` of each new key, under the registry's lock; it must not fail."""
+"""Called with the `KeyQueue` of each new key, under the registry's lock; it must not fail."""
 
 passed: Callable[[str], None] | None = None
-"""Called with the host of each call to an inference path that is not governed; it must not fail."""
+"""Called with the host of each ungoverned call to an inference path; it must not fail."""

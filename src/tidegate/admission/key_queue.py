@@ -1,13 +1,14 @@
-"""The slots of one key: who holds one, who waits, and whom a change wakes.
+"""Admission and wait queue of one key: permits given, calls that wait, and waiters that a change wakes.
 
-Theory of operation. Whoever is at the head of the line holds the clock: it waits with a timeout, until its call could
-be admitted or the first deadline of its executor's calls has come; everybody else waits to be woken. Every change
-(`settle`, `stand`, `leave`, a tick of the clock) ends in `pump`, which admits from the head as many as may go and
-returns whom to wake; the caller wakes them after it has let go of the registry's lock.
+Theory of operation. A gate is one limiter of the key that may hold a call back. Only the head of the wait queue waits
+with a timeout: until it could be admitted, or until the first deadline of its executor's calls. All other calls wait to
+be woken. Every change (`settle`, `stand`, `leave`, a timer) ends in `pump`. It admits from the head as many calls as
+may go, and returns the waiters to wake. The caller wakes them after it has released the registry's lock.
 
-Nothing depends on the head's event loop or thread alone. Where several executors wait, a few others *watch*: they look
-`PATIENCE` seconds after the head had to look, or a permit had to be taken. What was not taken is taken back, and the
-executor that did not run is passed over until it does. Each executor keeps the clock for its own calls' deadlines.
+An executor is an event loop or a thread. Nothing depends on the head's executor alone. If several executors wait, a few
+others *watch*: they look `PATIENCE` seconds after the head had to look, or a permit had to be taken. A permit that was
+not taken is taken back, and its executor is passed over until it runs again. Each executor keeps the timer for its
+calls' deadlines.
 """
 
 from __future__ import annotations
@@ -27,15 +28,18 @@ from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.values import Cost
 
 SAMPLE = 256
-"""Calls in the line whose cost is looked at, at the most: a mean of so many is right within a few per cent."""
+"""Queued calls whose cost `mean_cost` reads, at most: a mean of this many is right within a few per cent."""
 
 WATCHERS = 8
-"""Executors besides the head's that keep a timer, at the most. More find a way past more that stand still at once; in a
-line that moves each of them looks about once in `PATIENCE` seconds times its number."""
+"""Executors other than the head's that keep a timer, at most. Raising it lets the queue pass more executors that stall
+at once. While the queue moves, each looks about once in `PATIENCE` seconds times its number."""
 
 
 class KeyQueue:
-    """One key's admission and its line."""
+    """The admission controller and the wait queue of one key.
+
+    `asking` holds callbacks of `try_admit`; `gate` is the gate that was closed last.
+    """
 
     __slots__ = (
         "_answered",
@@ -57,30 +61,30 @@ class KeyQueue:
         self.line = WaitQueue()
         self.gate = ""
         self.asking: dict[Callable[[], object], ReadyCallback] = {}
-        # Calls that were given a permit and have not taken it yet, with the instants at which it was given.
+        # Calls with a permit that they have not taken yet, and its instant.
         self._given: dict[Waiter, float] = {}
-        # They may be of more than one executor.
+        # Whether these calls may be of more than one executor.
         self._mixed = False
         self._watchers: list[ExecutorGroup] = []
-        # No call that stands has an earlier deadline.
+        # No queued call has an earlier deadline.
         self._soonest = NEVER
-        # The attempt whose rejection those in the line were given last.
+        # Number of the attempt whose rejection the queued calls were given last.
         self._answered = 0
         self._monitor = LoopMonitor(admission, self.executors)
 
     @property
     def idle(self) -> bool:
-        """Return whether nobody waits and nothing is under way."""
+        """Return whether no call waits and no attempt is in flight."""
         return not self.line.count and not self.admission.flying
 
     def snapshot(self, now: float) -> KeySnapshot:
-        """The state of the key at `now`."""
+        """Return the state of the key at `now`."""
         head = self.line.head()
         first = head.cost if head is not None else UNPRICED
         return key_snapshot(self.admission, self.line.count, first, self.mean_cost(), now)
 
     def mean_cost(self) -> Cost:
-        """Return the mean cost of those who wait, as far as the first of them show; one request of nobody."""
+        """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
         total, count = [0.0] * len(UNPRICED), 0
         for waiter in islice(self.line.standing(), SAMPLE):
             self._price(waiter)
@@ -89,7 +93,7 @@ class KeyQueue:
         return Cost(*(each / count for each in total)) if count else UNPRICED
 
     def enter(self, price: Price, now: float) -> Permit | None:
-        """The permit of a call that may go at once, nobody standing before it; else None, and nothing happened."""
+        """Return the permit of a call that may go at once with no call queued before it; else None, without effect."""
         line, admission = self.line, self.admission
         if line.count or admission.rejection is not None:
             return None
@@ -102,9 +106,9 @@ class KeyQueue:
         return permit
 
     def stand(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
-        """Admits a call at once where nobody stands before it and the gates are open, else puts it in the line.
+        """Admit a call at once if no call is queued before it and the gates are open; else queue it.
 
-        Returns whom to wake; never the caller itself.
+        Return the waiters to wake, never `waiter` itself.
         """
         waiter.joined_at = now
         if self.admission.rejection is not None and self._answer(waiter, now, out):
@@ -127,7 +131,7 @@ class KeyQueue:
         return [each for each in woken if each is not waiter]
 
     def take(self, waiter: Waiter) -> Permit | None:
-        """The permit that was given to a call while it stood, where there is one."""
+        """Return the permit that was given to a queued call, if there is one."""
         permit, waiter.permit = waiter.permit, None
         if permit is not None:
             self._given.pop(waiter, None)
@@ -137,14 +141,14 @@ class KeyQueue:
         return permit
 
     def rejoin(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
-        """Puts a refused call back to its old place; the caller pumps, and wakes who is returned."""
+        """Put a refused call back to its old place; the caller pumps, and wakes the returned waiters."""
         waiter.joined_at = now
         woken: list[Waiter] = []
         self._keep_clock(self._join(waiter, now, out), woken)
         return woken
 
     def look(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
-        """A call that waits has come to look, so its executor runs; returns whom to wake."""
+        """Look on behalf of a waiting call, which shows that its executor runs; return the waiters to wake."""
         self._seen(waiter, now)
         woken = self.pump(now, out)
         group = self.line.groups.get(waiter.executor)
@@ -154,7 +158,7 @@ class KeyQueue:
         return woken
 
     def leave(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
-        """Takes a call out of the line; returns whom to wake."""
+        """Take a call out of the queue; return the waiters to wake."""
         executor = waiter.executor
         revived = executor is not None and executor.stalled
         group = self.line.groups.get(executor) if waiter.standing else None
@@ -171,7 +175,7 @@ class KeyQueue:
         return woken
 
     def forget(self) -> None:
-        """Forgets who waits and who was given a permit: after a fork they are the parent's."""
+        """Forget waiting calls and permits not taken yet: after a fork they belong to the parent."""
         self.line.clear()
         self.asking.clear()
         self._given.clear()
@@ -180,9 +184,9 @@ class KeyQueue:
         self._monitor.forget()
 
     def take_back(self, now: float, out: Out, here: int = 0, others: int = 0) -> None:
-        """Takes back the permits of executors that do not run, where somebody else waits who does.
+        """Take back the permits of executors that do not run, if a call of a running executor waits.
 
-        `here` is a thread that is known to run; `others` wait elsewhere than in the line.
+        `here` identifies a thread that is known to run (0: none). `others` calls wait outside the queue.
         """
         while self._given:
             waiter, given_at = next(iter(self._given.items()))
@@ -192,7 +196,7 @@ class KeyQueue:
             self._stall(executor, now, out)
 
     def taken_back_at(self, now: float) -> float:
-        """When to look next for a permit that nobody has taken; infinity where there is none."""
+        """Return when to look next for a permit that was not taken; infinity if there is none."""
         if not self._given:
             return NEVER
         waiter, given_at = next(iter(self._given.items()))
@@ -201,9 +205,10 @@ class KeyQueue:
         return at if at > now else now + PATIENCE
 
     def pump(self, now: float, out: Out, here: int = 0, others: int = 0) -> list[Waiter]:
-        """Admits from the head while the gates are open; returns whom to wake: admitted, expired, a new head.
+        """Admit calls from the head while the gates are open; return the waiters to wake.
 
-        `here` is a thread that is known to run, `others` wait elsewhere than in the line.
+        These are the admitted calls, the expired ones and a new head. `here` identifies a thread that is known to run
+        (0: none). `others` calls wait outside the queue.
         """
         woken: list[Waiter] = []
         line, admission, until, doubt_at = self.line, self.admission, NEVER, NEVER
@@ -220,7 +225,7 @@ class KeyQueue:
                 self._stall(executor, now, out)
                 continue
             blocks = executor.blocks if executor is not None else 0
-            # Nearly always the key is not rejected and the head is priced: then one call less, on the hottest path.
+            # Usually the key is not rejected and the head is priced: this saves a function call.
             if rejection is not None or head.priced_by != admission.estimate.version:
                 ready, gate = self._ready_at(head, now, blocks)
             else:
@@ -233,7 +238,7 @@ class KeyQueue:
                         self._stall(blocked, now, out)
                     if doubt_at <= now:
                         continue
-                # A slot is free when an answer comes: nobody can be told for certain.
+                # A slot becomes free when an answer arrives: that instant is never certain.
                 if ready > self._soonest and gate != "concurrency" and self._dismiss(now, ready, left, woken):
                     continue
                 if not self._hold_head(group, head, ready, doubt_at, now, out, woken):
@@ -241,7 +246,7 @@ class KeyQueue:
                     continue
                 until = ready
                 break
-            # In this order: whoever leaves without the lock looks at `standing` first, then at `permit`.
+            # Keep this order: `KeyTable.leave` reads `standing` first, then `permit`, without the lock.
             permit = head.permit = admission.admit(head.cost, now, now - head.joined_at, out, blocks)
             if executor is not None:
                 permit.thread = executor.thread
@@ -276,9 +281,9 @@ class KeyQueue:
         out: Out,
         woken: list[Waiter],
     ) -> bool:
-        """Set the timer of the head's group; False: deadlines of the group have come, and its calls were taken out."""
+        """Set the timer of the head's group; return False where deadlines have passed and calls were taken out."""
         if now < self._soonest and ready == NEVER and doubt_at == NEVER and group.holder is head and head.until:
-            # No deadline has come, and the head's timer is set for the next one.
+            # No deadline has passed, and the head's timer is set for the next one.
             return True
         earliest = group.earliest()
         deadline = earliest.deadline if earliest is not None else NEVER
@@ -293,7 +298,7 @@ class KeyQueue:
         return True
 
     def _ready_at(self, waiter: Waiter, now: float, blocks: int = 0) -> tuple[float, str]:
-        """Return when a call that stands in the line may go, and the gate that says so."""
+        """Return when a queued call may go, and the gate that holds it."""
         if waiter.priced_by != self.admission.estimate.version:
             self._price(waiter)
         rejection = self.admission.rejection
@@ -304,9 +309,10 @@ class KeyQueue:
         return self.admission.ready_at(waiter.cost, now, blocks)
 
     def _answer(self, waiter: Waiter, now: float, out: Out) -> bool:
-        """Deal with a call that comes while the provider rejects the whole key; False: it joins the line.
+        """Handle a call that arrives while the provider rejects the whole key; return False if it joins the queue.
 
-        It is given the kept answer, or goes to ask. In the line stand only those that wait for the reset.
+        The call gets the kept answer, or it is admitted to ask the provider again. It joins the queue to wait for a
+        named reset, or where a gate holds it and it cannot be given the kept answer.
         """
         rejection = self.admission.rejection
         assert rejection is not None, "the key is rejected"
@@ -317,7 +323,7 @@ class KeyQueue:
             return True
         self._price(waiter)
         admission = self.admission
-        # The one that asks is held by nothing that was learned. Those that follow it are many.
+        # No learned limit holds the call that asks the provider; learned limits hold the many that follow.
         asks = rejection.asks(now) or not waiter.replayable() or rejection.answer is None
         ready, self.gate = (admission.admits if asks else admission.ready_at)(waiter.cost, now)
         if ready <= now:
@@ -328,13 +334,13 @@ class KeyQueue:
         if not waiter.replayable() or rejection.answer is None:
             return False
         if not asks and rejection.reset_at is None:
-            # Nobody in the line waits for a reset: it moves, and a rejection of the asking one ends it.
+            # No queued call waits for a reset: the queue moves, or gets the answer if the call that asks is rejected.
             return False
         self._replay(waiter)
         return True
 
     def _answer_line(self, rejection: KeyRejection, now: float, left: list[ExecutorGroup], woken: list[Waiter]) -> None:
-        """Give the newest rejecting answer to those in the line who do not wait for the reset."""
+        """Give the newest rejecting answer to those queued calls that do not wait for the reset."""
         self._answered = rejection.order
         if rejection.answer is None:
             return
@@ -351,10 +357,10 @@ class KeyQueue:
         waiter.replay = rejection.outcome
 
     def _pass_or_refuse(self, waiter: Waiter, now: float, out: Out) -> None:
-        """Admit a call that does not wait, unless a quota, a cooldown or the breaker is closed for it.
+        """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.
 
-        Learned slots and rate hold it not, nor does the line where these alone hold that; but what the line waits for
-        is not taken away from it. Otherwise the call is given the newest refusal, if that is news.
+        Learned concurrency and pace do not hold it, nor does a queue that only these hold. But it takes no capacity
+        that the head waits for. Otherwise the call gets the newest refusal of the last `MINUTE` seconds.
         """
         admission, head = self.admission, self.line.head()
         self._price(waiter)
@@ -378,7 +384,7 @@ class KeyQueue:
             waiter.replay = refusal[0]
 
     def _dismiss(self, now: float, ready: float, left: list[ExecutorGroup], woken: list[Waiter]) -> bool:
-        """Take out the calls whose gate opens for certain only after their deadline; return whether any was.
+        """Take out the calls whose gate certainly opens only after their deadline; return whether there was any.
 
         The head may go at `ready`, so calls with a later deadline stay.
         """
@@ -399,14 +405,14 @@ class KeyQueue:
         return dismissed
 
     def _remove(self, waiter: Waiter, left: list[ExecutorGroup]) -> None:
-        """Take a call out of the line; the clock of its group in `left` has to be kept."""
+        """Take a call out of the queue; the caller then keeps the timer of its group, appended to `left`."""
         group = self.line.groups[waiter.executor]
         self.line.leave(waiter)
         waiter.until = None
         left.append(group)
 
     def _join(self, waiter: Waiter, now: float, out: Out) -> ExecutorGroup:
-        """Puts a call into the line, and passes over the event loops that it blocks."""
+        """Put a call into the queue, and pass over the event loops that it blocks."""
         if waiter.executor is None:
             waiter.executor = self.executors.get(waiter.alarm())
         executor = waiter.executor
@@ -419,35 +425,35 @@ class KeyQueue:
         return self.line.join(waiter)
 
     def _seen(self, waiter: Waiter, now: float) -> None:
-        """A call that stands shows that its executor runs: what that had promised to look at is kept."""
+        """Note that the executor of a waiting call runs; clear the group's timer if the call held it."""
         executor = waiter.executor
         if executor is None:
             return
         executor.seen(now)
         group = self.line.groups.get(executor)
         if group is not None and group.holder is waiter:
-            # Its timer is used up, or is about to be set anew.
+            # Its timer has run out, or is about to be set again.
             group.watch_at = NEVER
             waiter.until = None
 
     def _others(self, executor: Executor, others: int) -> bool:
-        """Return whether somebody waits who runs, besides the calls of `executor`."""
+        """Return whether calls of running executors other than `executor` wait."""
         group = self.line.groups.get(executor)
         return self.line.running + others > (group is not None and group.entry is not None)
 
     def _stall(self, executor: Executor, now: float, out: Out) -> None:
-        """Passes an executor over until it shows life, and takes back the permits that it has not taken."""
+        """Pass an executor over until it runs again, and take back the permits that it has not taken."""
         executor.stall()
         for waiter in [waiter for waiter in self._given if waiter.executor is executor]:
             permit = self.take(waiter)
             if permit is not None and not permit.settled and permit.generation == self.admission.generation:
                 self.admission.withdraw(permit, now, out)
-            # It was woken for that permit: it looks as soon as it runs, and stands at its old place until then.
+            # It was woken for that permit: it looks as soon as it runs.
             waiter.until = None
             self.line.join(waiter)
 
     def _tell_passed(self, woken: list[Waiter]) -> None:
-        """Wakes one call of each group that is passed over: it looks as soon as its executor runs."""
+        """Wake one call of each group that is passed over: it looks as soon as its executor runs."""
         for group in self.line.passed:
             if group.first is not None and group.stalled:
                 if group.holder is not None:
@@ -458,7 +464,7 @@ class KeyQueue:
         self.line.passed.clear()
 
     def _first_given(self) -> Waiter:
-        """Return the call that was given its permit first, of those not taken yet; there is one."""
+        """Return the call whose permit has waited longest to be taken; there must be one."""
         return next(iter(self._given))
 
     def _gave(self, waiter: Waiter, now: float) -> None:
@@ -475,7 +481,7 @@ class KeyQueue:
             waiter.cost = _priced(waiter.price, estimate, waiter.cost)
 
     def _expire(self, group: ExecutorGroup, now: float, woken: list[Waiter], out: Out) -> None:
-        """Takes out the calls of a group whose deadline has come."""
+        """Take out the calls of a group whose deadline has passed; admit those that `_would_be_taken` names."""
         while (first := group.earliest()) is not None and first.deadline <= now:
             if self._would_be_taken(first, now):
                 first.permit = self.admission.admit(first.cost, now, now - first.joined_at, out, beyond=True)
@@ -485,13 +491,13 @@ class KeyQueue:
             woken.append(first)
 
     def _would_be_taken(self, waiter: Waiter, now: float) -> bool:
-        """Return whether only the slots of a first round hold a call, of which the provider has refused none yet."""
+        """Return whether only the untested slots of a first round, without a refusal so far, hold a call."""
         if not self.admission.untested or self._ready_at(waiter, now)[1] != "concurrency":
             return False
         return self.admission.admits(waiter.cost, now)[0] <= now
 
     def _hold_clock(self, group: ExecutorGroup, ready: float, woken: list[Waiter]) -> None:
-        """Makes the first of a group the one that waits with a timeout, and wakes it if that is less than it waits."""
+        """Make the first call of a group the holder of its timer, and wake it if the timer must be shortened."""
         holder, earliest = group.first, group.earliest()
         if holder is None or earliest is None:
             return
@@ -506,7 +512,7 @@ class KeyQueue:
             woken.append(holder)
 
     def _keep_clock(self, group: ExecutorGroup, woken: list[Waiter]) -> None:
-        """Sees to it that a group's first deadline is met, wherever the group stands in the line."""
+        """Ensure that a group's timer meets its first deadline, wherever the group is in the queue."""
         earliest, holder = group.earliest(), group.holder
         if earliest is None or group.stalled:
             return
@@ -518,10 +524,11 @@ class KeyQueue:
     def _watch(
         self, own: ExecutorGroup | None, ready: float, now: float, here: int, out: Out, woken: list[Waiter]
     ) -> None:
-        """Makes a few executors look in case that the head's (`own`), or one that was given a permit, does not run.
+        """Make a few executors look in case the head's executor, or one that was given a permit, does not run.
 
-        Each looks `PATIENCE` later than the one before it, so each that stands still too costs that much. The head's
-        own timer is set for this only where few others watch, since the head changes with each admission.
+        `own` is the head's group. Each watcher looks `PATIENCE` seconds after the one before it, so each stalled one
+        costs that much. The head's own timer serves for this only where few others watch, since each admission changes
+        the head.
         """
         line, watchers = self.line, self._watchers
         for group in watchers:
@@ -536,7 +543,7 @@ class KeyQueue:
             watchers += [group for group in self._candidates(own) if group not in watchers][: WATCHERS - len(watchers)]
         suspect = self._first_given().executor if self._given else None
         chain = [group for group in watchers if group.executor is not suspect]
-        # The head's group watches too, where another executor than its own was given a permit.
+        # The head's group watches too where another executor was given a permit.
         doubtful = self._given and own is not None and (self._mixed or own.executor is not suspect)
         if own is not None and doubtful and len(watchers) < WATCHERS:
             chain.append(own)
@@ -548,7 +555,7 @@ class KeyQueue:
                 self._hold_clock(group, ready if group is own else NEVER, woken)
 
     def _candidates(self, own: ExecutorGroup | None) -> Iterator[ExecutorGroup]:
-        """The groups that came last, which wait longest: whoever watches is seldom replaced."""
+        """Yield the newest groups: they wait longest, so a watcher is seldom replaced."""
         for group in islice(reversed(self.line.groups.values()), 2 * WATCHERS):
             if group is not own and group.entry is not None:
                 yield group
@@ -566,7 +573,7 @@ def _missed(group: ExecutorGroup, now: float, here: int) -> bool:
 
 
 def _priced(price: Price, estimate: CostEstimator, otherwise: Cost) -> Cost:
-    # Runs under the lock and in anybody's step: a price that fails leaves the cost there was.
+    # Runs under the lock, in the step of any call: a price that fails leaves the old cost.
     try:
         cost = price(estimate)
         return cost if cost is UNPRICED or cost.sound else cost.mended()

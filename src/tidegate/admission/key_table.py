@@ -1,9 +1,8 @@
-"""Key to slots, under one short lock: decide inside it, act after it.
+"""Table of the key queues of a process, under one lock, and the steps of a call at its queue.
 
-Every step of a call takes the lock for a few microseconds, lets the core decide, and returns what to do; waking and
-telling listeners happen after the lock is free. There is no background thread and no polling.
-
-One line in the log for each time that a provider rejects a key: which key, why, how many requests that spared.
+Theory of operation. Every step takes the lock for a few microseconds, makes the core decide, and returns. Waiters are
+woken and listeners are notified after the lock is released. There is no background thread and no polling. The log gets
+one warning for each ended rejection of a key: the key, the reason and the requests saved.
 """
 
 from __future__ import annotations
@@ -46,14 +45,15 @@ _warned = False
 
 
 def today() -> datetime:
-    """Return the time of day, aware."""
+    """Return the current time, aware, in UTC."""
     return datetime.now(UTC)
 
 
 class KeyTable:
-    """The slots of every key of a process, and the steps that a call takes at them; `clock` is in monotonic seconds.
+    """The key queues of a process, and the steps of a call at its queue.
 
-    Keys that an earlier run knew begin with its `seeds`, whose ages count from now.
+    `clock` returns monotonic seconds, `draw` uniform numbers in [0, 1), and `calendar` the aware current time. The keys
+    of an earlier run start from its saved state, whose age counts from now.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class KeyTable:
         self._calendar = calendar
         given = settings.digest_key
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
-        # What two processes with one digest key have in common, and it tells nothing of the key.
+        # Two processes with the same digest key share this value; it reveals nothing of the key.
         self._digests = self.digest("whose digests these are") if given is not None else ""
         self._seeds = Seeds(settings.initial_state, self._digests, calendar())
         self.disabled = settings.disabled
@@ -87,13 +87,14 @@ class KeyTable:
 
     @property
     def settings(self) -> Settings:
-        """The settings it was made with: they hold for its life."""
+        """Return the settings of this registry; they never change."""
         return self._settings
 
     def enter(self, key: Key, price: Price, window: float) -> Permit | None:
-        """The permit of a call that `key` admits at once; None where it must wait, or where somebody listens.
+        """Return the permit of a call that `key` admits at once, else None.
 
-        Most calls come and go this way; the others, and all of them where events are told, have the whole dialogue.
+        Return None too where a listener is subscribed. Most calls take this short path; all others run the full
+        exchange, which reports events.
         """
         if self._listeners.all:
             return None
@@ -107,7 +108,7 @@ class KeyTable:
         return permit
 
     def stand(self, waiter: Waiter, key: Key, window: float) -> Permit | None:
-        """Admits a call at once, or puts it in the line of `key`; `window` is the provider's usual one in seconds."""
+        """Admit a call at once, or put it in the queue of `key`; `window` is the provider's usual one in seconds."""
         out = self._out()
         with self._lock:
             now = self.clock()
@@ -124,14 +125,14 @@ class KeyTable:
         return permit
 
     def seat(self, waiter: Waiter, key: Key, window: float) -> None:
-        """Ties a call that has passed without standing to the line it may have to return to."""
+        """Tie an admitted call that has not queued to the queue that it may have to return to."""
         with self._lock:
             waiter.belong(self._slots_of(key, window, self.clock()))
         if self._dropped:
             self._drain()
 
     def look(self, waiter: Waiter) -> Permit | None:
-        """The permit of a waiting call, where it has one by now."""
+        """Return the permit of a waiting call, if it has one by now."""
         out = self._out()
         with self._lock:
             slots: KeyQueue | None = waiter.slots
@@ -146,7 +147,7 @@ class KeyTable:
                     executor.seen(now)
                 permit = slots.take(waiter)
                 if permit is not None:
-                    # It goes out now; the permit was given when somebody else settled.
+                    # The attempt starts now; the permit was given when another call settled.
                     permit.sent_at = now
                     if not slots.admission.untaken and slots.gate == "concurrency":
                         woken += slots.pump(now, out)
@@ -154,9 +155,10 @@ class KeyTable:
         return permit
 
     def settle(self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None) -> None:
-        """Gives a permit back with what its attempt came to; raises `PermitMisuse` for one already given back.
+        """Settle a permit with the outcome of its attempt; raise `PermitMisuse` if it was settled before.
 
-        `rejoin` is the call that held it, where it goes on: it stands at its old place before anybody else is let in.
+        `rejoin` is the call that held it, where that call continues. It returns to its old place before any other call
+        is admitted.
         """
         out: list[events.Event] | None = [] if self._listeners.all else None
         with self._lock:
@@ -171,7 +173,7 @@ class KeyTable:
             _warn_of_blocking(rejoin)
 
     def leave(self, waiter: Waiter) -> None:
-        """Gives up a place in the line, or a permit that was given and never used."""
+        """Give up a place in the queue, or an unused permit."""
         if not waiter.standing and waiter.permit is None:
             return
         out = self._out()
@@ -180,7 +182,10 @@ class KeyTable:
             self._act(woken, out)
 
     def withdraw(self, permit: Permit) -> None:
-        """Takes back a permit under which nothing was sent: nothing happened, and nothing is learned."""
+        """Take back a permit under which nothing was sent; nothing is learned.
+
+        Raise `PermitMisuse` if it was settled before.
+        """
         out = self._out()
         with self._lock:
             if permit.settled:
@@ -194,7 +199,7 @@ class KeyTable:
         self._act(woken, out)
 
     def learn(self, permit: Permit, outcome: Outcome) -> None:
-        """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
+        """Learn from the headers of an answer whose body still streams; `settle` follows at its end."""
         out = self._out()
         with self._lock:
             now = self.clock()
@@ -209,14 +214,14 @@ class KeyTable:
             self._act(woken, out)
 
     def learn_usage(self, permit: Permit, inquiry: RequestFacts, usage: Usage) -> None:
-        """Teaches the key's estimate what a request of that shape used."""
+        """Update the key's cost estimate with the usage of a request of that shape."""
         with self._lock:
             permit.state.estimate.learn(inquiry, usage)
         if self._dropped:
             self._drain()
 
     def resent(self, waiter: Waiter, after: Kind) -> None:
-        """Counts an attempt of a call whose last one came to `after`."""
+        """Count a repeated attempt; `after` is the kind of the call's last outcome."""
         with self._lock:
             counts = waiter.slots.admission.counts
             counts.resent += 1
@@ -225,7 +230,7 @@ class KeyTable:
             self._drain()
 
     def gave_up(self, waiter: Waiter, unsent: bool) -> None:
-        """Counts a call that is given up for want of capacity; `unsent` where no attempt of it was ever made."""
+        """Count a call that is given up for lack of capacity; `unsent` says that it made no attempt."""
         with self._lock:
             counts = waiter.slots.admission.counts
             counts.given_up += 1
@@ -234,14 +239,14 @@ class KeyTable:
             self._drain()
 
     def count_failed(self, waiter: Waiter) -> None:
-        """Counts a call whose failure is handed back."""
+        """Count a call whose failure is handed back."""
         with self._lock:
             waiter.slots.admission.counts.failed_calls += 1
         if self._dropped:
             self._drain()
 
     def count_replayed(self, waiter: Waiter, unsent: bool) -> None:
-        """Counts a call that is given the answer of another one; `unsent` where no attempt of it was ever made."""
+        """Count a call that gets the answer of another one; `unsent` says that it made no attempt."""
         with self._lock:
             counts = waiter.slots.admission.counts
             counts.failed_calls += 1
@@ -251,9 +256,9 @@ class KeyTable:
             self._drain()
 
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
-        """Gives back a permit from a finalizer: safe at any point of any thread, also inside this registry.
+        """Settle a permit from a finalizer: safe at any point of any thread, also inside this registry.
 
-        Whatever code was interrupted may hold a listener's lock, so the next step of anybody tells of it.
+        The interrupted code may hold a listener's lock, so the next step of any call reports the events.
         """
         self._dropped.append((permit, outcome))
         if self._lock.acquire(blocking=False):
@@ -261,42 +266,42 @@ class KeyTable:
             self._drain()
 
     def tell(self, event: events.Event) -> None:
-        """Tells the listeners of an event that no lock was needed for."""
+        """Notify the listeners of an event that needed no lock."""
         self._act([], [event])
 
     @property
     def listening(self) -> bool:
-        """Return whether anybody would hear an event."""
+        """Return whether any listener is subscribed."""
         return bool(self._listeners.all)
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Calls `listener` with every event, after the lock is free; returns what ends the subscription.
+        """Call `listener` with every event, after the lock is free; return a function that ends the subscription.
 
-        A listener that raises is logged and goes on being called. With no listener no event is built.
+        A listener that raises is logged and stays subscribed. Without a listener no event is built.
         """
         with self._lock:
             self._listeners.add(listener)
         return partial(self.unsubscribe, listener)
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Ends a subscription; repeating it does nothing."""
+        """End a subscription; repeating it does nothing."""
         with self._lock:
             self._listeners.remove(listener)
 
     def intern(self, facts: tuple[object, ...], key: Key) -> None:
-        """Remembers the key of requests that share `facts` (no secret among them), for as many as there may be keys."""
+        """Remember the key of requests that share `facts` (without a secret), for up to `Settings.max_keys` entries."""
         if len(self.interned) >= self.settings.max_keys:
             self.interned.clear()
         self.interned[facts] = key
 
     def keep_route(self, facts: tuple[object, ...], route: object) -> None:
-        """Remembers where requests of one address lead, in `routes`, for as many as there may be keys."""
+        """Remember the route of requests that share `facts` in `routes`, for up to `Settings.max_keys` entries."""
         if len(self.routes) >= self.settings.max_keys:
             self.routes.clear()
         self.routes[facts] = route
 
     def address(self, name: str) -> str:
-        """Return the plain name of a key; an address without its user and query, its credentials as digests."""
+        """Return the plain name of a key: an address without its user and query, its credentials as digests."""
         if "://" not in name:
             return name
         found = self._addresses.get(name)
@@ -308,13 +313,16 @@ class KeyTable:
         return found
 
     def digest(self, credential: str) -> str:
-        """A keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""
+        """Return a keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""
         if not credential:
             return ""
         return hashlib.blake2b(credential.encode(), key=self._digest_key, digest_size=8).hexdigest()
 
     def snapshot(self) -> RegistrySnapshot:
-        """Return what every known key does now: limits, levels, who waits, which gate is closed and until when."""
+        """Return the present state of every known key: limits, levels, waiting calls, the closed gate and its opening.
+
+        A gate is one limiter of a key that may hold a call back.
+        """
         with self._lock:
             now = self.clock()
             keys = {key: slots.snapshot(now) for key, slots in self._slots.items()}
@@ -323,15 +331,15 @@ class KeyTable:
         return RegistrySnapshot(keys)
 
     def before_fork(self) -> None:
-        """Lets the step under way end, so that the child finds nothing half done."""
+        """Wait until the current step ends, so that the child finds nothing half done."""
         self._lock.acquire()
 
     def after_fork_in_parent(self) -> None:
-        """Goes on."""
+        """Release the lock."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:
-        """Forgets who waits and what is under way: it is the parent's."""
+        """Forget waiting calls and attempts in flight: they belong to the parent."""
         self._lock = threading.Lock()
         self._dropped.clear()
         self._listeners.untold.clear()
@@ -363,13 +371,13 @@ class KeyTable:
         try:
             saved_state.seed(admission, known, age + now - self._began_at, now)
         except Exception:
-            # A file can say what nobody thought of; that must not cost a call.
+            # A file may hold anything unexpected; that must not fail a call.
             logger.exception("what an earlier run learned of %s is ignored", key)
             return AdmissionController(key, self.settings, window, now)
         return admission
 
     def _evict(self, now: float) -> None:
-        # Least recently used first; a key with calls waiting or under way is never forgotten.
+        # Least recently used first; a key with calls waiting or in flight is never forgotten.
         over = len(self._slots) >= self.settings.max_keys
         for key in list(islice(self._slots, 64 if over else 2)):
             slots = self._slots[key]
@@ -412,14 +420,14 @@ class KeyTable:
         woken: list[Waiter] = []
         rejection = permit.state.rejection
         if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.in_vain:
-            # Its own answer is what it gets: to stand again would only send it again.
+            # The call gets its own answer: another attempt would get the same one.
             rejoin.replay = outcome
         else:
             woken = rejoin.slots.rejoin(rejoin, now, out)
         return [*woken, *self._pump(slots, now, out)]
 
     def _slots_behind(self, permit: Permit) -> KeyQueue | None:
-        """Return the queue of the key that gave a permit; None where it is another registry's."""
+        """Return the queue of the key that gave a permit; None if another registry gave it."""
         slots = self._slots.get(permit.state.key)
         return slots if slots is not None and slots.admission is permit.state else None
 
@@ -429,7 +437,7 @@ class KeyTable:
         return slots.pump(now, out, threading.get_ident())
 
     def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
-        """Wakes, gives back what was dropped meanwhile, and tells, with the lock free."""
+        """Wake waiters, settle dropped permits and notify listeners, with the lock free."""
         self._wake_all(woken, out)
         if self._dropped:
             self._drain()
@@ -439,7 +447,7 @@ class KeyTable:
             self._listeners.tell(out or ())
 
     def _log_rejections(self) -> None:
-        """Write one line for each rejection that has ended; one that lasts is written at the end of the process."""
+        """Log the rejections that began or ended; `log_rest` logs those that last until the process ends."""
         while self._rejections:
             with suppress(IndexError):
                 key, ended, begun = self._rejections.popleft()
@@ -449,7 +457,7 @@ class KeyTable:
                     log_begin(self, key, begun)
 
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
-        """The keys that the provider rejects now."""
+        """Return the keys that the provider rejects now."""
         with self._lock:
             found = [(key, slots.admission.rejection) for key, slots in self._slots.items()]
         return [(key, rejection) for key, rejection in found if rejection is not None]
@@ -457,7 +465,7 @@ class KeyTable:
     def _wake_all(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         dead = [waiter for waiter in woken if not _wake(waiter)]
         while dead:
-            # Its event loop is closed: nobody will ever use its place or its permit.
+            # Its event loop is closed: its place or its permit stays unused.
             dead += [waiter for waiter in self._remove(dead.pop(), out) if not _wake(waiter)]
 
     def _drain(self) -> None:
@@ -474,7 +482,7 @@ class KeyTable:
 
 
 def _warn_once(message: str, *arguments: object) -> None:
-    """Write one warning a process about event loops that are blocked."""
+    """Write at most one warning per process about event loops that are blocked."""
     global _warned
     if not _warned:
         _warned = True
@@ -515,10 +523,10 @@ def _wake(waiter: Waiter) -> bool:
 
 
 class RejectionSource(Protocol):
-    """A registry, as far as it is asked for what it has left to say."""
+    """The part of a registry that the log at the end of the process reads."""
 
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
-        """The keys that the provider rejects now."""
+        """Return the keys that the provider rejects now."""
         ...
 
 
@@ -526,7 +534,7 @@ _keepers: WeakSet[RejectionSource] = WeakSet()
 
 
 def log_rest() -> None:
-    """Write the lines of the rejections that last until the end of the process."""
+    """Log the rejections that last until the end of the process."""
     for keeper in list(_keepers):
         _keepers.discard(keeper)
         for key, rejection in keeper.rejections():
@@ -537,13 +545,13 @@ atexit.register(log_rest)
 
 
 def log_begin(keeper: RejectionSource, key: Key, rejection: KeyRejection) -> None:
-    """Say that a key is rejected; the line with the numbers follows when that ends, or with the process."""
+    """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
     _keepers.add(keeper)
     logger.info("%s rejected: %s; its calls get that answer, and one a second asks again", key, _reason(rejection))
 
 
 def log_end(key: Key, rejection: KeyRejection, what: str) -> None:
-    """Write the line of a rejection that is over."""
+    """Log that a rejection is over, with its numbers."""
     counted = f"{rejection.replayed} call{'' if rejection.replayed == 1 else 's'}"
     logger.warning("%s rejected: %s; %s answered without a request; %s", key, _reason(rejection), counted, what)
 

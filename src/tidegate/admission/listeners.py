@@ -1,4 +1,4 @@
-"""The listeners of events, and the events that they have not been told yet."""
+"""Listeners of events, and the events that they have not received yet."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger("tidegate")
 
 
 class Listeners:
-    """The listeners of one registry, in the order in which they came.
+    """The listeners of one registry, in order of subscription.
 
-    `all` is replaced, never changed, so that it may be read without a lock. `untold` are events that befell nobody who
-    could tell of them: the next step of anybody does.
+    `all` is replaced, never changed, so it can be read without a lock. `untold` holds events of permits that were
+    settled after a drop; the next step of any call reports them.
     """
 
     __slots__ = ("all", "untold")
@@ -28,17 +28,17 @@ class Listeners:
         self.untold: deque[events.Event] = deque()
 
     def add(self, listener: Listener) -> None:
-        """Tells `listener` of everything from now on; the caller holds the registry's lock."""
+        """Notify `listener` of every event from now on; the caller holds the registry's lock."""
         self.all = (*self.all, listener)
 
     def remove(self, listener: Listener) -> None:
-        """Tells `listener` of nothing more; the caller holds the registry's lock."""
+        """Stop notifying `listener`; the caller holds the registry's lock."""
         self.all = tuple(each for each in self.all if each is not listener)
 
     def tell(self, out: Iterable[events.Event]) -> None:
-        """Tells of what was untold, then of `out`; a listener that raises is logged and goes on being called."""
+        """Report the events in `untold`, then those in `out`; a listener that raises is logged and stays subscribed."""
         while self.untold:
-            with suppress(IndexError):  # The call that happens to be here has nothing to do with it.
+            with suppress(IndexError):  # An empty context: the running call has no part in this event.
                 Context().run(self._announce, self.untold.popleft())
         for event in out:
             self._announce(event)

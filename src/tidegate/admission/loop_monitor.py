@@ -1,8 +1,8 @@
 """Detection of event loops that hold slots and do not run.
 
-Theory of operation. An attempt of an event loop ends only when that loop runs. Where calls of other executors wait for
-a slot, the loop of the oldest attempt gets a probe: a callback that it has to run within `PATIENCE` seconds. Otherwise
-the loop is stalled: its attempts do not count until it runs, and its waiting calls are passed over.
+Theory of operation. An attempt of an event loop ends only when that loop runs. If calls of other executors wait for a
+slot, the loop of the oldest attempt gets a probe: a callback to run within `PATIENCE` seconds. Otherwise the loop is
+stalled: its attempts do not count until it runs, and its waiting calls are passed over.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tidegate.core.admission_controller import AdmissionController
 
 
 class LoopProbe(ReadyCallback):
-    """A question to an event loop that holds slots, whether it runs: it answers by running a callback.
+    """Probe of an event loop that holds slots: the loop answers by running a callback.
 
-    `sent_at` is in monotonic seconds. `stalled` is set when no answer came in time: its attempts do not count from then
-    on, until the callback runs after all.
+    `sent_at` is in monotonic seconds. `stalled` is set when no answer arrives in time. From then on the loop's attempts
+    do not count, until the callback runs.
     """
 
     __slots__ = ("_admission", "answered", "loop", "sent_at", "stalled", "thread")
@@ -58,17 +58,17 @@ class LoopMonitor:
         self._admission = admission
         self._executors = executors
         self._probe: LoopProbe | None = None
-        # When the loop that was probed last showed that it runs, in monotonic seconds.
+        # When the last probed loop showed that it runs, in monotonic seconds.
         self._alive_at = -NEVER
 
     def forget(self) -> None:
-        """Drop the probe under way: nobody waits for its answer."""
+        """Drop the probe in flight: no call needs its answer."""
         self._probe = None
 
     def doubts(self, executor: Executor | None, running: int) -> bool:
-        """Return whether calls of other executors than `executor` wait for a slot that an event loop's attempt holds.
+        """Return whether other calls than those of `executor` wait for a slot that an event loop's attempt holds.
 
-        `running` counts the groups of calls in the line that are not passed over.
+        `running` counts the groups of queued calls that are not passed over.
         """
         admission = self._admission
         if admission.stalled_loops:
@@ -81,14 +81,14 @@ class LoopMonitor:
     def ask(
         self, executor: Executor | None, running: int, now: float, here: int, woken: list[Waiter]
     ) -> tuple[float, Executor | None]:
-        """Probe the event loop of the oldest attempt, where others than its own calls wait for a slot.
+        """Probe the event loop of the oldest attempt, if calls of other executors wait for a slot.
 
-        Return when to look again: infinity where nothing is doubted, `now` where the loop is found not to run. Then
-        its executor is returned too, if calls of it wait. The probe is appended to `woken`.
+        Return when to look again: infinity if there is no doubt, `now` if the loop does not run. In the latter case
+        return its executor too, if calls of it wait. Append the probe to `woken`.
         """
         admission, blocks = self._admission, executor.blocks if executor is not None else 0
         flying = admission.flying.values()
-        # A loop that the call itself blocks does not run for certain.
+        # A loop that the call itself blocks certainly does not run.
         oldest = next((each for each in flying if each.thread != blocks and not admission.is_stalled(each.loop)), None)
         loop = oldest.loop if oldest is not None else None
         if oldest is None or loop is None or (running < 2 and executor is not None and executor.loop is loop):
@@ -114,9 +114,9 @@ class LoopMonitor:
         return now + PATIENCE, None
 
     def _stall(self, probe: LoopProbe, now: float) -> None:
-        """Leave the attempts of an event loop that does not run out of the count."""
+        """Stop counting the attempts of an event loop that does not run."""
         self._probe, probe.stalled = None, True
         self._admission.stalled_loops.append(probe.loop)
         if probe.answered:
-            probe.answer()  # it came between the two lines before
+            probe.answer()  # the answer arrived between the two lines before
         self._admission.release_probe(probe.thread, now)

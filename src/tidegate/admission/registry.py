@@ -1,7 +1,4 @@
-"""The registry that programs hold: what they ask of a process's queues, and what they are told of them.
-
-The process's default registry, made on first use.
-"""
+"""Rate limit registry: the public operations on a process's key queues, and the default registry."""
 
 from __future__ import annotations
 
@@ -31,9 +28,10 @@ T = TypeVar("T")
 
 
 class NotReady:
-    """The answer of `try_admit` where the call cannot go now.
+    """Negative answer of `try_admit`: the call cannot go now. It is false.
 
-    `stated` says that the provider has named the time: `ready_at` is no guess of ours.
+    `ready_at` is in monotonic seconds, and `gate` names the closed gate: the limiter that holds the call back. `stated`
+    says that the provider has named `ready_at`; else it is an estimate.
     """
 
     __slots__ = ("gate", "ready_at", "stated")
@@ -53,7 +51,8 @@ class NotReady:
 class RateLimitRegistry(KeyTable):
     """The admission states of a process, one per key, shared by every thread, event loop and trio run.
 
-    `settings` defaults to what the environment says. `clock` gives monotonic seconds, `calendar` the aware time of day.
+    `settings` defaults to the environment's. `clock` returns monotonic seconds, `draw` uniform numbers in [0, 1), and
+    `calendar` the aware current time.
     """
 
     def __init__(
@@ -72,15 +71,15 @@ class RateLimitRegistry(KeyTable):
             attend(self)
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
-        """Returns the same client, governed by this registry; see `tidegate.wrap`."""
+        """Return the same client, governed by this registry; see `tidegate.wrap`."""
         from tidegate.sdks.attach import attach
 
         return attach(client, self, max_wait, priority)
 
     def export_state(self) -> LearnedState:
-        """Return the knowledge of every key, a frozen value for `Settings.initial_state` of a later run, or for a file.
+        """Return the knowledge of every key, frozen, for `Settings.initial_state` of a later run, or for a file.
 
-        Digests of credentials are in it only where `Settings.digest_key` was given.
+        It holds digests of credentials only where `Settings.digest_key` was given.
         """
         with self._lock:
             now = self.clock()
@@ -92,12 +91,14 @@ class RateLimitRegistry(KeyTable):
     def try_admit(
         self, key: Key, cost: Cost | None = None, *, wake: Callable[[], object] | None = None
     ) -> Permit | NotReady:
-        """A permit where `key` would admit the call at once and nobody waits before it; else when to ask again.
+        """Return a permit if `key` admits the call at once and no call waits before it; else return `NotReady`.
 
-        Never blocks and never queues. `NotReady.ready_at` is in seconds of the registry's clock, infinity where an
-        attempt under way must end first. The holder of the permit must `settle` it, or hand it down (`handing`). Where
-        the answer is no, `wake` is called once, from any thread, when something happened at the key that may make it
-        yes before `ready_at`; it must not block, nor raise.
+        The method never blocks and never queues. `NotReady.ready_at` is in seconds of the registry's clock, infinity
+        where an attempt in flight must end first. The holder of the permit must `settle` it, or hand it down
+        (`tidegate.admission.handoff.hand_off`).
+
+        On `NotReady`, `wake` is called once, from any thread, when a change may admit the call before `ready_at`. It
+        must not block or raise. Raise `ConfigurationError` for an unusable `cost`, or a `key` that is no `Key`.
         """
         cost = checked_cost(cost)
         if not isinstance(key, Key):
@@ -124,7 +125,7 @@ class RateLimitRegistry(KeyTable):
     def _admit_or_refuse(
         self, slots: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
     ) -> tuple[list[Waiter], Permit | NotReady]:
-        """Answer `try_admit` where others wait, or a gate is closed; return whom to wake, and the answer."""
+        """Answer `try_admit` if other calls wait or a gate is closed; return the waiters to wake, and the answer."""
         admission = slots.admission
         woken: list[Waiter] = []
         if slots.line.count or admission.untaken:
@@ -144,12 +145,12 @@ class RateLimitRegistry(KeyTable):
             permit = admission.admit(cost, now, 0.0, out)
             permit.thread = threading.get_ident()
             return woken, permit
-        # What others were given and do not take comes back.
+        # Permits that other calls do not take are taken back then.
         refusal.ready_at = min(refusal.ready_at, slots.taken_back_at(now))
         return woken, refusal
 
     def unavailable(self, key: Key) -> KeyOutage:
-        """Return for how long `key` has answered nobody, and why; nothing of a key that is not known."""
+        """Return for how long `key` has answered no call, and why; zero seconds for an unknown key."""
         with self._lock:
             slots = self._slots.get(key)
             return slots.admission.unavailable(self.clock()) if slots is not None else AVAILABLE
@@ -166,12 +167,15 @@ class RateLimitRegistry(KeyTable):
         max_wait: float | None = None,
         priority: int = 0,
     ) -> T:
-        """Returns what `call()` returns, once `key` admits it; owns its retries.
+        """Return the result of `call()` once `key` admits it; retry it as needed.
 
-        Capacity refusals cost no attempt and go back to the head of the queue; transient failures get
-        `Settings.transient_attempts` attempts with full jitter; anything else is raised at once, unchanged. Raises
-        `DeadlineExceeded` where `max_wait` seconds pass before the first attempt; a call refused until then raises (or
-        returns) the provider's own last refusal. `key` may be a plain name.
+        Capacity refusals cost no attempt: the call returns to the head of its queue. Transient failures get
+        `Settings.transient_attempts` attempts with full jitter. Any other exception is raised at once, unchanged. `key`
+        may be a plain name. A higher `priority` goes first within a key.
+
+        Raise `DeadlineExceeded` if `max_wait` seconds pass before the first attempt. A call that was refused until then
+        raises (or returns) the provider's last refusal. Raise `KeyRefused` for a call that was not sent because the
+        provider rejects the whole key. Raise `ConfigurationError` for an unusable argument.
         """
         from tidegate.admission.call import FunctionCall
 
@@ -191,10 +195,10 @@ class RateLimitRegistry(KeyTable):
         max_wait: float | None = None,
         priority: int = 0,
     ) -> Coroutine[Any, Any, T]:
-        """A coroutine that returns what `await call()` returns, as `execute` does for a synchronous callable."""
+        """Return a coroutine that returns the result of `await call()`; otherwise act as `execute`."""
         from tidegate.admission.call import FunctionCall
 
-        # No coroutine of its own: a hundred thousand may wait.
+        # No additional coroutine: a hundred thousand calls may wait.
         return adrive(
             FunctionCall(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
         )
@@ -205,7 +209,7 @@ _registry: RateLimitRegistry | None = None
 
 
 def registry() -> RateLimitRegistry:
-    """The default `RateLimitRegistry` of this process; its settings are those of the environment at first use."""
+    """Return the default `RateLimitRegistry` of this process; its settings come from the environment at first use."""
     global _registry
     with _lock:
         if _registry is None:

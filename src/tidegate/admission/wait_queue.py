@@ -1,10 +1,10 @@
-"""The line before one key: who waits, who is next, whose deadline comes first.
+"""Wait queue of one key: the waiting calls, the next one, and the first deadline.
 
-Theory of operation. A waiter is anything with a `wake()`, so threads, several asyncio loops and trio stand in one
-line. Waiters of equal priority form a lane, first come first served; a call that was refused returns to its old place.
-Deadlines that do not come in the order of arrival are kept in a heap besides. The calls of one executor (an event loop
-or a thread) form a group, and the line is a heap of groups by their first calls: one that does not run is passed over
-as a whole, and keeps its places. Joining, leaving from any place and finding the head cost the same however many wait.
+Theory of operation. A waiter is anything with a `wake()`, so threads, asyncio loops and trio share one queue. Waiters
+of equal priority form a lane, first come, first served; a refused call returns to its old place. A heap holds the
+deadlines that are not in order of arrival. The calls of one executor (an event loop or a thread) form a group. The
+queue is a heap of groups by their first calls. A group whose executor does not run is passed over as a whole and keeps
+its places. Joining, leaving from any place and finding the head cost the same for any number of waiters.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ NEVER = float("inf")
 class Waker(Protocol):
     """Wake-up of a waiting call, from any thread.
 
-    It may say where the call runs: `loop` is its event loop, None for a thread, whose identifier is `thread`; `blocks`
-    says that this thread has a running event loop, which the call blocks.
+    A waker may also have these attributes. `loop` is the event loop of the call, None for a thread; `thread` is the
+    identifier of its thread. `blocks` says that this thread has a running event loop, which the call blocks.
     """
 
     def wake(self) -> bool:
-        """Makes it look at once; returns False where it can never run again (its loop is closed)."""
+        """Make the call look at once; return False if it can never run again (its loop is closed)."""
         ...
 
     def arm(self, until: float) -> bool:
-        """Makes it look at `until` (monotonic seconds), whatever it waits for now; returns as `wake` does."""
+        """Make the call look at `until` (monotonic seconds) instead of its present timer; return as `wake` does."""
         ...
 
 
 Price = Callable[[CostEstimator], Cost]
-"""What a call is expected to be charged, by what its key has learned so far."""
+"""Function that returns the expected charge of a call, from the knowledge of its key so far."""
 
 UNPRICED = Cost()
 
 
 class Waiter:
-    """One call standing in a line. Instants are monotonic seconds; `place` orders calls of equal priority.
+    """One call in a wait queue. Instants are monotonic seconds; `place` orders calls of equal priority.
 
-    A call may wait for long: `price` is asked when it comes to the head, by what has been learned until then. `slots`
-    is whose line it stands in, `executor` is what runs it. A call that need not stand has the answer that it is given
-    in the place of an attempt in `replay`, or in `opens_at` the instant, beyond its deadline, at which its gate opens.
+    A call may wait long, so its price is computed when it is the head, from the knowledge by then. `slots` is its key
+    queue, and `executor` runs it. A call that need not wait gets one of two results. `replay` is an answer in place of
+    an attempt. `opens_at` is the instant, after its deadline, at which its gate (a limiter of the key) opens.
     """
 
     __slots__ = (
@@ -103,24 +103,24 @@ class Waiter:
         return True
 
     def price(self, estimate: CostEstimator) -> Cost:
-        """Return the expected charge of the call, by what its key has learned so far; one request, unless told."""
+        """Return the expected charge of the call, from the knowledge of its key so far; here one request."""
         return UNPRICED
 
     def belong(self, slots: object) -> None:
-        """Ties the call to the line it stands in; its key may have been forgotten and made anew since it last stood."""
+        """Tie the call to its key queue, which may have been forgotten and made again since it last waited."""
         if self.slots is not slots:
             self.slots = slots
             self.timed = None
 
     def alarm(self) -> Waker:
-        """Return what the call waits on; made on first use, since most calls never wait."""
+        """Return the waker of the call, made on first use, since most calls never wait."""
         if self.waker is None:
             self.waker = self.make_waker()
         return self.waker
 
 
 class ReadyCallback(Waiter):
-    """A function that is called once, when it may be worth to ask the line again; it does not stand in it."""
+    """Callback for when another look at the queue may succeed; it has no place in the queue."""
 
     __slots__ = ("_told",)
 
@@ -130,20 +130,19 @@ class ReadyCallback(Waiter):
         self._told = told
 
     def wake(self) -> bool:
-        """Call the function; it may run again at any time."""
+        """Call the function; later calls are possible at any time."""
         self._told()
         return True
 
     def arm(self, until: float) -> bool:
-        """Call the function, whose caller keeps its own time."""
+        """Call the function; its owner keeps its own timer."""
         return self.wake()
 
 
 class PriorityLane:
-    """Waiters of one priority; those that were refused stand before those never admitted.
+    """Waiters of one priority; refused ones precede those never admitted.
 
-    The latter are linked to each other from `fresh` on, so that any of them steps out at once and none costs more than
-    itself.
+    The latter are linked to each other from `fresh` on, so any of them leaves without a search among them.
     """
 
     __slots__ = ("_last", "count", "fresh", "latest", "returned")
@@ -156,13 +155,13 @@ class PriorityLane:
         self._last: Waiter | None = None
 
     def first(self) -> Waiter:
-        """The earliest place; the lane is not empty."""
+        """Return the waiter with the earliest place; the lane must not be empty."""
         waiter = self.returned[0] if self.returned else self.fresh
         assert waiter is not None, "an empty lane is taken out of the line"
         return waiter
 
     def append(self, waiter: Waiter) -> None:
-        """Stands at the tail."""
+        """Add a waiter at the tail."""
         last = self._last
         waiter.before = last
         if last is None:
@@ -173,12 +172,12 @@ class PriorityLane:
         self.count += 1
 
     def come_back(self, waiter: Waiter) -> None:
-        """Stands at its old place."""
+        """Put a waiter back to its old place."""
         insort(self.returned, waiter, key=_place)
         self.count += 1
 
     def remove(self, waiter: Waiter) -> None:
-        """Takes a waiter that stands here out from its place."""
+        """Remove a waiter of this lane from its place."""
         self.count -= 1
         at = bisect_left(self.returned, waiter.place, key=_place)
         if at < len(self.returned) and self.returned[at] is waiter:
@@ -197,11 +196,11 @@ class PriorityLane:
 
 
 class ExecutorGroup:
-    """The calls of one executor that wait for one key, first come first served within a priority.
+    """The calls of one executor that wait for one key, first come, first served within a priority.
 
-    `first` is the next of them to go. `holder` waits with a timeout for all of them, until its `until`; `watch_at` is
-    when it looks for the sake of other groups, infinity where it does not. `entry` is the group's place in the line's
-    order, None while it is passed over.
+    `first` is the next of them to go. `holder` waits with a timeout for all of them, until its `until`. `watch_at` is
+    when it looks on behalf of other groups; infinity if it does not. `entry` is the group's entry in the queue's order,
+    None while it is passed over.
     """
 
     __slots__ = (
@@ -235,15 +234,15 @@ class ExecutorGroup:
         return self.executor is not None and self.executor.stalled
 
     def enlist(self) -> None:
-        """Puts it into the order of its line, unless its executor is stalled."""
+        """Put the group into the order of its queue, unless its executor is stalled."""
         self.line.enlist(self)
 
     def pass_over(self) -> None:
-        """Takes it out of the order of its line; its calls keep their places."""
+        """Take the group out of the order of its queue; its calls keep their places."""
         self.line.pass_over(self)
 
     def join(self, waiter: Waiter) -> None:
-        """Stands at the tail, or at its old place; the line has given its place."""
+        """Add a call at the tail, or at its old place if it has one."""
         lane = self._lanes.get(waiter.priority)
         if lane is None:
             lane = self._lanes[waiter.priority] = PriorityLane()
@@ -254,7 +253,7 @@ class ExecutorGroup:
             waiter.place = self.line.next_place()
             lane.append(waiter)
             if waiter.deadline >= lane.latest:
-                # In order of arrival, as nearly all are: the lane's first fresh one stands for it.
+                # Nearly all deadlines are in order of arrival: the lane's first fresh call then has the earliest.
                 lane.latest = waiter.deadline
                 ordered = True
         waiter.standing = True
@@ -269,13 +268,13 @@ class ExecutorGroup:
             self.first = waiter
 
     def leave(self, waiter: Waiter) -> None:
-        """Steps out from any place."""
+        """Remove a call from any place."""
         lane = self._lanes[waiter.priority]
         lane.remove(waiter)
         waiter.standing = False
         self.count -= 1
         if waiter.timed is not None:
-            # The entry stays in the heap for a while; the call and its request need not.
+            # The entry stays in the heap for a while; the call and its request are released.
             waiter.timed[2] = None
             waiter.timed = None
         if not lane.count:
@@ -287,7 +286,7 @@ class ExecutorGroup:
         self._compact()
 
     def standing(self) -> Iterator[Waiter]:
-        """Those who wait, in the order in which they will go."""
+        """Yield the waiting calls in the order in which they will go."""
         for priority in sorted(self._lanes, reverse=True):
             lane = self._lanes[priority]
             yield from lane.returned
@@ -297,7 +296,7 @@ class ExecutorGroup:
                 waiter = waiter.behind
 
     def earliest(self) -> Waiter | None:
-        """Return whose deadline comes first."""
+        """Return the call with the first deadline."""
         deadlines = self._deadlines
         if not deadlines and len(self._lanes) == 1:
             for lane in self._lanes.values():
@@ -319,10 +318,10 @@ class ExecutorGroup:
 
 
 class WaitQueue:
-    """The calls that wait for one key; `count` says how many.
+    """The calls that wait for one key; `count` is their number.
 
-    `groups` are those of each executor. `passed` are groups that were passed over and have not been told yet; `running`
-    counts those that are not passed over.
+    `groups` holds those of each executor. `passed` holds the groups that were passed over and not notified yet.
+    `running` counts the groups that are not passed over.
     """
 
     __slots__ = ("_filed", "_order", "_places", "count", "groups", "passed", "running")
@@ -337,7 +336,7 @@ class WaitQueue:
         self.count = 0
 
     def join(self, waiter: Waiter) -> ExecutorGroup:
-        """Stands at the tail; a call that has stood before returns to its old place, at the head."""
+        """Add a call at the tail; a call that has waited before returns to its old place, near the head."""
         executor = waiter.executor
         group = self.groups.get(executor)
         if group is None:
@@ -351,12 +350,12 @@ class WaitQueue:
         return group
 
     def next_place(self) -> int:
-        """The place of a call that comes now, also of one that passes without standing: it may have to return to it."""
+        """Return the place of a call that arrives now; a call admitted at once needs one to return to."""
         self._places += 1
         return self._places
 
     def leave(self, waiter: Waiter) -> bool:
-        """Steps out from any place; returns False for one who does not stand here."""
+        """Remove a call from any place; return False for a call that is not queued."""
         if not waiter.standing:
             return False
         group = self.groups[waiter.executor]
@@ -376,7 +375,7 @@ class WaitQueue:
         return group.first if group is not None else None
 
     def head_group(self) -> ExecutorGroup | None:
-        """The group of the head."""
+        """Return the group of the head."""
         order = self._order
         while order:
             group: ExecutorGroup | None = order[0][3]
@@ -386,7 +385,7 @@ class WaitQueue:
         return None
 
     def enlist(self, group: ExecutorGroup) -> None:
-        """Puts a group into the order by its first call, unless its executor is stalled."""
+        """Put a group into the order by its first call, unless its executor is stalled."""
         first, entry = group.first, group.entry
         if group.stalled or first is None:
             return
@@ -403,17 +402,17 @@ class WaitQueue:
             heapify(self._order)
 
     def pass_over(self, group: ExecutorGroup) -> None:
-        """Takes a group out of the order, and remembers that it is to be told."""
+        """Take a group out of the order, and remember to notify it."""
         if group.entry is not None:
             self._delist(group)
             self.passed.append(group)
 
     def standing(self) -> Iterator[Waiter]:
-        """Those who wait, in the order in which they will go if all of them run."""
+        """Yield the waiting calls in the order in which they will go if all executors run."""
         return merge(*(group.standing() for group in self.groups.values()), key=_order)
 
     def clear(self) -> None:
-        """Forgets everybody: after a fork they wait in the parent."""
+        """Forget all calls: after a fork they wait in the parent."""
         for group in list(self.groups.values()):
             for gone in list(group.standing()):
                 group.leave(gone)

@@ -1,1 +1,1 @@
-"""The particulars of each SDK: the place of its HTTP clients, and the stop of its retries after we gave up."""
+"""Support for each SDK: the attributes that hold its HTTP clients, and hooks that end its retries."""

@@ -1,4 +1,4 @@
-"""Binding of one client to a registry, whatever server it talks to; `tidegate.wrap` is its public face."""
+"""Binding of one client to a registry, for any server; `tidegate.wrap` is the public function."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WRAPPABLE = "; ".join([*(f"{sdk.package}.{', '.join(sdk.clients)}" for sdk in SD
 def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int) -> T:
     """Bind a client to a registry, and return it; see `tidegate.wrap`.
 
-    `max_wait` is in seconds, None for the registry's setting. Raise `TypeError` for a client that cannot be wrapped,
-    and `ConfigurationError` for an option out of range: below an SDK nobody would find that.
+    `max_wait` is in seconds, None for the registry's setting. Raise `TypeError` for a client that cannot be wrapped.
+    Raise `ConfigurationError` for an option out of range: below an SDK the error would stay hidden.
     """
     if max_wait is not None:
         checked_max_wait(max_wait)
@@ -32,7 +32,7 @@ def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int)
     binding = Binding(registry, policy_of(registry, max_wait), priority, family, any_host=True)
     for sender in senders:
         _put(sender)
-        # As `setattr` does, past the warning of aiohttp's sessions about attributes that are not their own.
+        # This acts as `setattr`, without the warning of aiohttp's sessions about foreign attributes.
         object.__setattr__(sender, MARK, binding)
     redaction.remember(redaction.in_client(client))
     if sdk is not None:
@@ -41,7 +41,7 @@ def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int)
 
 
 def _senders(client: object) -> tuple[list[object], Sdk | None]:
-    """Return the bearers of `client`'s mark, its HTTP clients or what carries it to them, and its SDK."""
+    """Return the objects that carry the mark of `client` (its HTTP clients, or their carrier), and its SDK."""
     if transport_of(client) is not None:
         return [client], None
     sdk = sdk_of(client)
@@ -58,7 +58,7 @@ def _senders(client: object) -> tuple[list[object], Sdk | None]:
 
 
 def _put(sender: object) -> None:
-    """Patches the stack of an HTTP client, or every stack below what carries a mark; they stay on while it lives."""
+    """Patch the stack of an HTTP client, or every stack below a carrier; the patches stay on while it lives."""
     transport = transport_of(sender)
     if transport is not None:
         transport.put(transport.module_of(sender))

@@ -1,39 +1,29 @@
-"""Hooks that end an SDK's own retries where tidegate has given up.
+"""Hooks that end an SDK's own retries after tidegate has given up on a call, and the SDKs that need them.
 
-google-genai: its tenacity retries end where we gave up, and a wrapped client's mark goes wherever it sends.
+google-genai: `_request` hands `_request_once` to tenacity, by the client's own retrying object or a new one for a
+request's options. So an error that tidegate gave up on leaves `_request_once` as a value. Tenacity returns that value,
+and `_request` raises the error. This also covers clients made before, and every option. It does not cover aiohttp's
+second tries: those follow connection errors, are the SDK's to repeat, and pass the queue one by one. The client has an
+HTTP client, an asynchronous one with inner ones per event loop, and aiohttp sessions made on first use. It also has
+google-auth's session for mutual TLS. So it carries the mark itself. Source: google-genai 3.4.0, 2.34.0 and 1.75.0,
+`_api_client.py` and (not 1.75.0) `_gaos/`.
 
-`_request` hands `_request_once` to tenacity: the client's own retrying, or a new one for a request's own options. So an
-error that we gave up on leaves `_request_once` as a value, which tenacity returns, and is raised by `_request`. That
-holds for clients made before, too, and for every option. Without aiohttp's second tries: those follow connection
-errors, are transient failures of the SDK's to repeat, and pass the queue one by one.
+Speakeasy generates the retry loop of mistralai and of google-genai's interactions. The loop sleeps and repeats whenever
+an attempt raises a `TemporaryError`, and reads no header. The hook wraps the four loops, which `retry` and
+`retry_async` look up when they run. An attempt whose response tidegate gave up on returns that response, and so ends
+the loop as the last attempt would. Source: mistralai 3.7.0 `client/utils/retries.py`, mistralai 1.12.4
+`utils/retries.py`, google-genai 3.4.0 and 2.34.0 `_gaos/utils/retries.py`; only the last has the loops that count
+attempts.
 
-The client has an HTTP client, an asynchronous one with inner ones for each event loop, aiohttp sessions made on first
-use, and google-auth's session for mutual TLS: it carries the mark itself.
+huggingface_hub: its inference clients send through HTTP clients of the whole process, and repeat nothing. So a wrapped
+one carries the mark itself: other users of those HTTP clients stay ungoverned. Source: huggingface_hub 2.4.0
+`inference/_client.py` 259, `inference/_generated/_async_client.py` 258 (`_inner_post`).
 
-Source: google-genai 3.4.0, 2.34.0 and 1.75.0, `_api_client.py` and (not 1.75.0) `_gaos/`.
+cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, for any response. Source: cohere 7.3.1 and 5.21.1
+`core/http_client.py` (`_should_retry`, looked up at each answer).
 
-The retry loop that Speakeasy generates into SDKs: of mistralai, and of google-genai's interactions.
-
-It sleeps and repeats whenever a `TemporaryError` comes out of an attempt, and looks at no header. What is wrapped are
-the four loops, which `retry` and `retry_async` look up when they run: an attempt whose response we gave up on returns
-that response, and so ends the loop as the last attempt would.
-
-Source: mistralai 3.7.0 `client/utils/retries.py`, mistralai 1.12.4 `utils/retries.py`, google-genai 3.4.0 and 2.34.0
-`_gaos/utils/retries.py`; the last alone has the loops that count attempts.
-
-huggingface_hub: its inference clients send through HTTP clients of the whole process, and repeat nothing.
-
-So a wrapped one carries the mark itself: other users of those HTTP clients stay as they were.
-
-Source: huggingface_hub 2.4.0 `inference/_client.py` 259, `inference/_generated/_async_client.py` 258 (`_inner_post`).
-
-cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, whatever the response says.
-
-Source: cohere 7.3.1 and 5.21.1 `core/http_client.py` (`_should_retry`, looked up at each answer).
-
-mistralai: no retries unless a `retry_config` asks for them, and then by Speakeasy's loop.
-
-Source: mistralai 3.7.0 `client/`, `azure/client/`, `gcp/client/`; mistralai 1.12.4 beside its azure and gcp packages.
+mistralai: it retries only with a `retry_config`, and then by Speakeasy's loop. Source: mistralai 3.7.0 `client/`,
+`azure/client/`, `gcp/client/`; mistralai 1.12.4 beside its azure and gcp packages.
 """
 
 from __future__ import annotations
@@ -47,10 +37,11 @@ from tidegate.transports.governance import MARK, carrying
 from tidegate.transports.patches import Patches
 
 LOOPS = ("retry_with_backoff", "retry_with_attempt_count_backoff")
+"""Names of Speakeasy's loops; their asynchronous forms end in `_async`."""
 
 
 def patch_speakeasy(patches: Patches, module: ModuleType) -> None:
-    """Wraps the loops of one generated `utils.retries`."""
+    """Wrap the loops of one generated `utils.retries`."""
     temporary = module.TemporaryError
 
     def loop(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
@@ -87,7 +78,7 @@ def patch_speakeasy(patches: Patches, module: ModuleType) -> None:
 
 
 class Stopped(NamedTuple):
-    """An error on its way past tenacity."""
+    """Error on its way through tenacity."""
 
     error: Exception
 
@@ -139,7 +130,7 @@ async def _per_loop_send(wrapped: Callable[..., Any], client: Any, args: Any, kw
 
 
 def patch_google_genai(patches: Patches, module: ModuleType) -> None:
-    """Wraps the attempt and the call of `google.genai._api_client`, and the client of clients that 3.x has."""
+    """Wrap the attempt and the call of `google.genai._api_client`, and the per-loop client that 3.x has."""
     patches.put(module.BaseApiClient, "_request_once", _once)
     patches.put(module.BaseApiClient, "_async_request_once", _async_once)
     patches.put(module.BaseApiClient, "_request", _request)
@@ -170,12 +161,12 @@ async def _async_inner_post(wrapped: Callable[..., Any], client: Any, args: Any,
 
 
 def patch_hugging_face(patches: Patches, module: ModuleType) -> None:
-    """Wraps the one function through which a client of tasks sends."""
+    """Wrap the one function through which a client sends."""
     patches.put(module.InferenceClient, "_inner_post", _inner_post)
 
 
 def patch_async_hugging_face(patches: Patches, module: ModuleType) -> None:
-    """Wraps the same of the asynchronous client."""
+    """Wrap the same function of the asynchronous client."""
     patches.put(module.AsyncInferenceClient, "_inner_post", _async_inner_post)
 
 
@@ -200,7 +191,7 @@ def _should_retry(wrapped: Callable[..., bool], _: Any, args: Any, kwargs: Any) 
 
 
 def patch_cohere(patches: Patches, module: ModuleType) -> None:
-    """Wraps the question whether to retry."""
+    """Wrap the function that decides whether to retry."""
     patches.put(module, "_should_retry", _should_retry)
 
 
@@ -222,6 +213,7 @@ RETRIES = (
     "mistralai_azure.utils.retries",
     "mistralai_gcp.utils.retries",
 )
+"""Modules of mistralai that hold Speakeasy's loops."""
 
 MISTRAL = Sdk(
     package="mistralai",

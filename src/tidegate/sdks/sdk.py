@@ -1,7 +1,4 @@
-"""One SDK's row in `table.SDKS`: its clients, and the functions of it that are wrapped.
-
-The check for a response that tidegate gave up on, as the wrapped functions of the SDKs ask.
-"""
+"""Description of one SDK for `table.SDKS`, its hooks, and the check for a response that tidegate gave up on."""
 
 from __future__ import annotations
 
@@ -20,13 +17,13 @@ from tidegate.transports.patches import Patches, when_imported
 
 
 def is_given_up(response: Any) -> bool:
-    """Return whether an SDK should hand this response back rather than repeat: its call waited as long as it may.
+    """Return whether an SDK must return this response rather than repeat: its call has used up its wait.
 
-    Told by a header on responses of httpx, httpx2 and requests, by an attribute on those of aiohttp; google-auth's
-    asynchronous session wraps the latter in `_response` (google-auth 2.62 `aio/transport/aiohttp.py`).
+    Responses of httpx, httpx2 and requests show it by a header, those of aiohttp by an attribute. The asynchronous
+    session of google-auth wraps the latter in `_response` (google-auth 2.62 `aio/transport/aiohttp.py`).
     """
     inner = getattr(response, "_response", response)
-    # Of a mock's attributes none is False.
+    # Every attribute of a mock is true, so only True itself counts.
     if getattr(inner, GAVE_UP, False) is True:
         return True
     headers = getattr(inner, "headers", None)
@@ -39,7 +36,7 @@ Put = Callable[[Patches, ModuleType], object]
 
 
 class Hooks:
-    """The modules of one SDK in which functions are wrapped, once each is imported; all of it is inert or taken off."""
+    """Patches of one SDK's modules, put on when each module is imported; `remove` takes all of them off."""
 
     def __init__(self, puts: Mapping[str, Put]) -> None:
         self.patches = Patches()
@@ -48,7 +45,7 @@ class Hooks:
         self._hooked = False
 
     def put(self) -> None:
-        """Wraps what is loaded, and what will be until `remove`."""
+        """Patch the loaded modules, and those that load before `remove`."""
         self._active = True
         hooked, self._hooked = self._hooked, True
         for name, put in self._puts.items():
@@ -59,7 +56,7 @@ class Hooks:
                 self._put(put, module)
 
     def remove(self) -> None:
-        """Restores every function."""
+        """Restore every function."""
         self._active = False
         self.patches.remove()
 
@@ -69,7 +66,7 @@ class Hooks:
         try:
             put(self.patches, module)
         except Exception:
-            # Another version than any we know: the program's import must not fail.
+            # An unknown version: the program's import must not fail.
             logger.warning("%s is of another shape than is known: its own retries may not be stopped", module.__name__)
 
 
@@ -77,14 +74,15 @@ class Hooks:
 class Sdk:
     """An SDK whose clients can be wrapped.
 
-    package    of its client classes, dotted
-    clients    their names, as they are listed to people
-    family     whose dialect an unknown host is taken to speak (`providers.adopt`); `families` says so by class name
-    places     attributes of a client, dotted, where its HTTP clients are; one that is absent or None is none
-    carrier    the attribute that sends through HTTP clients which come and go: it carries the mark itself ("" is the
-               client; None: there is none)
-    hooks      the functions of it that are wrapped
-    source     the file and version that says so
+    - `package`: dotted name of the package of its client classes
+    - `clients`: their names, as listed to users
+    - `family`: API family that an unknown host is assumed to speak (`providers.adopt`); `families` overrides it by
+      class name
+    - `places`: dotted attributes of a client that hold its HTTP clients; an absent or None one is skipped
+    - `carrier`: attribute of the object that carries the mark because its HTTP clients change ("": the client itself;
+      None: there is none)
+    - `hooks`: patches of its functions
+    - `source`: file and version that show this
     """
 
     package: str
@@ -97,16 +95,16 @@ class Sdk:
     hooks: Hooks = field(default_factory=lambda: Hooks({}))
 
     def has(self, client: object) -> bool:
-        """Return whether a client, or a class that it derives from, is of this SDK."""
+        """Return whether a client, or a base class of it, is of this SDK."""
         return any(f"{each.__module__}.".startswith(f"{self.package}.") for each in type(client).__mro__)
 
     def family_of(self, client: object) -> str:
-        """The family of a client of this SDK."""
+        """Return the API family of a client of this SDK."""
         names = [each.__name__ for each in type(client).__mro__]
         return next((self.families[name] for name in names if name in self.families), self.family)
 
     def http_clients(self, client: object) -> Iterator[object]:
-        """Return what is found at the places."""
+        """Yield the HTTP clients at the places."""
         for place in self.places:
             try:
                 found = attrgetter(place)(client)
@@ -116,5 +114,5 @@ class Sdk:
                 yield found
 
     def carrier_of(self, client: object) -> object | None:
-        """The object that carries the mark, where there is one."""
+        """Return the object that carries the mark, None if there is none."""
         return getattr(client, self.carrier, None) if self.carrier else None if self.carrier is None else client

@@ -1,8 +1,8 @@
-"""The SDKs whose clients can be wrapped by name; `install` and `wrap` go over them.
+"""The SDKs whose clients can be wrapped by name; `install` and `wrap` use this table.
 
-Those that Stainless generates obey the header that every response given up on carries; ollama repeats nothing.
-Replicate's `RetryTransport` lies below its HTTP client, where its attempts would hide behind one permit, but it repeats
-no POST (replicate 1.0.7 `client.py`, `RETRYABLE_METHODS`), and only those are governed: it stays as it is.
+SDKs that Stainless generates obey the header of every response that tidegate gave up on; ollama repeats nothing.
+Replicate's `RetryTransport` is below its HTTP client, so its attempts would share one permit. But it repeats no POST
+(replicate 1.0.7 `client.py`, `RETRYABLE_METHODS`), and only those are governed: it stays as it is.
 """
 
 from __future__ import annotations
@@ -80,5 +80,5 @@ SDKS = (
 
 
 def sdk_of(client: object) -> Sdk | None:
-    """The SDK that a client is of, None for any other object."""
+    """Return the SDK of a client, None for any other object."""
     return next((sdk for sdk in SDKS if sdk.has(client)), None)
