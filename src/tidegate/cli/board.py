@@ -1,4 +1,4 @@
-"""The display of the demonstration: a board during a phase, lines where there is no terminal, and the results."""
+"""Display of the demonstration: a live board on a terminal, plain lines elsewhere, and the table of results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = "–"
 
 
 def board(runs: Sequence[DemoRun]) -> RenderableType:
-    """The live picture of one phase: how far it is, and what tidegate knows beside what is true."""
+    """Return the live picture of one phase: its progress and, once wrapped, the learnt next to the true limits."""
     parts: list[RenderableType] = [Text(HEADLINES[runs[0].phase], style="bold"), _progress(runs)]
     if runs[0].phase == "wrapped":
         parts.append(_limits(runs))
@@ -60,12 +60,12 @@ def _limits(runs: Sequence[DemoRun]) -> Table:
 
 
 def amount(quota: QuotaSnapshot | Limit | None) -> str:
-    """Return how much for how long, as learnt or as true."""
+    """Return an amount per time as text, e.g. `60 / 6 s`."""
     return f"{quota.limit:,.0f} / {quota.window:.3g} s" if quota is not None else "unknown"
 
 
 def line(run: DemoRun) -> str:
-    """One run as a line of plain text."""
+    """Return one run as a line of plain text."""
     waiting = f", {run.key.waiting} waiting" if run.key is not None else ""
     return (
         f"{NAMES[run.track.sdk]}, {run.phase}: {run.done}/{run.rows} rows, {run.lost.total()} lost, "
@@ -74,7 +74,7 @@ def line(run: DemoRun) -> str:
 
 
 def results(runs: Sequence[DemoRun]) -> Table:
-    """A row for each provider and phase, and the score of right answers of each phase."""
+    """Return a table with one row, including the score, for each provider and phase."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("", no_wrap=True)
     columns: dict[str, Callable[[DemoRun], str]] = {
@@ -95,7 +95,7 @@ def results(runs: Sequence[DemoRun]) -> Table:
 
 
 def verdict(runs: Sequence[DemoRun]) -> str:
-    """The point in one line a phase: the score, and what became of the rows that lack an answer."""
+    """Return one line for each phase: its score, and the reasons for lost rows."""
     lines = []
     for phase in HEADLINES:
         ended = [run for run in runs if run.phase == phase]
@@ -108,7 +108,7 @@ def verdict(runs: Sequence[DemoRun]) -> str:
 
 
 def score(runs: Sequence[DemoRun]) -> str:
-    """The share of rows with the right answer; a row without an answer is a wrong one."""
+    """Return the share of rows with the right answer, in percent. A row without an answer counts as wrong."""
     return f"{sum(run.right for run in runs) / sum(run.rows for run in runs):.1%}"
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("openai", "anthropic")
 LOOKS_PER_LINE = 20
+"""Looks between two printed lines: 5 s."""
 
 
 def demo(
@@ -25,10 +26,10 @@ def demo(
     seed: Annotated[int, typer.Option(help="which rows, and the latencies of the providers")] = 0,
     plain: Annotated[bool, typer.Option(help="whether to run without tidegate first, to compare")] = True,
 ) -> None:
-    """Ask two simulated providers a few hundred questions, first plain, then wrapped, and compare."""
+    """Ask two simulated providers a few hundred questions, first plain, then with tidegate, and compare."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise stop(f"the demo needs {' and '.join(missing)}: pip install 'tidegate[demo]'")
-    # Only now: these import the SDKs.
+    # Imported late: these import the SDKs.
     from tidegate.cli.board import results, verdict
     from tidegate.demo.run import run
     from tidegate.demo.scenarios import tracks
@@ -45,7 +46,7 @@ def demo(
 
 @contextlib.contextmanager
 def _display(console: Console) -> Iterator[Look]:
-    """Yield the function to call at each look: it moves a board on a terminal, elsewhere it prints a line at times."""
+    """Yield the callback for each look (progress sample). It updates a board on a terminal, elsewhere prints lines."""
     from tidegate.cli.board import HEADLINES, board, line
 
     phase: Phase | None = None
@@ -70,7 +71,7 @@ def _display(console: Console) -> Iterator[Look]:
         def show(runs: Sequence[DemoRun]) -> None:
             nonlocal phase
             if phase not in (None, runs[0].phase):
-                # The board of a phase that has ended stays above the next one.
+                # The board of an ended phase stays above the next one.
                 live.console.print(live.renderable)
             phase = runs[0].phase
             live.update(board(runs), refresh=True)

@@ -1,4 +1,4 @@
-"""`tidegate doctor`: what is governed in this Python, or by a script, and what cannot be."""
+"""`tidegate doctor`: report of what tidegate governs, and cannot govern, in this Python or in a script."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLES = {
     Severity.KEPT: "yellow",
 }
 UNGOVERNED = 1
-"""The exit code where something was found that cannot be governed."""
+"""Exit code if something was found that cannot be governed."""
 
 
 def doctor(
@@ -39,7 +39,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="a JSON object a line")] = False,
 ) -> None:
-    """Say what tidegate governs in this Python, or of a script; exit code 1 where something cannot be governed."""
+    """Report what tidegate governs in this Python, or in a script; exit code 1 if something cannot be governed."""
     try:
         found = list(findings(script))
     except Unreadable as error:
@@ -57,7 +57,7 @@ def doctor(
 
 
 def findings(script: Path | None) -> Iterator[Finding]:
-    """Everything there is to say; raises `Unreadable` for what is no script."""
+    """Yield all findings. Raise `Unreadable` if the script cannot be read as Python source."""
     settings, installed = Settings.from_environment(), Installed()
     if script is None:
         yield from environment.interpreter(installed)

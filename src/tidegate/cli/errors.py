@@ -1,4 +1,4 @@
-"""The end of a command that cannot go on: one line and an exit code, never a traceback."""
+"""Error exits of the commands: one line on standard error and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tidegate.errors import ConfigurationError
 from tidegate.redaction import clean
 
 UNUSABLE = 2
-"""The exit code of a value that cannot be used, as of an unknown option (click: UsageError.exit_code)."""
+"""Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
 
 
 def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command; a value it cannot use ends it with exit code 2 and the field, the value and the bound."""
+    """Wrap a command: an unusable value ends it with exit code 2 and one line with field, value and bound."""
 
     @functools.wraps(command)
     def run(*positional: Any, **named: Any) -> None:
@@ -29,6 +29,6 @@ def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stop(complaint: str, code: int = 1) -> typer.Exit:
-    """Says the complaint on standard error; returns what to raise."""
+    """Print the complaint on standard error, and return the exception to raise."""
     typer.echo(f"tidegate: {clean(complaint)}", err=True)
     return typer.Exit(code)

@@ -1,4 +1,4 @@
-"""`tidegate explain`: what a provider's answer means, and what tidegate would do about it."""
+"""`tidegate explain`: the meaning of a provider's answer, and the action that tidegate would take."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidegate.settings import Settings
 from tidegate.transports.call import RequestRoute, base_url
 
 MOST_BYTES = 1 << 24
-"""Of one line: more than any answer needs."""
+"""Maximum bytes of one line. It is more than any answer needs."""
 
 HANDED_BACK = {
     Kind.OK: "go on",
@@ -37,14 +37,14 @@ HANDED_BACK = {
 
 
 class BadLine(ValueError):
-    """A line that is no answer; its text says what is wrong with it."""
+    """Line that is not a valid answer. Its text states the error."""
 
 
 def explain() -> None:
     """Explain answers of providers: JSON lines on stdin, one answer each; on stdout JSON lines, on a terminal a table.
 
     A line is {"provider": hint or null, "url": ..., "model": ..., "status": ..., "headers": {...}, "body": ..., "now":
-    RFC 3339 or null}. A line that is none gives an {"error": ...} line, and the next is read.
+    RFC 3339 or null}. A line that is not an answer gives an {"error": ...} line, and reading continues.
     """
     settings = Settings.from_environment()
     _bear_any_text()
@@ -57,14 +57,14 @@ def explain() -> None:
 
 
 def _bear_any_text() -> None:
-    # JSON is UTF-8 in any locale; half a surrogate pair, which JSON can name and UTF-8 cannot, is named again.
+    # JSON is UTF-8 in any locale. Half a surrogate pair, which UTF-8 cannot encode, is written as an escape.
     if isinstance(sys.stdout, io.TextIOWrapper):
         encoding = None if sys.stdout.isatty() else "utf-8"
         sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
 def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
-    """The explanation of each line of a binary stream that is not blank; one that cannot be read says so."""
+    """Yield the explanation of each non-blank line of a binary stream; for an unusable line, an `error` object."""
     while line := lines.readline(MOST_BYTES):
         if not line.strip():
             continue
@@ -140,7 +140,7 @@ def _text(answer: dict[str, Any], name: str) -> str:
 
 
 def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
-    """Return whose answer it is: by the hint, else by the address, else by what most servers speak."""
+    """Return the provider and the key of an answer: by the hint, else by the address, else by `COMPATIBLE`."""
     hint, model = _text(answer, "provider"), _text(answer, "model")
     try:
         url = urlsplit(_text(answer, "url"))
@@ -194,6 +194,6 @@ def _table(found: dict[str, Any]) -> Table:
     for name, value in found.items():
         if isinstance(value, dict):
             value = ", ".join(f"{what} {number:g}" for what, number in value.items())
-        # Not as markup: a model or an address may have brackets.
+        # Not as markup: a model or an address may contain brackets.
         table.add_row(name, Text("" if value is None else printable(str(value))))
     return table

@@ -1,4 +1,4 @@
-"""`tidegate`: the commands and what they share."""
+"""The `tidegate` command group: version, help, and lazy loading of its commands."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COMMANDS = ("demo", "doctor", "explain", "run", "simulate", "status", "experimen
 
 
 class Commands(TyperGroup):
-    """The commands, each imported when it is named: `tidegate run` stands in front of every program it starts."""
+    """Command group that imports a command only when it is named: `tidegate run` precedes every program it starts."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names, in the order of the help."""
+        """Return the command names, in the order of the help."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command, None for a name that none has; then all are loaded, as suggestions are made from them."""
+        """Return a command, None for an unknown name; that loads all commands, from which suggestions are made."""
         for name in (cmd_name,) if cmd_name in COMMANDS else COMMANDS:
             if name not in self.commands:
                 self.add_command(_load(name), name)
@@ -38,7 +38,7 @@ def _load(name: str) -> Any:
         return get_command(import_module("tidegate.cli.experiment.commands").app)
     command = getattr(import_module(f"tidegate.cli.{name}"), name)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
-    # Every argument after that of `run` belongs to the program it starts, options too.
+    # Options after the first argument of `run` belong to the program that it starts.
     alone.command(name, context_settings={"allow_interspersed_args": name != "run"})(in_one_line(command))
     return get_command(alone)
 
@@ -73,6 +73,6 @@ def _root(
 def main() -> None:
     """Run the command line, and end the process with its exit code."""
     if sys.stdout is None:
-        # Closed by a shell (`>&-`): what is said goes nowhere, as with `print`.
+        # A shell has closed it (`>&-`): output is discarded, as `print` does.
         sys.stdout = io.StringIO()
     app()

@@ -1,4 +1,4 @@
-"""`tidegate run`: any Python command with tidegate in it and in its Python children."""
+"""`tidegate run`: any Python command, with tidegate active in it and in its Python children."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def run(
 ) -> None:
     """Run a command with every LLM call of its Python processes at the provider's true limit.
 
-    Everything after `run` belongs to the command, options too.
+    Options after CMD belong to the command.
     """
     if os.name != "posix":
         raise stop("run needs a POSIX system; elsewhere, `import tidegate.auto` in the program does the same")
-    # Only now: these need what only such a system has.
+    # Imported late: these need a POSIX system.
     from tidegate.cli.watch import watch
     from tidegate.launch.child import Unstartable, replace
     from tidegate.launch.environment import environment, running
@@ -63,7 +63,7 @@ def _kept(state: Path | None, shown: bool) -> StateFile | None:
 
 
 def heard() -> bool:
-    """Return whether a line on standard error spoils nothing: it is a terminal, or not where the output goes."""
+    """Return whether a line on standard error does no harm: it is a terminal, or differs from standard output."""
     try:
         err = os.fstat(STDERR)
         if os.isatty(STDERR):

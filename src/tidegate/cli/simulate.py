@@ -1,4 +1,4 @@
-"""`tidegate simulate`: a provider with real limits on this machine, to point any client at."""
+"""`tidegate simulate`: a simulated provider with real limits on this machine, for any client."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def simulate(
     scenario: Annotated[Path | None, typer.Option(help="a JSON file in place of these flags")] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")] = 0,
 ) -> None:
-    """Serve a simulated LLM provider on this machine until Ctrl-C, then print what really happened."""
-    # The flags are `from_flags`' own, with its defaults: only what was given is passed on.
+    """Serve a simulated LLM provider on this machine until Ctrl-C, then print the ground truth of what happened."""
+    # The flags and their defaults are those of `from_flags`: only given values are passed on.
     given = {name: value for name, value in context.params.items() if name not in APART and value not in (None, [], ())}
     played = _scenario(scenario, given)
     stopped = threading.Event()
@@ -65,7 +65,7 @@ def simulate(
 def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
     if path is None:
         for name in ABOVE_ZERO:
-            # Here, for `from_flags` would name the field of the limit that it makes of the flag.
+            # Checked here, as `from_flags` would name the field of the limit instead of the flag.
             positive(name, given.get(name, 1))
         return from_flags(**given)
     if given:
@@ -84,7 +84,7 @@ def _announce(url: str) -> None:
 
 
 def truth_table(truth: Truth) -> Table:
-    """Return what came in and what became of it, a row for each key and one for all; `peak` is of calls in flight."""
+    """Return the ground truth as a table, with one row for each key and one for all. `peak` is of calls in flight."""
     title = f"Ground truth after {truth.elapsed:.1f} s"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("key", overflow="fold")
@@ -92,7 +92,7 @@ def truth_table(truth: Truth) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("refused by", overflow="fold")
     for name, counts in (*truth.keys.items(), ("all", truth.total)):
-        # Not as markup: the name of a model may have brackets.
+        # Not as markup: the name of a model may contain brackets.
         table.add_row(Text(name), *_cells(counts))
     return table
 

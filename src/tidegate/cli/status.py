@@ -1,4 +1,4 @@
-"""`tidegate status`: what the processes of every run under way do, and what those who wait in them wait for."""
+"""`tidegate status`: the state of the processes of every active run, and the waits of their calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.launch.totals import KeyTotal
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each key, for programs.")] = False,
 ) -> None:
-    """Show every `tidegate run` of yours: by key, the calls under way, those that wait, and until when."""
+    """Show each active `tidegate run` of yours: by key, the calls in flight, the waiting calls, and their ETA."""
     if os.name != "posix":
         raise stop("status shows what `tidegate run` does, which needs a POSIX system")
     from tidegate.launch.runs import under_way
@@ -40,7 +40,7 @@ def status(
 
 
 def facts(key: KeyTotal, now: float) -> dict[str, Any]:
-    """One key as plain values; durations are in seconds, null where nothing known says them."""
+    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated."""
     seen = key.outlook(now)
     ahead = estimate_eta(seen)
     return {
@@ -55,7 +55,10 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
 
 
 def lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """One key in words."""
+    """Yield one key as lines of text.
+
+    The `gate` is the limiter of the key that holds its calls back.
+    """
     seen = key.outlook(now)
     ahead = estimate_eta(seen)
     yield f"  {key.key}"

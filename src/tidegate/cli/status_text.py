@@ -1,4 +1,4 @@
-"""The lines of `tidegate run`: one while the command runs, and one when it has ended."""
+"""Status texts of `tidegate run`: the line while the command runs, and the line at its end."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from tidegate.launch.ungoverned import Ungoverned
 
 SPANS = (2.0, 60.0)
-"""Seconds over which a rate is read off, at the least and at the most: the quota's own window in between."""
+"""Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window."""
 
 WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
 HOSTS = 5
-"""Hosts that the last line names; the counts are of all."""
+"""Most hosts that the last line names. Its counts include all hosts."""
 
 REASONS = 3
-"""Reasons of ungoverned processes that the last line tells."""
+"""Most reasons for ungoverned processes that the last line names."""
 
 
 class StatusText:
-    """The line while it runs, told from one look to the next."""
+    """Builder of the line while the command runs. It keeps recent totals, from which it measures rates."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Totals]] = deque()
 
     def line(self, totals: Totals, now: float) -> str:
-        """The busiest key and what it does now; empty before the first call. `now` is in monotonic seconds."""
+        """Return the state of the busiest key; empty before the first call. `now` is in monotonic seconds."""
         self._looks.append((now, totals))
         while len(self._looks) > 2 and self._looks[1][0] <= now - SPANS[1]:
             self._looks.popleft()
@@ -45,7 +45,7 @@ class StatusText:
         others = sum(1 for each in totals.keys.values() if each is not key and each.in_flight + each.waiting)
         if others:
             parts.append(f"{others} more {'key' if others == 1 else 'keys'}")
-        # The key comes last: a narrow terminal cuts the line there.
+        # The key is last: a narrow terminal cuts the line there.
         return "tidegate  " + " · ".join([*parts, key.key])
 
     def _rate(self, key: KeyTotal, now: float) -> str:
@@ -59,13 +59,13 @@ class StatusText:
         return f"{amount(max(0.0, used) * quota.window / span)} of {sized(quota.name, quota.limit, quota.window)}"
 
     def _before(self, key: KeyTotal, now: float, span: float) -> KeyTotal | None:
-        """The key as it stood `span` seconds ago, or at the first look."""
+        """Return the key's totals of `span` seconds ago, or of the first look."""
         past = next(totals for at, totals in self._looks if at >= now - span)
         return past.keys.get(key.key)
 
 
 def farewell(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
-    """Return the line at the end: what was governed, then what was not."""
+    """Return the line at the end: the governed calls, then the ungoverned processes and calls."""
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
         governed = "nothing was governed: no Python process with tidegate was started (see docs/run.md)"
@@ -77,7 +77,7 @@ def farewell(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
 
 
 def _missed(ungoverned: Ungoverned) -> Iterator[str]:
-    """Yield what was not governed, and what governs it."""
+    """Yield texts about ungoverned processes and calls, each with its reason or remedy."""
     if ungoverned.processes:
         reasons = list(dict.fromkeys(map(printable, ungoverned.processes)))
         further = f" | and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
@@ -93,7 +93,7 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """Return `text` with what a terminal could take for a command escaped."""
+    """Return `text` with every character escaped that a terminal could obey."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
@@ -126,12 +126,12 @@ def _share(totals: Totals) -> str:
 
 
 def sized(name: str, limit: float, window: float) -> str:
-    """A quota in a few words: `120 requests/min`."""
+    """Return a quota in short form: `120 requests/min`."""
     return f"{amount(limit)} {name.replace('_', ' ')}/{WINDOWS.get(window, f'{window:.3g} s')}"
 
 
 def amount(number: float) -> str:
-    """A number in at most four digits."""
+    """Return a number in at most four digits."""
     for unit, size in (("M", 1e6), ("k", 1e4)):
         if number >= size:
             return f"{number / (1e6 if unit == 'M' else 1e3):.3g}{unit}"
@@ -139,7 +139,7 @@ def amount(number: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
+    """Return seconds as m:ss or h:mm:ss."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

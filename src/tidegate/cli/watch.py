@@ -1,13 +1,9 @@
-"""The status line of `tidegate run`.
+"""Status line of `tidegate run`: the command runs, and the terminal's last row shows the state of its processes.
 
-The last row of a terminal as a place of its own, below a program that writes to the same terminal.
-
-Theory of operation. The rows above become the scroll region (DECSTBM; apt shows its progress so), so that whatever the
-program prints scrolls there; each drawing saves the cursor, goes down, writes, and restores it, in one write. Nothing
-is drawn while somebody else holds the terminal: a program that has turned off line mode or echo draws its whole screen
-itself, and a job in the background has no screen.
-
-Runs a command under `tidegate run` and shows what its processes do.
+Theory of operation. The rows above the last one become the scroll region (DECSTBM; apt shows its progress so). The
+program's output scrolls only there. Each update saves the cursor, moves down, writes, and restores the cursor, in one
+write. Nothing is drawn while another program holds the terminal. A program that has turned off line mode or echo draws
+the whole screen itself. A job in the background has no screen.
 """
 
 from __future__ import annotations
@@ -31,12 +27,14 @@ from tidegate.launch.runs import COMMAND, run_folder
 from tidegate.launch.totals import Folder
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24
+"""Smallest terminal that gets a status line."""
+
 LOCAL_FLAGS = 3
-"""Where `termios.tcgetattr` has the flags that say whether lines are edited and echoed."""
+"""Index of the flags for line mode and echo in the result of `termios.tcgetattr`."""
 
 
 class StatusLine:
-    """The last row of the terminal behind a file descriptor; it is taken when there is something to show."""
+    """Status line in the last row of the terminal behind a file descriptor. The first text reserves the row."""
 
     def __init__(self, fd: int, environ: Mapping[str, str]) -> None:
         self._fd = fd
@@ -44,27 +42,27 @@ class StatusLine:
         self._rows = 0
 
     def show(self, text: str) -> None:
-        """Puts `text` there, cut to the width; where it cannot be put now, nothing happens."""
+        """Draw `text`, cut to the width of the terminal. Do nothing while the row cannot be drawn."""
         size = self._size()
         if size is None or not text or not self._ours():
             return
         columns, rows = size
         prepare = ""
         if rows != self._rows:
-            # The cursor may stand in the last row: down and up again leaves it, or what is there, one row higher.
+            # If the cursor is in the last row, down (it scrolls) and up again moves it and the text one row higher.
             prepare = self._release() + "\x1bD\x1b[A"
             self._rows = rows
         line = set_cell_size(text, columns - 1).rstrip()
         self._write(f"{prepare}\x1b7\x1b[1;{rows - 1}r\x1b[{rows};1H\x1b[2K\x1b[0m{self._dim}{line}\x1b[0m\x1b8")
 
     def clear(self) -> None:
-        """Gives the row back, empty."""
+        """Clear the row and release it."""
         if self._rows:
             self._write(self._release())
             self._rows = 0
 
     def say(self, text: str) -> None:
-        """Prints a line where the output ends, on a row of its own even where that ends in the middle of one."""
+        """Print a line after the program's output, on a separate row even if the output ends inside a row."""
         size = self._size()
         columns = size[0] if size is not None else 0
         self._write(" " * columns + "\r\x1b[K" * bool(columns) + text + "\n")
@@ -89,7 +87,7 @@ class StatusLine:
         with contextlib.suppress(OSError):
             if os.tcgetpgrp(self._fd) != os.getpgrp():
                 return False
-        # Stopped output (Ctrl-S) would stop us, and with us the signals that we pass on.
+        # Stopped output (Ctrl-S) would block this process, and with it the signals that it forwards.
         return bool(select.select([], [self._fd], [], 0)[1])
 
     def _write(self, text: str) -> None:
@@ -98,19 +96,19 @@ class StatusLine:
 
 
 def drawable(fd: int, environ: Mapping[str, str]) -> bool:
-    """Return whether a row can be drawn there at all: on a terminal that knows how to move its cursor."""
+    """Return whether the row can be drawn at all: on a terminal that can move its cursor."""
     return os.isatty(fd) and environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 STDERR = 2
 LOOK_EVERY = 0.5
-"""Seconds between two drawings of the status line."""
+"""Seconds between two updates of the status line."""
 
 
 def watch(command: Sequence[str], shown: bool = True, state: StateFile | None = None) -> int:
-    """Runs the command, shows what it does, and returns its exit code; ends as it did where a signal ended it.
+    """Run the command, show its state, and return its exit code. If a signal ends the command, end in the same way.
 
-    With `shown` False only what is learned is kept, in `state`.
+    With `shown` False, show nothing, and only keep the learned limits in `state`.
     """
     with contextlib.ExitStack() as stack:
         try:

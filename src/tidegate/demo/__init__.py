@@ -1,1 +1,1 @@
-"""The demonstration: a shipped data set through real SDK clients against the simulator."""
+"""Demonstration: a shipped data set, sent through real SDK clients to the simulator."""

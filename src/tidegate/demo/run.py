@@ -1,4 +1,4 @@
-"""Runs the demonstration: every row through the real SDK clients, first as they are, then wrapped. Displays nothing."""
+"""Runs of the demonstration: every row through the real SDK clients, first plain, then wrapped. Displays nothing."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ Phase = Literal["plain", "wrapped"]
 Client: TypeAlias = openai.AsyncOpenAI | anthropic.AsyncAnthropic
 
 LOOK_SECONDS = 0.25
-"""Between two looks at what goes on."""
+"""Seconds between two looks: samples of the progress for display."""
 
 RECENT_LOOKS = 16
-"""The looks over which the speed is taken that an ETA is made of."""
+"""Looks over which the speed for an ETA is measured."""
 
 
 @dataclass(slots=True)
 class DemoRun:
-    """One provider in one phase, while it goes on and after. Durations are in seconds.
+    """State of one provider in one phase, during and after it. Durations are in seconds.
 
-    `counts` is the simulator's ground truth at the last look, `key` what tidegate knew then (None in the plain phase
-    and before the first call). `lost` counts the rows without an answer by what the client raised.
+    `counts` is the simulator's ground truth at the last look. `key` is tidegate's knowledge then (None in the plain
+    phase and before the first call). `lost` counts the rows without an answer by the exception that the client raised.
     """
 
     track: Track
@@ -48,12 +48,12 @@ class DemoRun:
 
     @property
     def rows(self) -> int:
-        """All rows."""
+        """Return the number of rows."""
         return len(self.track.rows)
 
     @property
     def done(self) -> int:
-        """The rows that have their answer or have lost it."""
+        """Return the number of rows that are answered or lost."""
         return self.answered + self.lost.total()
 
     @property
@@ -63,17 +63,17 @@ class DemoRun:
 
     @property
     def sent_per_answer(self) -> float | None:
-        """Requests that reached the provider for each answer; None without an answer."""
+        """Return the requests that reached the provider per answer; None without an answer."""
         return self.counts.received / self.answered if self.answered else None
 
     @property
     def ratio(self) -> float | None:
-        """Time against the ideal one; None unless every row was answered, for less work takes less time."""
+        """Return the time relative to the ideal; None unless every row was answered, as less work takes less time."""
         return self.seconds / self.track.ideal if self.is_complete else None
 
     @property
     def eta(self) -> float | None:
-        """Seconds to the end at the speed of the last looks; None where there is none."""
+        """Return the seconds to the end at the speed of the last looks; None without a speed."""
         if self.done == self.rows:
             return 0.0
         if len(self._looks) < 2:
@@ -82,7 +82,7 @@ class DemoRun:
         return (self.rows - done) * (at - before) / (done - done_before) if done > done_before else None
 
     def look(self, counts: Counts, key: KeySnapshot | None, at: float) -> None:
-        """Takes in what simulator and registry say at `at`."""
+        """Record the counts and the key's state at `at`."""
         self.counts, self.key = counts, key
         self._looks.append((at, self.done))
 
@@ -91,7 +91,7 @@ Look = Callable[[Sequence[DemoRun]], None]
 
 
 def run(tracks: Sequence[Track], phases: Sequence[Phase], on_look: Look) -> tuple[DemoRun, ...]:
-    """Every track in every phase, in order; `on_look` is called four times a second and at the end of each phase."""
+    """Run every track in every phase, in order. Call `on_look` four times a second and at the end of each phase."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_many_open_files())
         simulators = [stack.enter_context(SimulatorProcess(track.scenario)) for track in tracks]
@@ -185,7 +185,10 @@ async def _look(
 
 @contextlib.contextmanager
 def _many_open_files() -> Iterator[None]:
-    """Lets the plain phase fail at the provider's limit, not at the 256 open files that some systems start with."""
+    """Raise the limit of open files: some systems start with 256.
+
+    The plain phase then fails at the provider's limit.
+    """
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""The two providers of the demonstration, their limits, and which rows of the shipped data set each is asked."""
+"""Two providers of the demonstration, their limits, and the rows of the shipped data set that each is asked."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from tidegate.errors import ConfigurationError
 from tidegate.testing import Call, Distribution, Limit, Scenario, ideal_makespan
 
 MAX_TOKENS = 32
+"""Bound on the output of each call, in tokens."""
+
 FEWEST_ROWS = 2
+"""Fewest rows of a demonstration: one for each provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A question of the data set, with its right answer."""
+    """Question of the data set, with its right answer."""
 
     id: str
     category: str
@@ -29,7 +32,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Track:
-    """One provider's part of the demonstration: the SDK that asks, whom, and which rows."""
+    """One provider's part of the demonstration: the SDK, the model, the provider's scenario, and the rows."""
 
     sdk: Literal["openai", "anthropic"]
     model: str
@@ -38,20 +41,20 @@ class Track:
 
     @cached_property
     def ideal(self) -> float:
-        """Seconds that a client needs which knew every limit from the start."""
+        """Return the seconds that a client needs if it knows every limit from the start."""
         return ideal_makespan(self.scenario, [_call(row) for row in self.rows])
 
 
 OPENAI = Scenario(
     dialect="openai",
-    # A minute of six seconds: OpenAI's reset headers tell how long it is, so any length will do.
+    # Six seconds in place of a minute: OpenAI's reset headers state the length, so any length works.
     limiters=(Limit(limit=60, window=6.0), Limit(limit=2000, window=6.0, unit="tokens")),
     latency=Distribution.parse("lognormal:0.25,0.3"),
 )
 
 ANTHROPIC = Scenario(
     dialect="anthropic",
-    # A real minute: Anthropic's headers do not tell how long it is, and a client takes the documented one.
+    # A real minute: Anthropic's headers do not state its length, and a client assumes the documented one.
     limiters=(
         Limit(limit=180),
         Limit(limit=6000, unit="input_tokens"),
@@ -62,13 +65,13 @@ ANTHROPIC = Scenario(
 
 
 def load_rows() -> tuple[Row, ...]:
-    """The shipped data set."""
+    """Return the shipped data set."""
     text = resources.files("tidegate.demo").joinpath("questions.jsonl").read_text(encoding="utf-8")
     return tuple(Row(**json.loads(line)) for line in text.splitlines())
 
 
 def tracks(number: int | None = None, seed: int = 0) -> tuple[Track, ...]:
-    """Both providers with half of `number` rows each (None: the whole data set); the same seed gives the same rows."""
+    """Return both providers with half of `number` rows each (None: all rows). The same seed gives the same rows."""
     rows = load_rows()
     number = len(rows) if number is None else number
     if not FEWEST_ROWS <= number <= len(rows):
@@ -90,5 +93,5 @@ def _call(row: Row) -> Call:
 
 
 def _tokens(text: str) -> int:
-    # What the simulator counts a text as (`tidegate.testing.formats.base.tokens_in`).
+    # The simulator counts the tokens of a text in the same way (`tidegate.testing.formats.base.tokens_in`).
     return max(1, -(-len(text) // 4))

@@ -1,6 +1,6 @@
-"""The findings of `tidegate doctor`: in this Python environment, and in a script, which it reads and never runs.
+"""Findings of `tidegate doctor` about this Python environment, or about a script, which is read and never run.
 
-`packages` are the SDKs, frameworks and HTTP stacks that are known, one row each; what is governed comes from the
-transports themselves. `environment` looks at what is installed, at settings, clocks and the interpreter; `source` reads
-a script and the modules beside it, and `habits` are the lines in it that are worth a word, one row each.
+`environment` has the known SDKs, frameworks and HTTP stacks, one row each, and checks settings, framework timeouts and
+the interpreter. The transports themselves define what is governed. `source` reads a script and the modules next to it.
+`script` checks them, with one row in `HABITS` for each code pattern to report. `hosts` checks the addresses.
 """

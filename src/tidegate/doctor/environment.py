@@ -1,8 +1,7 @@
-"""The packages and the interpreter of this Python environment, and the part of them that tidegate governs.
+"""Packages and interpreter of this Python environment, and the part of them that tidegate governs.
 
-The packages that are known: HTTP stacks, and what sends through them.
-
-One thing that was found, and what it comes to.
+Two tables hold the known packages: HTTP stacks, and the SDKs and frameworks that send through them. Each function
+yields `Finding`s.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tidegate.transports.table import TRANSPORTS
 
 
 class Severity(StrEnum):
-    """The result of a finding; the first word of its line after the section."""
+    """Result of a finding: the word of its line after the section."""
 
     GOVERNED = "governed"
     UNGOVERNED = "ungoverned"
@@ -39,7 +38,7 @@ class Severity(StrEnum):
 class Finding(NamedTuple):
     """One line of the report.
 
-    `section` is python, stack, sdk, clock, host, setting, trap or script; `place` is FILE:LINE of what was found in a
+    `section` is python, stack, sdk, clock, host, setting, trap or script. `place` is FILE:LINE of a finding in a
     script.
     """
 
@@ -51,21 +50,21 @@ class Finding(NamedTuple):
     place: str = ""
 
     def line(self) -> str:
-        """As one line of plain text, its fields first, so that it can be searched."""
+        """Return one line of plain text, its fields first, so that it can be searched."""
         where = f"{self.place} " if self.place else ""
         version = f" {self.version}" if self.version else ""
         return f"{self.section} {self.verdict} {where}{self.name}{version}: {self.text}"
 
     def fields(self) -> dict[str, Any]:
-        """As an object of JSON: every field, an empty one too."""
+        """Return a JSON object with every field, including empty ones."""
         return {**self._asdict(), "verdict": str(self.verdict)}
 
 
 class HttpStack(NamedTuple):
-    """An HTTP stack, or another way out: `point` is where each attempt passes, of what can be governed.
+    """HTTP stack, or another way to send calls. `point` is where each attempt passes, empty if it cannot be governed.
 
-    It was tried from version `least` to before `below`. One that is `shared` is used for much else than LLM calls: it
-    matters only where an SDK sends through it.
+    It was tested from version `least` to before `below`. A `shared` one has many uses other than LLM calls: it matters
+    only where an SDK sends through it.
     """
 
     distribution: str
@@ -78,10 +77,10 @@ class HttpStack(NamedTuple):
 
 
 class Package(NamedTuple):
-    """An SDK or framework; `modules` are what a script imports of it.
+    """SDK or framework. `modules` are its modules that a script imports.
 
-    It sends through what its metadata requires of the packages here, and through `also`, where that is installed:
-    optional stacks. `instead` replaces both, where metadata names what is not used for inference.
+    It sends through the packages here that its metadata requires, and through the optional stacks `also`, where
+    installed. `instead` replaces both, where the metadata names packages that are not used for inference.
     """
 
     distribution: str
@@ -187,21 +186,21 @@ PATCHERS = {
     "sentry-sdk": "httpx, aiohttp and botocore",
     "logfire": "httpx, requests and aiohttp, through opentelemetry",
 }
-"""Distributions that patch the same HTTP stacks, by wrapt or by hand; either order works."""
+"""Distributions that patch the same HTTP stacks, by wrapt or directly; either order works."""
 
 NODE_COMMANDS = {"promptfoo": "promptfoo 0.123.1 runs on Node: point its base URL at a gateway of yours"}
-"""Commands for LLM calls that are no Python."""
+"""Commands that make LLM calls outside Python."""
 
 
 LEAST_WRAPT = "2.4"
-"""The first with `unwrap_object` (wrapt changelog)."""
+"""First version with `unwrap_object` (wrapt changelog)."""
 
 SECRETS = frozenset({"digest_key"})
-"""Settings of which it is only said that they are set."""
+"""Settings whose values are hidden: the report only states that they are set."""
 
 
 class Installed:
-    """The distributions of this Python that are known here, by their metadata alone: nothing is imported."""
+    """Known distributions of this Python, by their metadata alone: nothing is imported."""
 
     def __init__(self) -> None:
         self.by_name = {each.distribution: each for each in PACKAGES}
@@ -209,7 +208,7 @@ class Installed:
         self._versions: dict[str, str | None] = {}
 
     def version(self, distribution: str) -> str | None:
-        """Its version; None where it is not installed."""
+        """Return the version; None if it is not installed."""
         if distribution not in self._versions:
             try:
                 self._versions[distribution] = metadata.version(distribution)
@@ -218,13 +217,13 @@ class Installed:
         return self._versions[distribution]
 
     def through(self, package: Package) -> list[str]:
-        """The known distributions that it sends through directly, as far as they are installed."""
+        """Return the known, installed distributions that a package sends through directly."""
         named = package.instead or tuple(_required(package.distribution))
         found = dict.fromkeys(name for name in (*named, *package.also) if name in self.by_name or name in self.stacks)
         return [name for name in found if name != package.distribution and self.version(name) is not None]
 
     def ways_out(self, package: Package, seen: frozenset[str] = frozenset()) -> list[HttpStack]:
-        """The HTTP stacks that its calls end up in."""
+        """Return the HTTP stacks that finally send a package's calls."""
         out: dict[str, HttpStack] = {}
         for name in self.through(package):
             if name in self.stacks:
@@ -247,17 +246,17 @@ def _required(distribution: str) -> Iterator[str]:
 
 
 def governed_modules() -> frozenset[str]:
-    """The modules whose HTTP stacks the transports govern, as these say themselves."""
+    """Return the modules whose HTTP stacks the transports govern, as they declare themselves."""
     return frozenset(name for transport in TRANSPORTS for name in transport.MODULES)
 
 
 def governs(stack: HttpStack) -> bool:
-    """Return whether a transport governs it."""
+    """Return whether a transport governs the stack."""
     return any(name.split(".")[0] == stack.module for name in governed_modules())
 
 
 def stacks(installed: Installed, only: Iterable[HttpStack] | None = None) -> Iterator[Finding]:
-    """The HTTP stacks that are installed, or `only` those; what is not a known stack but governed comes too."""
+    """Yield the installed HTTP stacks, or `only` those. Without `only`, add governed stacks outside the table."""
     for stack in STACKS if only is None else only:
         version = installed.version(stack.distribution)
         if version is None:
@@ -284,7 +283,7 @@ def _patched(stack: HttpStack, version: str) -> str:
 
 
 def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterator[Finding]:
-    """The SDKs and frameworks that are installed, or `only` those, and whether all their ways out are governed."""
+    """Yield the installed SDKs and frameworks, or `only` those, and whether all their HTTP stacks are governed."""
     for package in PACKAGES if only is None else only:
         version = installed.version(package.distribution)
         if version is None:
@@ -314,7 +313,7 @@ def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterato
 def clocks(
     installed: Installed, settings: Settings, environ: Mapping[str, str], only: frozenset[str] | None = None
 ) -> Iterator[Finding]:
-    """The clocks of installed frameworks (or `only` of those named), and what `install()` does about each."""
+    """Yield the timeouts of installed frameworks, or of `only` those, and what `install()` does about each."""
     for clock in CLOCKS:
         version = installed.version(clock.framework)
         if version is None or (only is not None and clock.framework not in only):
@@ -335,7 +334,7 @@ def _set(clock: FrameworkTimeout, settings: Settings, environ: Mapping[str, str]
 
 
 def in_force(settings: Settings) -> Iterator[Finding]:
-    """The settings that are not as they are by default, and where they come from; never a secret."""
+    """Yield the settings that differ from their defaults, with their source, and never a secret."""
     for name, field in Settings.model_fields.items():
         value = getattr(settings, name)
         if value != field.default:
@@ -344,7 +343,7 @@ def in_force(settings: Settings) -> Iterator[Finding]:
 
 
 def interpreter(installed: Installed) -> Iterator[Finding]:
-    """This Python: how it was started, who else comes first in it, and who else patches."""
+    """Yield the facts of this Python: how it was started, what runs first in it, and which packages patch too."""
     if sys.flags.ignore_environment:
         text = "PYTHON... variables are not read, so a Python started so is out of the reach of `tidegate run`"
         yield Finding("python", Severity.TRAP, "-I" if sys.flags.isolated else "-E", text)

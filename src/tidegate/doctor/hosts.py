@@ -15,10 +15,10 @@ from tidegate.settings import Settings
 from tidegate.transports.governance import is_local, is_private_name
 
 PLACES = frozenset({"base_url", "api_base", "openai_api_base", "anthropic_api_url", "azure_endpoint"})
-"""Keywords by which SDKs and frameworks are given an address (openai, anthropic, litellm, langchain, llama-index)."""
+"""Keywords that give an address to SDKs and frameworks (openai, anthropic, litellm, langchain, llama-index)."""
 
 COMMON_PLACES = frozenset({"host", "server_url"})
-"""Such keywords that other libraries have too: counted for known SDKs only (ollama, mistralai)."""
+"""Such keywords that other libraries use too: they count for known SDKs only (ollama, mistralai)."""
 
 MARKED = frozenset(
     {
@@ -54,7 +54,7 @@ MARKED = frozenset(
         "crewai",
     }
 )
-"""Packages whose requests carry the mark of a known SDK, their own or of one below (`providers/_sdk_headers.py`)."""
+"""Packages whose requests carry the mark of a known SDK, or of an SDK below them (`providers/_sdk_headers.py`)."""
 
 SENDING = frozenset({"post", "request", "stream"})
 """Methods and functions of HTTP clients that may send a POST to the address in their arguments."""
@@ -98,7 +98,7 @@ def _of_call(module: SourceModule, node: ast.Call, settings: Settings) -> Iterat
 
 
 def _judged(host: str, where: str, package: str, settings: Settings) -> tuple[Severity, str]:
-    """Return what is made of calls to `host` by a package, empty for an HTTP client that surely sends inference."""
+    """Return the result for calls to `host`. An empty `package` is an HTTP client that surely sends inference."""
     known = providers.table_of(host)
     if known is not None:
         return Severity.GOVERNED, f"{where}: {known.name}"
@@ -126,7 +126,7 @@ def _path(node: ast.expr) -> str:
 
 
 def _text(node: ast.expr) -> str:
-    """Return a literal text; what an f-string works out stands as `x` in it."""
+    """Return a literal text. Each expression in an f-string is replaced by `x`."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):

@@ -1,6 +1,6 @@
-"""Checks of a script that is not run: its calls, their settings, and habits that cost calls or money.
+"""Checks of a script that is not run: its calls, their settings, and code patterns that cost calls or money.
 
-Each row of `HABITS` has the node that it looks for, the finding, and the source of both.
+Each row of `HABITS` has a test of syntax nodes, the finding, and the source of both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.settings import Settings
 
 
 class ScriptCheck(NamedTuple):
-    """A row: `found` says of one node of a module whether it is one."""
+    """One check of a script. `found` returns whether a node of a module matches."""
 
     name: str
     verdict: Severity
@@ -62,7 +62,7 @@ SENDERS = {
     "requests.Session": "send",
     "aiohttp.ClientSession": "_request",
 }
-"""Class of an HTTP client: the method that is patched on it."""
+"""HTTP client classes, each with the method that is patched on it."""
 
 TRANSPORT_BASES = ("BaseTransport", "HTTPTransport", "AsyncBaseTransport", "AsyncHTTPTransport")
 RETRYING_TRANSPORTS = ("TenacityTransport", "AsyncTenacityTransport", "RetryTransport", "AsyncRetryTransport")
@@ -90,7 +90,7 @@ def _repeats_posts(module: SourceModule, node: ast.AST) -> bool:
     if not _repeats_by_status(module, node) or not methods:
         return False
     named = [each.value for each in ast.walk(methods[0]) if isinstance(each, ast.Constant)]
-    # None and False stand for every method; what is worked out elsewhere may hold any.
+    # None and False stand for every method; a computed value may contain any.
     return not all(isinstance(name, str) for name in named) or not named or "POST" in named
 
 
@@ -287,7 +287,10 @@ ENTRANCES = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry",
 
 
 def script(path: Path, installed: Installed, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Return the known SDKs and stacks that it imports, its clocks, hosts and habits by line; raise `Unreadable`."""
+    """Yield the known SDKs and stacks that a script imports, its timeouts and hosts, and its code patterns by line.
+
+    Raise `Unreadable`.
+    """
     read = list(modules(path))
     names = _foreign(read, path.parent)
     used = [package for package in PACKAGES if any(module in names for module in package.modules)]
@@ -306,7 +309,7 @@ def script(path: Path, installed: Installed, settings: Settings, environ: Mappin
 
 
 def habits(module: SourceModule, folder: Path) -> Iterator[Finding]:
-    """The lines of one file that are worth a word, in their order."""
+    """Yield the findings of `HABITS` in one file, in order of lines."""
     name = str(module.path.relative_to(folder)) if module.path.is_relative_to(folder) else str(module.path)
     found = [
         (getattr(node, "lineno", 0), number, habit)
@@ -324,7 +327,7 @@ def _reached(installed: Installed, used: list[Package], direct: list[HttpStack])
 
 
 def _foreign(read: list[SourceModule], folder: Path) -> frozenset[str]:
-    """Every module that is imported, with the packages it is in; what lies beside the script is not foreign."""
+    """Return every imported module and its parent packages, except modules next to the script."""
     found = set()
     for module in read:
         for name in module.imports:

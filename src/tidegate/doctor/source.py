@@ -1,4 +1,4 @@
-"""A script and the modules beside it, as they are written: what they import, under which names. Nothing is run."""
+"""Source of a script and of the modules next to it: their imports and names. Nothing is run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 MOST_FILES = 500
-"""Of one script: more modules beside it are not read."""
+"""Maximum files that are read for one script. Further modules are ignored."""
 
 
 class Unreadable(ValueError):
-    """A file that is no Python source; its text says why."""
+    """File that is not Python source. Its text states what is needed."""
 
 
 class SourceModule:
-    """One source file: its tree, and what its names stand for."""
+    """One source file: its syntax tree, and the full names behind its names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             with tokenize.open(path) as file, warnings.catch_warnings():
-                # What the parser has to say of "\d" is for whoever runs the script.
+                # Warnings of the parser, as for "\d", are for the user who runs the script.
                 warnings.simplefilter("ignore")
                 self.tree = ast.parse(file.read(), str(path))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -51,7 +51,7 @@ class SourceModule:
             self.names[alias.asname or alias.name] = full
 
     def dotted(self, node: ast.AST) -> str:
-        """Return the full name of an expression: `Retry` is `urllib3.util.Retry` where it was imported so; else ""."""
+        """Return the full name of an expression: `urllib3.util.Retry` for `Retry` if it was imported so; else ""."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
@@ -61,7 +61,7 @@ class SourceModule:
 
 
 def modules(script: Path) -> Iterator[SourceModule]:
-    """The script, then the modules beside it that it imports, and they in turn; for the script raises `Unreadable`."""
+    """Yield the script, then the modules next to it that it imports, recursively. Raise `Unreadable` for the script."""
     first = SourceModule(script)
     folder = script.parent
     waiting, seen = [first], {script.resolve()}

@@ -1,4 +1,4 @@
-"""A simulated LLM provider, with real limiters and the ground truth, for tests, benchmarks and demonstrations.
+"""Simulated LLM provider with real limiters and the ground truth, for tests, benchmarks and demonstrations.
 
     from tidegate.testing import Limit, Scenario, Simulator
 
@@ -6,11 +6,12 @@
     with Simulator(scenario) as provider:
         client = openai.OpenAI(base_url=provider.openai_url, api_key="any")
         ...
-        provider.truth().total.refused            # {} if nobody ran into the limit
+        provider.truth().total.refused            # {} if no call exceeded the limit
 
-It speaks OpenAI's chat completions, responses and embeddings (also under Azure's paths), Anthropic's messages, and
-Bedrock's converse and invoke, plain and streamed, over HTTP on this machine only. `SimulatorProcess` is the same in a
-process of its own. `ideal_makespan` says how soon a client could have been done that knew every limit.
+It serves OpenAI's chat completions, responses and embeddings (also under Azure's paths), Anthropic's messages, and
+Bedrock's converse and invoke, plain and streamed. It also serves Gemini and the chats of Cohere and Ollama. It answers
+over HTTP on this machine only. `SimulatorProcess` is the same in a separate process. `ideal_makespan` returns the
+earliest finish of a client that knows every limit.
 """
 
 from __future__ import annotations

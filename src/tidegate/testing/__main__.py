@@ -1,7 +1,7 @@
-"""`python -m tidegate.testing`: a simulated provider as a process of its own.
+"""`python -m tidegate.testing`: a simulated provider as a separate process.
 
-Prints one line of JSON, `{"url": …}`, once requests are answered. Ends on SIGTERM, SIGINT, or, with
-`--until-stdin-closes`, when standard input ends, which it does when the parent dies.
+It prints one line of JSON, `{"url": …}`, once it answers requests. It ends on SIGTERM or SIGINT. With
+`--until-stdin-closes` it also ends when standard input ends, which it does when the parent dies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidegate.testing.simulator import serve
 
 
 def main() -> int:
-    """Serve until told to stop; 2 for flags that cannot be used."""
+    """Serve until a signal to stop; return 2 if the flags or the port cannot be used."""
     flags = parser().parse_args()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -40,7 +40,7 @@ def _announce(url: str) -> None:
 
 
 def _await_end(stop: threading.Event) -> None:
-    # The descriptor itself, not sys.stdin: a thread blocked in its buffer would hold the lock that exit wants.
+    # The descriptor, not sys.stdin: a thread blocked in its buffer would hold the lock that exit needs.
     while os.read(0, 4096):
         pass
     stop.set()

@@ -1,8 +1,7 @@
-"""The provider's books: a gate and a tally for each key, the faults that are due, and the ground truth of it all.
+"""Accounts of a simulated provider: limiters and counts of each key, due faults, and the ground truth.
 
-Safe for threads: the server's loop admits and ends calls, anybody may read the truth, reset or change the scenario.
-
-The ground truth: what really came in, was admitted and refused, as the provider counted it.
+They are thread-safe: the server's loop admits and ends calls, and any thread may read the truth, reset, or change the
+scenario. A gate is the set of all limiters of one key.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from tidegate.testing.specs import Fault
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Calls of one key or of all.
+    """Calls of one key or of all keys.
 
-    `received` = `admitted` + all of `refused` (by the limiter's name, `too_large`, `outage`). An admitted call is
-    in flight until it is `answered` in full, `broken` by a fault, or `abandoned` by its client.
+    `received` = `admitted` + all of `refused` (by the limiter's name, `too_large`, `outage`). An admitted call is in
+    flight until it is `answered` in full, `broken` by a fault, or `abandoned` by its client.
     """
 
     received: int = 0
@@ -41,17 +40,18 @@ class Counts:
 
     @property
     def refusals(self) -> int:
-        """All refused calls."""
+        """Return the number of refused calls."""
         return sum(self.refused.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """A snapshot. Instants are seconds since the start or the last reset.
+    """Ground truth at one instant: the calls that the provider received, admitted and refused.
 
-    `keys` is by `model` and the first digits of a digest of the credential; `order` lists the rows (the request's
-    `x-row` header, `user`, `metadata.row` or `metadata.user_id`, else its number `#n`) by first admission;
-    `admitted_at` has every admission, `held` the seconds from admission to end of each answered call, as they ended.
+    Instants are seconds since the start or the last reset. `keys` is by `model` and the first digits of a digest of the
+    credential, or by the parts in the scenario's `scope`. `order` lists the rows by first admission. A row is the
+    request's `x-row` header, `user`, `metadata.row` or `metadata.user_id`, else its number `#n`. `admitted_at` has
+    every admission. `held` has the seconds from admission to end of each answered call, in the order of their ends.
     """
 
     elapsed: float
@@ -62,7 +62,7 @@ class Truth:
     held: tuple[float, ...] = ()
 
     def to_json(self) -> bytes:
-        """The snapshot as JSON; what is unlimited is null."""
+        """Return the snapshot as JSON; an unlimited value is null."""
         plain = asdict(self)
         for counts in (plain["total"], *plain["keys"].values()):
             for level in counts["levels"]:
@@ -72,7 +72,7 @@ class Truth:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Truth:
-        """The snapshot that `to_json` wrote."""
+        """Return the snapshot that `to_json` wrote."""
         plain = json.loads(text)
         return cls(
             elapsed=plain["elapsed"],
@@ -104,7 +104,7 @@ def _counts(plain: dict[str, Any]) -> Counts:
 
 
 class CallCounter:
-    """Counts that are still moving; not safe for threads."""
+    """Counts that still change; not thread-safe."""
 
     __slots__ = ("abandoned", "admitted", "answered", "broken", "in_flight", "peak_in_flight", "received", "refused")
 
@@ -114,18 +114,18 @@ class CallCounter:
         self.refused: Counter[str] = Counter()
 
     def admit(self) -> None:
-        """One more is admitted and in flight."""
+        """Count a call as admitted and in flight."""
         self.admitted += 1
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
 
     def end(self, how: str) -> None:
-        """One in flight has ended: `answered`, `broken` or `abandoned`."""
+        """Count the end of a call in flight: `answered`, `broken` or `abandoned`."""
         self.in_flight -= 1
         setattr(self, how, getattr(self, how) + 1)
 
     def counts(self, levels: tuple[Level, ...] = ()) -> Counts:
-        """The counts as they stand."""
+        """Return the present counts."""
         return Counts(
             received=self.received,
             admitted=self.admitted,
@@ -140,7 +140,7 @@ class CallCounter:
 
 
 class Account:
-    """One key's gate and tally."""
+    """Gate and counts of one key."""
 
     __slots__ = ("gate", "tally")
 
@@ -151,7 +151,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class AdmittedCall:
-    """A call that was let in `at` an instant: what it holds, its fault, and its latency and pace in seconds."""
+    """Call that was admitted at `at`: its account, charges and fault, and its latency and pace in seconds."""
 
     at: float
     account: Account
@@ -164,14 +164,14 @@ class AdmittedCall:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRecord:
-    """The accounts of a call, with the levels that headers announce, read just after it was charged."""
+    """Outcome of an admission, with the levels that headers announce, read just after the charge."""
 
     outcome: AdmittedCall | Refusal
     announced: tuple[Level, ...]
 
 
 class Accounts:
-    """The books of one simulated provider; `clock` gives seconds from any origin."""
+    """Accounts of one simulated provider; `clock` returns seconds from any origin."""
 
     def __init__(self, scenario: Scenario, clock: Callable[[], float]) -> None:
         self.scenario = scenario
@@ -191,17 +191,17 @@ class Accounts:
 
     @property
     def now(self) -> float:
-        """Seconds since the start or the last reset."""
+        """Return the seconds since the start or the last reset."""
         return self._clock() - self._started_at
 
     def output_tokens(self, default: int) -> int:
-        """The tokens that the next answer is counted as."""
+        """Return the number of tokens that the next answer counts as."""
         with self._lock:
             drawn = self.scenario.output_tokens
             return default if drawn is None else max(1, round(drawn.draw(self._random)))
 
     def admit(self, key: str, row: str, call: Call, *, stream: bool) -> AdmissionRecord:
-        """Charge the call to its key, or refuse it; an empty `row` gets the number of the call."""
+        """Charge the call to its key, or refuse it; an empty `row` becomes the number of the call."""
         with self._lock:
             now = self.now
             account = self._accounts.get(key)
@@ -245,7 +245,7 @@ class Accounts:
         return tuple(limiter.level(now) for limiter, told in zip(limiters, scenario.announced, strict=True) if told)
 
     def end(self, admission: AdmittedCall, how: str, produced: int) -> None:
-        """A call has ended: `answered`, `broken` or `abandoned`, with so many output tokens produced."""
+        """End a call as `answered`, `broken` or `abandoned`, with `produced` output tokens."""
         with self._lock:
             now = self.now
             admission.account.gate.finish(admission.ticket, produced, now)
@@ -255,13 +255,13 @@ class Accounts:
                 self._held.append(now - admission.at)
 
     def levels(self, key: str) -> tuple[Level, ...]:
-        """The state of the limiters of `key` now, outages left out; empty for a key that nobody used."""
+        """Return the present state of the limiters of `key`, without outages; empty for an unused key."""
         with self._lock:
             account = self._accounts.get(key)
             return account.gate.levels(self.now)[len(self.scenario.outages) :] if account is not None else ()
 
     def truth(self) -> Truth:
-        """The ground truth now."""
+        """Return the ground truth now."""
         with self._lock:
             now = self.now
             return Truth(
@@ -274,14 +274,14 @@ class Accounts:
             )
 
     def reset(self) -> None:
-        """Begin anew at 0 with full limiters; calls in flight end in the old books."""
+        """Restart at 0 with full limiters; calls in flight end in the old accounts."""
         with self._lock:
             self._start()
 
     def configure(self, changes: Mapping[str, Any], *, outage: float | None, status: int | str) -> None:
-        """Change fields of the scenario in mid-run, and begin an outage of `outage` seconds now.
+        """Change fields of the scenario during the run, and begin an outage of `outage` seconds now (None: no outage).
 
-        Limiters of the same name and kind keep what they hold.
+        Limiters of the same name and kind keep their content.
         """
         with self._lock:
             now = self.now

@@ -1,4 +1,4 @@
-"""All the limiters of one key together: a call is admitted by every one of them, or charged by none."""
+"""Admission by all limiters of one key: every limiter admits a call and charges it, or none does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RANK = {reason: rank for rank, reason in enumerate(Reason)}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The weight of a call, in tokens: its input, what it will produce, and its own bound on that (None: no bound)."""
+    """Size of a call, in tokens: its input, the output that it will produce, and its bound on that (None: no bound)."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -25,7 +25,7 @@ class Call:
 
 
 class Prices(Protocol):
-    """The questions of a gate: see `Pricing`."""
+    """Charges that a gate needs to know: see `Pricing`."""
 
     def at_admission(self, unit: str, call: Call) -> float: ...
     def at_end(self, unit: str, call: Call, produced: int) -> float: ...
@@ -33,12 +33,14 @@ class Prices(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """The charge of a call to a limiter of `tokens` or `output_tokens`, at admission and at the end.
+    """Charge of a call to a limiter of `tokens` or `output_tokens`, at admission and at the end.
 
-    `input`: the input at admission, and that is all. `input+max_tokens`: the bound on the output is reserved at
-    admission (`default_max_tokens` where the call names none) and, if `gives_back`, what was not produced returns at
-    the end. `produced`: the input at admission, the output at the end, into debt if need be. A limiter of
-    `output_tokens` is charged what was produced, unless the bound is reserved. A token that was produced counts
+    - `input`: only the input, at admission
+    - `input+max_tokens`: also reserve the bound on the output at admission (`default_max_tokens` without one); with
+      `gives_back`, the part that was not produced returns at the end
+    - `produced`: the input at admission, the output at the end, into debt if necessary
+
+    A limiter of `output_tokens` is charged for what was produced, unless the bound is reserved. A produced token counts
     `burndown` times.
     """
 
@@ -48,7 +50,7 @@ class Pricing:
     burndown: float = 1.0
 
     def at_admission(self, unit: str, call: Call) -> float:
-        """The amount that has to fit for the call to be admitted."""
+        """Return the amount that must fit for the call to be admitted."""
         if unit == "requests":
             return 1
         if unit == "input_tokens":
@@ -59,7 +61,7 @@ class Pricing:
         return reserved if unit == "output_tokens" else call.input_tokens + reserved
 
     def at_end(self, unit: str, call: Call, produced: int) -> float:
-        """The amount that the call has been charged once it has ended with `produced` output tokens."""
+        """Return the total charge of a call that has ended with `produced` output tokens."""
         if unit in ("requests", "input_tokens"):
             return self.at_admission(unit, call)
         weight = produced * self.burndown
@@ -72,11 +74,11 @@ class Pricing:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a call is not admitted.
+    """Reason why a call is not admitted.
 
-    `name` is the limiter's, or `too_large` where the call can never fit. `used` and `requested` are in the limiter's
-    unit; `retry_after` is in seconds and None where time alone does not help or the provider cannot know. `status` is
-    set by the limiters that have their own; `drops` means that the connection is cut instead of an answer.
+    `name` is the limiter's, or `too_large` if the call can never fit. `used` and `requested` are in the limiter's unit.
+    `retry_after` is in seconds; None if time alone does not help or the provider cannot know. `status` is set by
+    limiters with their own status. `drops` means that the connection is cut instead of an answer.
     """
 
     name: str
@@ -98,19 +100,19 @@ class Ticket:
 
 
 class Gate:
-    """The admission of one key. Not safe for threads; whoever owns it holds a lock."""
+    """All limiters of one key, which admit or refuse its calls. Not thread-safe: the owner holds a lock."""
 
     def __init__(self, limiters: Iterable[Limiter], pricing: Prices) -> None:
         self.limiters: Sequence[Limiter] = tuple(limiters)
         self.pricing = pricing
 
     def ready_at(self, call: Call, now: float) -> float:
-        """The earliest instant at which every limiter admits the call, infinity where time alone does not help."""
+        """Return the earliest instant at which every limiter admits the call, infinity if time alone does not help."""
         price = self.pricing.at_admission
         return max((limiter.ready_at(price(limiter.unit, call), now) for limiter in self.limiters), default=now)
 
     def admit(self, call: Call, now: float) -> Ticket | Refusal:
-        """Charge the call to every limiter, or say which one refused it and charge none."""
+        """Charge the call to every limiter, or return the first refusal by `Reason` and charge none."""
         price = self.pricing.at_admission
         amounts: dict[str, float] = {}
         refused: list[tuple[Limiter, float]] = []
@@ -128,7 +130,7 @@ class Gate:
         return Ticket(call, amounts)
 
     def finish(self, ticket: Ticket, produced: int, now: float) -> None:
-        """End a call that has produced so many output tokens: settle its charges and free its slot."""
+        """End a call that has produced `produced` output tokens: settle its charges and free its slot."""
         for limiter in self.limiters:
             charged = ticket.amounts.get(limiter.name)
             if charged is None:
@@ -139,7 +141,7 @@ class Gate:
             limiter.finish(now)
 
     def replace(self, limiters: Iterable[Limiter], pricing: Prices, now: float) -> None:
-        """Change the limiters in mid-run; those of the same name and kind keep their state."""
+        """Change the limiters during a run; those of the same name and kind keep their state."""
         before = {limiter.name: limiter for limiter in self.limiters}
         self.limiters = tuple(limiters)
         self.pricing = pricing
@@ -148,7 +150,7 @@ class Gate:
                 limiter.adopt(before[limiter.name], now)
 
     def levels(self, now: float) -> tuple[Level, ...]:
-        """The state of every limiter at `now`, in the scenario's order."""
+        """Return the state of every limiter at `now`, in the scenario's order."""
         return tuple(limiter.level(now) for limiter in self.limiters)
 
 

@@ -1,8 +1,8 @@
-"""The continuously refilled bucket, and the schedule on which its refill may vary.
+"""Token buckets, with schedules of refill and size, and a limit on growth.
 
-The bucket whose limit itself changes on a schedule, and says so: a tier that is lowered and raised again.
-
-The limit on how fast a client may become faster: spike arrest, acceleration limits.
+`ContinuousBucket` refills continuously, at a rate that may follow a schedule. `ResizedBucket` changes its limit on a
+schedule and announces that, like a tier that is lowered and raised again. `Slope` limits how fast a client may become
+faster: spike arrest, acceleration limits.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tidegate.testing.limiters import SLACK, Level, Limiter, Reason, Unit
 
 
 class Refill:
-    """The refill between two instants: a rate, times a share of it that changes on a schedule.
+    """Refill between two instants: a rate, times a share of it that changes on a schedule.
 
     `shares` are pairs (start, share), sorted by start; before the first the share is 1. With `period` the schedule
-    repeats every so many seconds. This is how capacity flips and how another tenant takes its part.
+    repeats every `period` seconds. It models capacity that changes, and another tenant that takes its part.
     """
 
     __slots__ = ("_period", "_shares", "rate")
@@ -30,7 +30,7 @@ class Refill:
         self._period = period
 
     def between(self, start: float, end: float) -> float:
-        """The amount that comes back from `start` to `end`."""
+        """Return the amount that is refilled from `start` to `end`."""
         if not self._shares:
             return self.rate * (end - start)
         total: float = 0
@@ -41,7 +41,7 @@ class Refill:
         return total
 
     def when(self, amount: float, start: float) -> float:
-        """The earliest instant at which `amount` has come back since `start`."""
+        """Return the earliest instant at which `amount` has been refilled since `start`."""
         if not self._shares:
             return start + amount / self.rate
         left = amount
@@ -55,7 +55,7 @@ class Refill:
         return math.inf
 
     def segments(self, start: float) -> Iterator[tuple[float, float, float]]:
-        """(begin, until, share) from `start` on; the last one has no end, and a periodic schedule never stops."""
+        """Yield (begin, until, share) from `start` on. The last one has no end; a periodic schedule never stops."""
         period = self._period
         base: float = math.floor(start / period) * period if period else 0
         while True:
@@ -70,9 +70,9 @@ class Refill:
 
 
 class ContinuousBucket(Limiter):
-    """A bucket of `burst` (default `limit`), refilled by `limit / window` a second; it starts full, or with `initial`.
+    """Token bucket of `burst` (default `limit`), refilled by `limit / window` a second; starts full, or with `initial`.
 
-    OpenAI, Groq and Anthropic. A small burst is the same quota enforced over shorter periods (60 a minute as 1 a
+    OpenAI, Groq and Anthropic use it. A small burst is the same quota enforced over shorter periods (60 a minute as 1 a
     second); headers still announce `limit`.
     """
 
@@ -95,7 +95,7 @@ class ContinuousBucket(Limiter):
         self._at: float | None = None
 
     def remaining(self, now: float) -> float:
-        """The content at `now`; the law of refilling is here and nowhere else."""
+        """Return the content at `now`, after its refill."""
         if self._at is not None and now > self._at:
             self._content = min(self.capacity, self._content + self._refill.between(self._at, now))
         if self._at is None or now > self._at:
@@ -123,7 +123,7 @@ class ContinuousBucket(Limiter):
 
 
 class Slope(Limiter):
-    """In any `window` at most `growth` times what was let in during the one before it, and `limit` at the least."""
+    """Limit on growth: a `window` admits at most max(`limit`, `growth` × the calls of the window before)."""
 
     reason = Reason.SLOPE
 
@@ -131,10 +131,10 @@ class Slope(Limiter):
         super().__init__(name, "requests", limit=limit, window=window)
         self._growth = growth
         self._admitted: deque[float] = deque()
-        """Instants of the last two windows."""
+        """Admission instants of the last two windows."""
 
     def _counts(self, now: float) -> tuple[int, int]:
-        """Calls let in during the window that ends now, and during the one before."""
+        """Return the calls admitted in the window that ends now, and in the one before."""
         while self._admitted and self._admitted[0] + 2 * self.window <= now:
             self._admitted.popleft()
         before = sum(at + self.window <= now for at in self._admitted)
@@ -154,7 +154,7 @@ class Slope(Limiter):
         instants = list(self._admitted)
         gone = 0
         for index, at in enumerate(islice(instants, before, None), before):
-            # When this one has left the window, the window before it has it; others have left that one meanwhile.
+            # When this call has left the window, it is in the one before; other calls have left that one by then.
             ready = at + self.window
             while instants[gone] + 2 * self.window <= ready:
                 gone += 1
@@ -170,7 +170,7 @@ class Slope(Limiter):
         return max(0.0, self._admitted[-1] + self.window - now) if self._admitted else 0.0
 
     def level(self, now: float) -> Level:
-        """The state at `now`; its limit is what is allowed then."""
+        """Return the state at `now`; its limit is the number allowed then."""
         _, before = self._counts(now)
         left, reset = self.remaining(now), self.reset_after(now)
         return Level(self.name, self.unit, self.reason, self._allowed(before), left, reset, self.window)
@@ -181,14 +181,14 @@ class Slope(Limiter):
 
 
 MOST_STEPS = 10_000
-"""Changes of size after which waiting is taken to be in vain."""
+"""Changes of size after which a wait counts as endless."""
 
 
 class ResizedBucket(ContinuousBucket):
-    """A bucket of which `sizes` says from when on it is what part of itself: limit, content at most, and refill alike.
+    """Token bucket whose limit, capacity and refill change together, by the factors in `sizes`.
 
-    `sizes` are pairs (start, factor) as `Refill` has its shares, and repeat with `period`. What a smaller bucket does
-    not hold is lost; a larger one fills at its own rate.
+    `sizes` are pairs (start, factor), like the shares of `Refill`, and repeat with `period`. Content beyond a smaller
+    capacity is lost; a larger bucket fills at its own rate.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The bounds that scenarios are held to; each raises ConfigurationError naming field, value and bound."""
+"""Checks of scenario fields; each raises ConfigurationError with field, value and bound."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from tidegate.errors import ConfigurationError
 
 
 def number(field: str, value: object) -> float:
-    """`value` as a finite number."""
+    """Return `value` if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise ConfigurationError(field, value, "a finite number")
     return value
 
 
 def positive(field: str, value: object) -> None:
-    """Above 0."""
+    """Require a number above 0."""
     if number(field, value) <= 0:
         raise ConfigurationError(field, value, "above 0")
 
 
 def at_least(field: str, value: object, bound: float) -> None:
-    """Not below `bound`."""
+    """Require a number of `bound` or more."""
     if number(field, value) < bound:
         raise ConfigurationError(field, value, f"{bound:g} or more")
 
 
 def share(field: str, value: object) -> None:
-    """A probability."""
+    """Require a probability."""
     if not 0 <= number(field, value) <= 1:
         raise ConfigurationError(field, value, "between 0 and 1")
 
 
 def among(field: str, value: object, choices: Sequence[object]) -> None:
-    """One of `choices`."""
+    """Require one of `choices`."""
     if value not in choices:
         raise ConfigurationError(field, value, "one of " + ", ".join(str(choice) for choice in choices))

@@ -1,4 +1,4 @@
-"""Virtual time: a clock that only moves when it is told to."""
+"""Virtual time: a clock that moves only on request."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from tidegate.errors import ConfigurationError
 
 
 class VirtualClock:
-    """A clock for tests: call it for the instant, in seconds; `advance` moves it and returns the new instant.
+    """Clock for tests: a call returns the instant, in seconds; `advance` moves it and returns the new instant.
 
-    It has the signature of `time.monotonic`, so it stands in wherever a clock is a parameter.
+    It has the signature of `time.monotonic`, so it can replace it wherever a clock is a parameter.
     """
 
     __slots__ = ("_now",)
@@ -21,17 +21,17 @@ class VirtualClock:
 
     @property
     def now(self) -> float:
-        """The current instant, in seconds."""
+        """Return the current instant, in seconds."""
         return self._now
 
     def advance(self, seconds: float) -> float:
-        """Move forward by `seconds` (never backward) and return the new instant."""
+        """Move forward by `seconds`, and return the new instant. Raise ConfigurationError if negative."""
         if not seconds >= 0:
             raise ConfigurationError("seconds", seconds, "a clock only moves forward: 0 or more")
         self._now += seconds
         return self._now
 
     def advance_to(self, instant: float) -> float:
-        """Move to `instant`, or stay where that is already past, and return the current instant."""
+        """Move to `instant`, unless it is already past, and return the current instant."""
         self._now = max(self._now, instant)
         return self._now

@@ -1,20 +1,15 @@
-"""The announcements of a provider's limits: the headers of every answer and the bodies of refusals, a dialect each.
+"""Dialects of providers: the headers that announce limits, and the bodies of refusals.
 
-Pure: levels, refusals and the wall time come in, header pairs and JSON values go out. As with the real ones,
-OpenAI's remaining is the floor of the level and its reset the time to *full*, in Go's durations; Anthropic's reset is
-an RFC 3339 instant cut to whole seconds, and its token counts are rounded to thousands.
+Theory of operation. The functions are pure: they turn levels, refusals and the wall time into header pairs and JSON
+values, as the real providers do.
 
-The refusals of Gemini: all of it in the body, nothing in headers.
-
-The violated quota stands in `google.rpc.QuotaFailure`, the time in `google.rpc.RetryInfo` (whole seconds, rounded down)
-and, with its decimals, in the message: as a capture of 2026-08-19 has them.
-
-The words of refusals: Go's durations, "on tokens per min (TPM): Limit x, Used y, Requested z".
-
-The refusals of Bedrock: status, error and message.
-
-Sources: captures bedrock-429-too-many-tokens, bedrock-429-via-claude-code and bedrock-503-ServiceUnavailable; names and
-statuses are those of botocore's bedrock-runtime service-2.json. It never names a limit or a time.
+- OpenAI's remaining is the floor of the level, and its reset the time to *full*, as a Go duration. Refusals read "on
+  tokens per min (TPM): Limit x, Used y, Requested z".
+- Anthropic's reset is an RFC 3339 instant cut to whole seconds. Its token counts are rounded to thousands.
+- Gemini has everything in the body. `google.rpc.QuotaFailure` has the quota. `google.rpc.RetryInfo` has the time (whole
+  seconds, rounded down), as has the message with decimals. Source: a capture of 2026-08-19.
+- Bedrock never names a limit or a time. Sources: captures bedrock-429-too-many-tokens, bedrock-429-via-claude-code and
+  bedrock-503-ServiceUnavailable; names and statuses are those of botocore's bedrock-runtime service-2.json.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ _LETTER = {"requests": "R", "tokens": "T", "input_tokens": "IT", "output_tokens"
 
 
 def go_duration(seconds: float) -> str:
-    """Seconds as Go writes a duration cut to milliseconds: `0s`, `6ms`, `8.64s`, `6m0s`, `2h47m48.417s`."""
+    """Format seconds as Go does, cut to milliseconds: `0s`, `6ms`, `8.64s`, `6m0s`, `2h47m48.417s`."""
     milliseconds = max(0, math.floor(seconds * 1000 * (1 + SLACK)))
     if milliseconds == 0:
         return "0s"
@@ -50,7 +45,7 @@ def go_duration(seconds: float) -> str:
 
 
 def openai_rate(refusal: Refusal, model: str, seconds: float | None) -> str:
-    """The message of a rate, day or too-large refusal; `seconds` (None: nothing) is rounded up to milliseconds."""
+    """Return the message of a rate, day or too-large refusal; `seconds` (None: no time) is rounded up to ms."""
     level = refusal.level
     counted = level.unit.replace("_", " ")
     per = f"{counted} per {_SHORT.get(level.window, f'{level.window:g}s')}"
@@ -72,7 +67,7 @@ def openai_rate(refusal: Refusal, model: str, seconds: float | None) -> str:
 
 
 def anthropic_rate(refusal: Refusal) -> str:
-    """The message of a rate, day or too-large refusal: the limit with a comma for thousands, and no time."""
+    """Return the message of a rate, day or too-large refusal: the limit with commas for thousands, and no time."""
     level = refusal.level
     window = _LONG.get(level.window, f"{level.window:g} seconds")
     return (
@@ -92,7 +87,7 @@ _CONNECTIONS = "Too many connections, please wait before trying again."
 
 
 def bedrock_words(refusal: Refusal) -> tuple[int, str, str]:
-    """Status, error and message of a refusal."""
+    """Return status, error and message of a refusal."""
     if refusal.reason is Reason.OUTAGE:
         status = refusal.status or 503
         return status, *_BROKEN.get(status, _BROKEN[503])
@@ -127,7 +122,7 @@ _PER = {60.0: "PerMinute", DAY: "PerDay"}
 
 
 def gemini_error(refusal: Refusal, model: str, seconds: float | None, prose: bool) -> tuple[int, dict[str, Any]]:
-    """Status and body; `seconds` (None: nothing) go into `RetryInfo` and, with `prose`, into the message."""
+    """Return status and body; `seconds` (None: no time) go into `RetryInfo` and, with `prose`, into the message."""
     if refusal.reason is Reason.OUTAGE or (refusal.reason is Reason.SLOTS and refusal.status != 429):
         status = refusal.status or 503
         overloaded = "The model is overloaded. Please try again later."
@@ -174,7 +169,7 @@ def _body(status: int, message: str, details: list[dict[str, Any]] | None = None
 Headers = list[tuple[str, str]]
 
 ABSURD = 31_536_000.0
-"""What an absurd retry-after says: a year."""
+"""Seconds of an absurd retry-after: a year."""
 
 
 SLOPE_KIND = ("limit_burst_rate", "limit_burst_rate")
@@ -182,19 +177,19 @@ SLOPE = (
     "Request rate increased too quickly. To ensure system stability, please adjust your client logic to scale requests "
     "more smoothly over time."
 )
-"""What DashScope says (OpenRouter passes it on)."""
+"""Message of DashScope (OpenRouter passes it on)."""
 
 
 ACCELERATION = (
     "This request would exceed your organization's acceleration limit: its usage has increased too sharply. "
     "Please ramp up your traffic gradually."
 )
-"""Anthropic's documents name acceleration limits without quoting their refusal."""
+"""Message for acceleration limits, which Anthropic's documents name without quoting the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalResponse:
-    """A refusal as it goes out; `body` is a JSON value, or text for the HTML of a proxy that has lost its server."""
+    """Response of a refusal; `body` is JSON, or text for the HTML page of a proxy that has lost its server."""
 
     status: int
     headers: Headers
@@ -203,7 +198,7 @@ class RefusalResponse:
 
 @dataclass(frozen=True, slots=True)
 class RefusalFacts:
-    """The facts of a refusal: the model's name and the seconds to wait (None: nothing), in headers and in prose."""
+    """Facts of a refusal: the model's name and the seconds to wait (None: no time), in headers and in prose."""
 
     model: str
     seconds: float | None
@@ -212,14 +207,14 @@ class RefusalFacts:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The two things a dialect writes: `headers(levels, wall)` of any answer, and `refuse(refusal, telling)`."""
+    """Two functions of a dialect: `headers(levels, wall)` of any answer, and `refuse(refusal, telling)`."""
 
     headers: Callable[[Sequence[Level], float], Headers]
     refuse: Callable[[Refusal, RefusalFacts], RefusalResponse]
 
 
 def told(mode: str, seconds: float | None) -> float | None:
-    """Return what a refusal says of the time for a retry-after `exact`, `late`, `absurd` or `none`; seconds."""
+    """Return the seconds that a refusal states for a retry-after `exact`, `late`, `absurd` or `none`."""
     if seconds is None or mode == "none":
         return None
     if mode == "absurd":
@@ -235,7 +230,7 @@ def _by_unit(levels: Sequence[Level]) -> dict[Unit, Level]:
 
 
 def floor_of(level: Level) -> int:
-    """The remaining amount as it is announced: whole, and never negative."""
+    """Return the remaining amount as it is announced: whole, and never negative."""
     return max(0, math.floor(level.remaining * (1 + SLACK)))
 
 
@@ -244,7 +239,7 @@ def _whole_seconds(seconds: float) -> str:
 
 
 def openai_headers(levels: Sequence[Level], wall: float) -> Headers:
-    """`x-ratelimit-{limit,remaining,reset}-{requests,tokens}`."""
+    """Return `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`."""
     rows: Headers = []
     for unit, level in _by_unit(levels).items():
         if unit in ("requests", "tokens"):
@@ -255,7 +250,7 @@ def openai_headers(levels: Sequence[Level], wall: float) -> Headers:
 
 
 def azure_headers(levels: Sequence[Level], wall: float) -> Headers:
-    """`x-ratelimit-{limit,remaining}-*`, as of 2025: nothing of the time."""
+    """Return `x-ratelimit-{limit,remaining}-*`, as of 2025: no time."""
     rows: Headers = []
     for unit, level in _by_unit(levels).items():
         if unit in ("requests", "tokens"):
@@ -265,7 +260,7 @@ def azure_headers(levels: Sequence[Level], wall: float) -> Headers:
 
 
 def azure_renewal_headers(levels: Sequence[Level], wall: float) -> Headers:
-    """As of 2026: with `renewalperiod-*` in seconds, and `reset-*` in seconds (other deployments say milliseconds)."""
+    """Add `renewalperiod-*` and `reset-*`, as of 2026, in seconds (reset in milliseconds in other deployments)."""
     rows = azure_headers(levels, wall)
     for unit, level in _by_unit(levels).items():
         if unit in ("requests", "tokens"):
@@ -275,7 +270,7 @@ def azure_renewal_headers(levels: Sequence[Level], wall: float) -> Headers:
 
 
 def anthropic_headers(levels: Sequence[Level], wall: float) -> Headers:
-    """`anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-*`; unlimited tokens are input + output."""
+    """Return `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-*`; default tokens: input + output."""
     rows: Headers = []
     known = _by_unit(levels)
     for unit, level in known.items():
@@ -297,7 +292,7 @@ def _anthropic_row(name: str, limit: float, remaining: float, reset_after: float
 
 
 def ietf_headers(levels: Sequence[Level], wall: float) -> Headers:
-    """Draft 03's three fields, of the limit that is nearest to its end; reset in seconds."""
+    """Return the three fields of draft 03, for the limit with the least share left; reset in seconds."""
     if not levels:
         return []
     tight = min(levels, key=lambda level: level.remaining / level.limit)
@@ -310,7 +305,7 @@ def ietf_headers(levels: Sequence[Level], wall: float) -> Headers:
 
 
 def no_headers(levels: Sequence[Level], wall: float) -> Headers:
-    """Nothing."""
+    """Return no headers."""
     return []
 
 
@@ -328,7 +323,7 @@ def _openai_error(message: str, kind: str, code: str | None) -> dict[str, Any]:
 
 
 def openai_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """OpenAI's errors: rate and day 429, `insufficient_quota`, "Request too large", and 5xx."""
+    """Return OpenAI's errors: rate and day 429, `insufficient_quota`, "Request too large", and 5xx."""
     if refusal.reason is Reason.OUTAGE:
         return _broken(refusal.status or 503)
     if refusal.reason is Reason.MONEY:
@@ -362,7 +357,7 @@ def _broken(status: int) -> RefusalResponse:
 
 
 def azure_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """Azure's 429, which names the time in whole seconds; other errors as OpenAI has them."""
+    """Return Azure's 429, which states the time in whole seconds; other errors are those of OpenAI."""
     if refusal.reason not in (Reason.RATE, Reason.DAY):
         return openai_refusal(refusal, telling)
     counted = "call" if refusal.level.unit == "requests" else "token"
@@ -382,7 +377,10 @@ def _anthropic_error(kind: str, message: str) -> dict[str, Any]:
 
 
 def anthropic_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """Anthropic's errors: `rate_limit_error`, the credit balance, and `overloaded_error` for 529 and 503."""
+    """Return Anthropic's errors: `rate_limit_error`, the credit balance, `overloaded_error` and `api_error`.
+
+    `overloaded_error` is for 529 and for slots; any other outage is an `api_error`.
+    """
     status = refusal.status or 503
     if refusal.reason is Reason.OUTAGE and status in (502, 504):
         return _broken(status)
@@ -402,7 +400,7 @@ def anthropic_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalRespons
 
 
 def bedrock_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """Bedrock's errors: their name stands in a header, with what botocore cuts off after the colon."""
+    """Return Bedrock's errors: a header has their name, with the suffix that botocore cuts off after the colon."""
     if refusal.reason is Reason.OUTAGE and refusal.status in (502, 504):
         return _broken(refusal.status)
     status, name, message = bedrock_words(refusal)
@@ -411,7 +409,7 @@ def bedrock_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
 
 
 def gemini_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """Gemini's errors, which say everything in their details; a proxy's 502 is HTML."""
+    """Return Gemini's errors, which have everything in their details; a proxy's 502 is HTML."""
     if refusal.status == 502:
         return _broken(502)
     status, body = gemini_error(refusal, telling.model, telling.seconds, telling.prose)
@@ -419,13 +417,13 @@ def gemini_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
 
 
 def ietf_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """OpenAI's bodies with a `retry-after` in seconds, and no other time."""
+    """Return OpenAI's bodies with a `retry-after` in seconds, and no other time."""
     answer = openai_refusal(refusal, RefusalFacts(telling.model, telling.seconds, prose=False))
     return RefusalResponse(answer.status, [row for row in answer.headers if row[0] == "retry-after"], answer.body)
 
 
 def silent_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """The status and a bare message: no header and no time anywhere."""
+    """Return the status and a bare message: no header and no time anywhere."""
     if refusal.reason in (Reason.RATE, Reason.SLOPE, Reason.DAY):
         message = "Too Many Requests per day" if refusal.reason is Reason.DAY else "Too Many Requests"
         return RefusalResponse(429, [], {"error": {"message": message}})

@@ -1,4 +1,4 @@
-"""A scenario from the few numbers that people give on a command line."""
+"""Scenarios from the numbers that users give on a command line."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ def from_flags(
     headers: bool = True,
     seed: int = 0,
 ) -> Scenario:
-    """The scenario of these flags; raises ConfigurationError.
+    """Return the scenario of these flags; raise ConfigurationError.
 
-    rpm, tpm, itpm, otpm  requests, tokens, input and output tokens for each `window` (seconds, default a minute),
-                          counted by `algorithm`: bucket, fixed or rolling
-    burst                 what the request bucket holds, if not `rpm`
-    rpd, slots            requests a day, and calls in flight
-    outage                spans as START:END or START:END:STATUS, in seconds; STATUS may be `drop`
-    latency, output_tokens  a number, uniform:A,B or lognormal:MEDIAN,SIGMA
+    - `rpm`, `tpm`, `itpm`, `otpm`: requests, tokens, input and output tokens for each `window` (seconds, default a
+      minute)
+    - `algorithm`: how a window counts: bucket, fixed or rolling
+    - `burst`: capacity of the request bucket, if not `rpm`
+    - `rpd`, `slots`: requests a day, and calls in flight
+    - `outage`: spans as START:END or START:END:STATUS, in seconds; STATUS may be `drop`
+    - `latency`, `output_tokens`: a number, uniform:A,B or lognormal:MEDIAN,SIGMA
     """
     if algorithm not in ("bucket", "fixed", "rolling"):
         raise ConfigurationError("algorithm", algorithm, "one of bucket, fixed, rolling")
@@ -83,7 +84,7 @@ def _span(text: str) -> OutageSpan:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags of `python -m tidegate.testing`."""
+    """Return the parser for the flags of `python -m tidegate.testing`."""
     flags = argparse.ArgumentParser(prog="python -m tidegate.testing", description="Simulate an LLM provider.")
     flags.add_argument("--port", type=int, default=0, help="0: a free one")
     flags.add_argument("--scenario", help="a JSON file, or - for one line of standard input; other flags are ignored")
@@ -106,7 +107,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def scenario_of(flags: argparse.Namespace, first_line: str) -> Scenario:
-    """The scenario that parsed flags describe; `first_line` is standard input's, for `--scenario -`."""
+    """Return the scenario of parsed flags. `first_line` is that of standard input, for `--scenario -`."""
     if flags.scenario is not None:
         return Scenario.from_json(first_line if flags.scenario == "-" else Path(flags.scenario).read_text())
     apart = ("port", "scenario", "until_stdin_closes")

@@ -1,12 +1,12 @@
-"""The limiters of a provider as pure state machines: what the server knows and a client has to find out.
+"""Limiters of a provider as pure state machines: the server's knowledge, which a client must learn.
 
-Every limiter answers one question, `ready_at(amount, now)`: the earliest instant at which `amount` fits if nobody else
-takes anything; `now` where it fits already, infinity where time alone does not help. Only then may `charge` be called.
-Asking charges nothing. Time is an argument, in seconds from any origin, and never runs backward; nothing here reads a
-clock, so the same code plays the provider over HTTP, in virtual time and in the oracle.
+Theory of operation. Each limiter answers `ready_at(amount, now)`: the earliest instant at which `amount` fits if no
+other call takes anything. That is `now` if it fits already, and infinity if time alone does not help. `charge` may be
+called only if it fits now. `ready_at` charges nothing. Time is an argument, in seconds from any origin, and never runs
+backward. No clock is read here, so the same code serves the provider over HTTP, virtual time and the oracle.
 
-Arithmetic is generic: with `int` or `Fraction` arguments the laws (no more than L + r·dt in any interval; refilling a,
-then b, is refilling a + b) hold exactly. `SLACK` forgives the last bits of floats.
+Arithmetic is generic: with `int` or `Fraction` arguments the laws hold exactly. The laws: no more than L + r·dt in any
+interval; refilling a, then b, is refilling a + b. `SLACK` tolerates the last bits of floats.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ SLACK = 1e-9
 """Relative tolerance of every comparison: a float that should be 1 may be 0.9999999999."""
 
 DAY = 86_400.0
+"""Seconds of a day."""
 
 
 class Reason(StrEnum):
-    """Why a call is refused, in the order in which a provider checks: the first that refuses is the one reported."""
+    """Reasons for a refusal, in the order in which a provider checks: the first one that refuses is reported."""
 
     OUTAGE = "outage"
     MONEY = "money"
@@ -40,10 +41,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The state of a limiter at one instant.
+    """State of a limiter at one instant.
 
-    `remaining` may be negative (in debt after settling); `reset_after` is in seconds until full (bucket) or until the
-    boundary (windows); `window` is in seconds, 0 where there is none.
+    `remaining` may be negative (in debt after settling). `reset_after` is in seconds until full (bucket) or until the
+    boundary (windows). `window` is in seconds, 0 if there is none.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Level:
 
 
 class Limiter:
-    """Base of the limiters; itself it admits everything. `capacity` is the largest amount that can ever fit."""
+    """Base class of the limiters, which admits everything. `capacity` is the largest amount that can ever fit."""
 
     reason = Reason.RATE
 
@@ -68,37 +69,37 @@ class Limiter:
         self.capacity = limit
 
     def ready_at(self, amount: float, now: float) -> float:
-        """The earliest instant at which `amount` fits, `now` if it fits already, infinity if time does not help."""
+        """Return the earliest instant at which `amount` fits: `now` if already, infinity if time does not help."""
         return now
 
     def charge(self, amount: float, now: float) -> None:
-        """Take `amount`; beyond what is there it goes into debt, and a negative amount is given back."""
+        """Take `amount`. An excess becomes debt; a negative amount is given back."""
 
     def finish(self, now: float) -> None:
-        """A call that was charged here has ended."""
+        """End a call that was charged here."""
 
     def adopt(self, previous: Limiter, now: float) -> None:
-        """Go on from the state of a limiter that this one replaces in mid-run."""
+        """Continue from the state of a limiter that this one replaces during a run."""
 
     def remaining(self, now: float) -> float:
-        """Return what is left, negative in debt."""
+        """Return the amount left, negative in debt."""
         return math.inf
 
     def reset_after(self, now: float) -> float:
-        """Seconds until everything is back."""
+        """Return the seconds until everything is back."""
         return 0.0
 
     def level(self, now: float) -> Level:
-        """The state at `now` as a value."""
+        """Return the state at `now`."""
         return Level(
             self.name, self.unit, self.reason, self.limit, self.remaining(now), self.reset_after(now), self.window
         )
 
 
 class FixedWindow(Limiter):
-    """At most `limit` between boundaries, which lie at `offset` + k·`window`; at a boundary everything is back.
+    """Fixed window: at most `limit` between boundaries, which are at `offset` + k·`window` and restore everything.
 
-    Azure, Mistral, Gemini. A debt is forgotten at the boundary too.
+    Azure, Mistral and Gemini use it. A boundary clears a debt too.
     """
 
     def __init__(self, name: str, unit: Unit = "requests", *, limit: float, window: float, offset: float = 0.0) -> None:
@@ -108,7 +109,7 @@ class FixedWindow(Limiter):
         self._index: int | None = None
 
     def _boundary(self, now: float) -> float:
-        """The next boundary; passing one forgets what was used."""
+        """Return the next boundary; a boundary that has passed clears the used amount."""
         index = math.floor((now - self._offset) / self.window)
         if self._offset + (index + 1) * self.window <= now:
             index += 1
@@ -141,7 +142,7 @@ class FixedWindow(Limiter):
 
 
 class DayQuota(FixedWindow):
-    """A fixed window of a day whose refusals say "per day"."""
+    """Fixed window of a day, whose refusals say "per day"."""
 
     reason = Reason.DAY
 
@@ -152,7 +153,7 @@ class DayQuota(FixedWindow):
 
 
 class RollingWindow(Limiter):
-    """At most `limit` in the last `window` seconds, at every instant: what was taken at t is back at t + `window`."""
+    """Rolling window: at most `limit` in the last `window` seconds; an amount taken at t is back at t + `window`."""
 
     def __init__(self, name: str, unit: Unit = "requests", *, limit: float, window: float) -> None:
         super().__init__(name, unit, limit=limit, window=window)
@@ -202,7 +203,7 @@ class RollingWindow(Limiter):
 
 
 class Slots(Limiter):
-    """At most `limit` calls in flight; beyond, it refuses with `status` (429, 503 or 529) and cannot say until when."""
+    """Concurrency limit: at most `limit` calls in flight. It refuses with `status` (429, 503 or 529) and no time."""
 
     reason = Reason.SLOTS
 
@@ -229,7 +230,7 @@ class Slots(Limiter):
 
 
 class Credit(Limiter):
-    """Money for `limit` calls, and none after that: refused for ever."""
+    """Money for `limit` calls; it refuses all calls after them for ever."""
 
     reason = Reason.MONEY
 
@@ -252,9 +253,9 @@ class Credit(Limiter):
 
 
 class Outage(Limiter):
-    """Nothing is admitted from `start` (inclusive) to `end` (exclusive).
+    """Outage from `start` (inclusive) to `end` (exclusive), in which nothing is admitted.
 
-    The answer is `status`, or a dropped connection where that is None.
+    The answer is `status`, or a dropped connection if that is None.
     """
 
     reason = Reason.OUTAGE

@@ -1,4 +1,4 @@
-"""The oracle: how soon a client could have finished that knew every limit."""
+"""Oracle: the earliest finish of a client that knows every limit."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from tidegate.testing.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When the oracle's calls were let in and ended, in the order of the calls; seconds of the provider's clock."""
+    """Instants of admission and end of the oracle's calls, in call order, in seconds of the provider's clock."""
 
     admitted_at: tuple[float, ...]
     ended_at: tuple[float, ...]
 
     @property
     def makespan(self) -> float:
-        """When the last call ended; 0 where there was none. From the submission, where that was at 0."""
+        """Return the instant at which the last call ended; 0 without calls.
+
+        It is the time since the submission if that was at 0.
+        """
         return max(self.ended_at, default=0.0)
 
 
 def ideal_makespan(scenario: Scenario, costs: Sequence[Call], *, concurrency: int | None = None) -> float:
-    """The earliest finish of all calls, in seconds from their common submission at 0.
+    """Return the earliest finish of all calls, in seconds from their common submission at 0.
 
-    As `ideal_schedule` has it with median latencies.
+    It is that of `ideal_schedule` with median latencies.
     """
     return ideal_schedule(scenario, costs, concurrency=concurrency).makespan
 
@@ -44,14 +47,13 @@ def ideal_schedule(
     drawn: bool = False,
     start: float = 0.0,
 ) -> Schedule:
-    """Return what an oracle does that knows every limit.
+    """Return the schedule of an oracle that knows every limit.
 
-    From `start` on (seconds of the provider's clock) it sends the calls in order, each as early as the limiters of one
-    key allow, with at most `concurrency` in flight (None: as many as it likes), and no more than the scenario's `knee`,
-    beyond which nothing is gained. A call then takes the median latency, plus the pace of its output tokens; one with
-    no output tokens of its own produces the scenario's median. With `drawn` latencies and outputs are drawn by the
-    scenario's seed, as the simulator draws them for calls that are admitted in this order. Raises ConfigurationError
-    for a call that no amount of waiting admits.
+    It sends the calls in order from `start` (seconds of the provider's clock), each as early as the limiters of one key
+    allow. At most `concurrency` calls are in flight (None: no bound), and at most the scenario's `knee`, beyond which
+    nothing is gained. A call takes the median latency, plus the pace of its output tokens. A call without output tokens
+    produces the scenario's median. With `drawn`, the scenario's seed draws latencies and outputs, as the simulator does
+    for calls that are admitted in this order. Raise ConfigurationError for a call that no wait admits.
     """
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError("concurrency", concurrency, "1 or more, or None for no bound")
@@ -60,10 +62,10 @@ def ideal_schedule(
 
 
 class OracleCharge:
-    """The amounts that the oracle has room for at admission: all that the call will have been charged at its end.
+    """Charges for the oracle: a call must fit with all that it will have been charged at its end.
 
-    A provider that charges the output as it is written lets a client go into debt; the oracle keeps its limits, but for
-    a call that is larger than a limit: that one it sends when the limit is full.
+    A provider that charges output as it is written lets a client go into debt. The oracle keeps the limits, except for
+    a call that is larger than a limit. It sends that call when the limit is full.
     """
 
     def __init__(self, pricing: Pricing, limiters: Sequence[Limiter]) -> None:
@@ -74,7 +76,7 @@ class OracleCharge:
         self.at_end = pricing.at_end
 
     def at_admission(self, unit: str, call: Call) -> float:
-        """The larger of what has to fit, and what will be charged in the end."""
+        """Return the larger of the amount that must fit and the amount that is charged in the end."""
         charged = min(self.at_end(unit, call, call.output_tokens), self._room.get(unit, math.inf))
         return max(self._pricing.at_admission(unit, call), charged)
 
@@ -96,7 +98,7 @@ class _Oracle:
         for index, cost in enumerate(costs):
             if len(self.running) >= self.most:
                 now = max(now, self.running[0][0])
-            # The simulator draws in this order as it lets a call in.
+            # The simulator draws in this order at admission.
             latency = self.scenario.latency.draw(self.random) if self.drawn else self.scenario.latency.median
             call = self._produced(cost)
             ticket, now = self._admit(index, call, now)

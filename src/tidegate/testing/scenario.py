@@ -1,9 +1,8 @@
-"""A simulated provider, as one frozen value: limits, headers, latency, faults.
+"""Scenario of a simulated provider, as one frozen value: limits, headers, latency, faults.
 
 A `Scenario` is written in Python, read from JSON (`from_json`) or made from command-line flags (`flags.from_flags`).
-Instants are seconds since the server's start or last reset; durations are seconds.
-
-Scenarios as JSON and back: frozen dataclasses, tuples and distributions, and nothing else.
+JSON covers frozen dataclasses, tuples and distributions, and nothing else. Instants are seconds since the server's
+start or last reset; durations are seconds.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _DISTRIBUTIONS = frozenset({"latency", "output_tokens"})
 
 
 def encode(value: object) -> str:
-    """One line of JSON, without the fields that are at their defaults."""
+    """Return one line of JSON, without the fields that have their defaults."""
     return json.dumps(plain(value), separators=(",", ":"))
 
 
 def decode(kind: type[T], source: str | bytes | Mapping[str, Any]) -> T:
-    """The dataclass that `source` describes; unknown fields and unusable values raise ConfigurationError."""
+    """Return the dataclass that `source` describes; raise ConfigurationError for unknown fields and unusable values."""
     if not isinstance(source, Mapping):
         try:
             source = json.loads(source)
@@ -66,7 +65,7 @@ def _typed(name: str, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The JSON value of a scenario or a part of it, without the fields that are at their defaults."""
+    """Return the JSON value of a scenario or a part of it, without the fields that have their defaults."""
     if isinstance(value, Distribution):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -100,31 +99,31 @@ SCOPES: tuple[Scope, ...] = ("credential+model", "credential", "model", "global"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A simulated provider.
+    """Simulated provider, as a value.
 
-    dialect              whose headers and error bodies; `auto` takes the endpoint's own: Anthropic for /v1/messages,
-                         Azure for /openai/deployments, Bedrock for /model, Gemini for /v1beta/models. Cohere's and
-                         Ollama's chat have none; all else is OpenAI.
-    limiters             what is enforced, for each key
-    scope                what makes a key: providers count by credential and model
-    charge               what a token limiter is charged: see `Pricing`
-    gives_back           whether a reserved output that was not produced is given back at the end (Bedrock does, Azure
-                         does not)
-    burndown             tokens that a limiter is charged for each that was produced (Bedrock: 5 for Claude), at the end
-    default_max_tokens   the reserve for a call that names no bound
-    chars_per_token      how many characters of a prompt count as a token
-    outages              spans in which nothing works, for all keys
-    latency              seconds from admission to the first byte of the answer
-    token_pace           seconds for each output token, on top of that
-    knee                 calls in flight beyond which latency grows in proportion (None: never)
-    output_tokens        tokens an answer is counted as (None: a quarter of its characters)
-    retry_after          what refusals say of the time: the truth, three times too late, absurd, or nothing
-    prose                whether refusals name the time in their text as well, where the provider does
-    headers              whether answers carry rate-limit headers
-    success_retry_after  whether successful answers carry a meaningless retry-after, as Anthropic's do
-    faults               calls and streams that break
-    answers              question to answer: the longest question found in the prompt decides
-    seed                 of everything random
+    - `dialect`: style of headers and error bodies. `auto` takes the endpoint's own: Anthropic for /v1/messages, Azure
+      for /openai/deployments, Bedrock for /model, Gemini for /v1beta/models. Cohere's and Ollama's chat have none; all
+      else is OpenAI.
+    - `limiters`: limits that are enforced for each key
+    - `scope`: parts of a key; providers count by credential and model
+    - `charge`: charge of a token limiter: see `Pricing`
+    - `gives_back`: whether a reserved output that was not produced is given back at the end (Bedrock does, Azure does
+      not)
+    - `burndown`: tokens that a limiter is charged at the end for each produced token (Bedrock: 5 for Claude)
+    - `default_max_tokens`: output reserved for a call that names no bound
+    - `chars_per_token`: characters of a prompt that count as a token
+    - `outages`: spans in which nothing works, for all keys
+    - `latency`: seconds from admission to the first byte of the answer
+    - `token_pace`: further seconds for each output token
+    - `knee`: calls in flight beyond which latency grows in proportion (None: never)
+    - `output_tokens`: tokens that an answer counts as (None: a quarter of its characters)
+    - `retry_after`: time that refusals state: exact, three times too late, absurd, or none
+    - `prose`: whether refusals state the time in their text as well, where the provider does
+    - `headers`: whether answers carry rate-limit headers
+    - `success_retry_after`: whether successful answers carry a meaningless retry-after, as Anthropic's do
+    - `faults`: calls and streams that break
+    - `answers`: question to answer: the longest question found in the prompt decides
+    - `seed`: seed of everything random
     """
 
     dialect: DialectName = "auto"
@@ -167,7 +166,7 @@ class Scenario:
                 raise ConfigurationError("answers", (name, value), "a text for each text")
 
     def build_limiters(self) -> tuple[Limiter, ...]:
-        """New limiters of one key, full, with a name each: a second of the same name gets a number."""
+        """Return new, full limiters of one key, with a name each: a second of the same name gets a number."""
         limiters: list[Limiter] = []
         taken: set[str] = set()
         for limit in self.limiters:
@@ -180,48 +179,48 @@ class Scenario:
         return tuple(limiters)
 
     def build_outages(self) -> tuple[Limiter, ...]:
-        """The outages as limiters, which have no state."""
+        """Return the outages as limiters, which have no state."""
         return tuple(
             Outage("outage", start=span.start, end=span.end, status=None if span.status == "drop" else span.status)
             for span in self.outages
         )
 
     def gate(self) -> Gate:
-        """A new gate with everything that one key meets; the outages come first."""
+        """Return a new gate: all outages, then all limiters of one key."""
         return Gate((*self.build_outages(), *self.build_limiters()), self.pricing)
 
     @property
     def pricing(self) -> Pricing:
-        """Return how the calls are charged."""
+        """Return the rules by which calls are charged."""
         return Pricing(self.charge, self.gives_back, self.default_max_tokens, self.burndown)
 
     @property
     def announced(self) -> tuple[bool, ...]:
-        """For each limiter of a key, in order, whether headers tell of it."""
+        """Return for each limiter of a key, in order, whether headers announce it."""
         return tuple(limit.is_announced for limit in self.limiters)
 
     def with_output(self, call: Call) -> Call:
-        """The call with the median output, no more than it allows."""
+        """Return the call with the median output, within its bound."""
         produced = round(self.output_tokens.median) if self.output_tokens else 0
         if call.max_tokens is not None:
             produced = min(produced, call.max_tokens)
         return dataclasses.replace(call, output_tokens=produced)
 
     def duration(self, call: Call) -> float:
-        """Median seconds from the call's admission to the end of its answer."""
+        """Return the median seconds from the call's admission to the end of its answer."""
         return self.latency.median + self.token_pace * call.output_tokens
 
     @classmethod
     def from_json(cls, text: str | bytes | Mapping[str, Any]) -> Scenario:
-        """The scenario that `to_json` wrote, or that somebody wrote by hand; raises ConfigurationError."""
+        """Return the scenario of JSON that `to_json` or a user wrote; raise ConfigurationError."""
         return decode(cls, text)
 
     def to_json(self) -> str:
-        """The scenario as one line of JSON with the fields that are not at their defaults."""
+        """Return the scenario as one line of JSON, without the fields that have their defaults."""
         return encode(self)
 
     def replace(self, **changes: Any) -> Scenario:
-        """This scenario with some fields changed, as Python values or as JSON has them; raises ConfigurationError."""
+        """Return this scenario with some fields changed, as Python or JSON values; raise ConfigurationError."""
         return decode(Scenario, {**_fields(self), **changes})
 
 

@@ -1,9 +1,7 @@
-"""The provider itself: which path is which endpoint, and what becomes of a request there.
+"""Simulated provider: the endpoint of each path, and the course of each admitted call to its last byte.
 
-The life of one admitted call, from its admission to its last byte.
-
-A call was decided when its request had been read; its answer is put off by timers, not by tasks, so that a waiting call
-costs one timer.
+A call is admitted or refused once its request is read. Timers delay its answer, not tasks, so a waiting call costs one
+timer.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ JSON = "application/json"
 
 
 class LiveCall:
-    """An admitted call until its end: answered, broken by its fault, or abandoned by its client."""
+    """Admitted call until its end: answered, broken by its fault, or abandoned by its client."""
 
     __slots__ = ("_accounts", "_admission", "_at", "_connection", "_headers", "_reply", "_stream", "_timer")
 
@@ -159,7 +157,7 @@ class LiveCall:
 
 
 def error_body(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
-    """An error in a body that both OpenAI's and Anthropic's SDK read."""
+    """Return an error in a body that the SDKs of both OpenAI and Anthropic read."""
     return {"type": "error", "error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
@@ -182,10 +180,10 @@ AnswerText = Callable[[str], str]
 
 
 class SimulatedProvider:
-    """A simulated provider without its socket: give it requests of `wire` connections.
+    """Simulated provider without its socket; it takes requests of `wire` connections.
 
-    `answer` makes the text of an answer from the prompt (the last message of the user); by default the scenario's
-    `answers` decide, and a short echo stands for what they lack.
+    `answer` makes the text of an answer from the prompt (the last message of the user). By default the scenario's
+    `answers` decide; a prompt that they lack gets a short echo.
     """
 
     def __init__(
@@ -264,7 +262,7 @@ class SimulatedProvider:
             live.whole(whole)
 
     def _counted(self, question: SimulatedQuestion) -> SimulatedQuestion:
-        """The question in the tokens of this provider's models."""
+        """Return the question with its input in tokens of this provider's models."""
         ratio = self.accounts.scenario.chars_per_token
         if ratio == CHARS_PER_TOKEN:
             return question
@@ -314,7 +312,7 @@ class SimulatedProvider:
 
 
 class RequestTarget(NamedTuple):
-    """Where a path leads; `model` is empty where the body names it."""
+    """Target of a path; `model` is empty where the body names it."""
 
     endpoint: SimulatedEndpoint
     model: str
@@ -355,7 +353,7 @@ def _key(request: Request, model: str, scope: str) -> str:
     credential = headers.get("authorization") or headers.get("x-api-key") or headers.get("api-key") or ""
     credential = credential or headers.get("x-goog-api-key", "")
     if credential.startswith("AWS4-"):
-        # Everything after the key's name is another with each request.
+        # Everything after the key's name differs with each request.
         credential = credential.partition("/")[0]
     digest = hashlib.sha256(credential.encode()).hexdigest()[:8] if credential else "anonymous"
     return {"global": "global", "model": model, "credential": digest}.get(scope, f"{model} {digest}")

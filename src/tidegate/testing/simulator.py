@@ -1,8 +1,6 @@
-"""The simulator in a process of its own, so that it shares no interpreter lock with the client under test.
+"""Simulated provider behind a socket of this machine: in a thread (`Simulator`) or in a child process.
 
-The simulator behind a socket of this machine: in a thread of this process, or for as long as `serve` runs.
-
-Under which addresses a simulated provider answers, wherever it runs.
+A child process (`SimulatorProcess`) shares no interpreter lock with the client under test.
 """
 
 from __future__ import annotations
@@ -33,42 +31,42 @@ from tidegate.testing.wire import Connection
 
 
 class Addresses:
-    """The base URLs for the clients of each SDK; each raises RuntimeError while nothing runs."""
+    """Base URLs for the clients of each SDK; each raises RuntimeError while the simulator does not run."""
 
     def __init__(self) -> None:
         self._url = ""
 
     @property
     def url(self) -> str:
-        """The base URL, without a slash at its end: Anthropic's and Azure's base."""
+        """Return the base URL without a slash at its end: that of Anthropic and Azure."""
         if not self._url:
             raise RuntimeError("the simulator is not running: use it as a context, or start it")
         return self._url
 
     @property
     def openai_url(self) -> str:
-        """The base URL of OpenAI clients."""
+        """Return the base URL of OpenAI clients."""
         return self.url + "/v1"
 
     @property
     def bedrock_url(self) -> str:
-        """The `endpoint_url` of boto3's bedrock-runtime, and the base URL of the SDKs' own Bedrock clients."""
+        """Return the `endpoint_url` of boto3's bedrock-runtime, and base URL of the SDKs' Bedrock clients."""
         return self.url
 
     @property
     def gemini_url(self) -> str:
-        """The base URL of google-genai clients, for Gemini and Vertex AI alike: they add version and path."""
+        """Return the base URL of google-genai clients, for Gemini and Vertex AI: they add version and path."""
         return self.url
 
 
 CLOSE_SECONDS = 5.0
-"""How long a stopped process may take to go before it is killed."""
+"""Seconds that a stopped process may take to end before it is killed."""
 
 
 class SimulatorProcess(Addresses):
-    """A simulated provider as a child process, with the surface of `Simulator`; `answers` take the place of a callable.
+    """Simulated provider in a child process, with the interface of `Simulator`; `answers` replace a callable.
 
-    The child ends with `close`, with the context, and when this process dies in whatever way: it watches a pipe.
+    The child ends with `close`, with the context, and when this process dies for any reason: it watches a pipe.
     """
 
     def __init__(self, scenario: Scenario | None = None, *, port: int = 0) -> None:
@@ -80,16 +78,16 @@ class SimulatorProcess(Addresses):
 
     @property
     def pid(self) -> int | None:
-        """The child's process id, None where there is none."""
+        """Return the child's process id; None without a child."""
         return self._process.pid if self._process else None
 
     def start(self) -> SimulatorProcess:
-        """Start the child, and return once it answers; raises RuntimeError with its complaint if it does not."""
+        """Start the child, and return once it answers. Raise RuntimeError with its error text if it fails."""
         if self._process is not None:
             return self
         source = str(Path(tidegate.errors.__file__).parents[1])
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
-        # Its own session: an interrupt at the terminal is ours to act on, and the pipe tells the child of our end.
+        # A separate session: only this process gets an interrupt of the terminal; the pipe ends the child with it.
         with tempfile.TemporaryFile() as complaints:
             process = self._process = subprocess.Popen(
                 [
@@ -115,19 +113,19 @@ class SimulatorProcess(Addresses):
         return self
 
     def truth(self) -> Truth:
-        """The ground truth now; after `close`, as it was at the end."""
+        """Return the ground truth now; after `close`, that at the end."""
         if self._process is None and self._last is not None:
             return self._last
         return Truth.from_json(self._ask("GET", "truth"))
 
     def reset(self) -> None:
-        """Begin anew at 0: full limiters, nothing counted; calls in flight are forgotten."""
+        """Restart at 0, with full limiters and no counts; calls in flight are forgotten."""
         self._ask("POST", "reset")
 
     def configure(self, *, outage: float | None = None, outage_status: int | str = 503, **changes: Any) -> None:
-        """Change fields of the scenario in mid-run; `outage` begins one of so many seconds now.
+        """Change fields of the scenario during the run. `outage` begins an outage of that many seconds now.
 
-        Limiters of the same name and kind go on from what they hold. Raises ConfigurationError.
+        Limiters of the same name and kind keep their content. Raise ConfigurationError.
         """
         self._scenario = self._scenario.replace(**changes)
         body = {name: plain(value) for name, value in changes.items()}
@@ -136,7 +134,7 @@ class SimulatorProcess(Addresses):
 
     def _ask(self, method: str, what: str, body: bytes | None = None) -> bytes:
         request = urllib.request.Request(f"{self.url}/_tidegate/{what}", data=body, method=method)
-        # A proxy of the environment must not come between: this is one machine talking to itself.
+        # Ignore proxies of the environment: the traffic stays on this machine.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=30) as response:
@@ -150,7 +148,7 @@ class SimulatorProcess(Addresses):
             raise RuntimeError(f"{what}: {said}") from None
 
     def close(self) -> None:
-        """Stop the child and wait for its end; a second time does nothing."""
+        """Stop the child and wait for its end. A second call does nothing."""
         if self._process is None:
             return
         if self._url and self._process.poll() is None:
@@ -190,7 +188,7 @@ class SimulatorProcess(Addresses):
 
 
 def _tell(process: subprocess.Popen[bytes], line: bytes) -> bytes:
-    """The child's first line after it was told its scenario; empty where it has ended instead."""
+    """Send the scenario to the child, and return its first line; empty if it has ended instead."""
     if process.stdin is None or process.stdout is None:
         return b""
     with contextlib.suppress(BrokenPipeError):
@@ -200,7 +198,7 @@ def _tell(process: subprocess.Popen[bytes], line: bytes) -> bytes:
 
 
 def check_loopback(host: str) -> str:
-    """`host`, if it is an address of this machine only; raises ConfigurationError for every other."""
+    """Return `host` if it is an address of this machine only; raise ConfigurationError for any other."""
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -230,10 +228,10 @@ async def _serve(
 
 
 class Simulator(Addresses):
-    """A simulated provider on a free port of this machine, in a daemon thread with its own event loop.
+    """Simulated provider on a port of this machine (0: a free one), in a daemon thread with its own event loop.
 
-    Use it as `with` or `async with` (it works under asyncio, trio and without either), or `start` and `close` it.
-    `answer` makes the answer's text from the prompt; without it the scenario's `answers` decide, else a short echo.
+    Use it as `with` or `async with` (under asyncio, trio or neither), or call `start` and `close`. `answer` makes the
+    answer's text from the prompt. Without it the scenario's `answers` decide, else a short echo.
     """
 
     def __init__(
@@ -254,11 +252,11 @@ class Simulator(Addresses):
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario as it is now."""
+        """Return the present scenario."""
         return self._provider.accounts.scenario
 
     def start(self) -> Simulator:
-        """Listen, and return once requests are answered; the ground truth begins anew."""
+        """Listen, and return once requests are answered. The ground truth restarts."""
         if self._thread is not None:
             return self
         ready: concurrent.futures.Future[str] = concurrent.futures.Future()
@@ -287,22 +285,22 @@ class Simulator(Addresses):
             ready.set_exception(error)
 
     def truth(self) -> Truth:
-        """The ground truth now; after `close`, as it was at the end."""
+        """Return the ground truth now; after `close`, that at the end."""
         return self._provider.accounts.truth()
 
     def reset(self) -> None:
-        """Begin anew at 0: full limiters, nothing counted; calls in flight are forgotten."""
+        """Restart at 0, with full limiters and no counts; calls in flight are forgotten."""
         self._provider.accounts.reset()
 
     def configure(self, *, outage: float | None = None, outage_status: int | str = 503, **changes: Any) -> None:
-        """Change fields of the scenario in mid-run; `outage` begins one of so many seconds now.
+        """Change fields of the scenario during the run. `outage` begins an outage of that many seconds now.
 
-        Limiters of the same name and kind go on from what they hold. Raises ConfigurationError.
+        Limiters of the same name and kind keep their content. Raise ConfigurationError.
         """
         self._provider.accounts.configure(changes, outage=outage, status=outage_status)
 
     def close(self) -> None:
-        """Stop listening and drop every connection; a second time does nothing."""
+        """Stop listening and drop every connection. A second call does nothing."""
         thread, self._thread = self._thread, None
         if thread is None or self._loop is None or self._stopped is None:
             return
@@ -338,7 +336,7 @@ def serve(
 ) -> Truth:
     """Serve until `stop` is set (None: until KeyboardInterrupt), and return the ground truth at the end.
 
-    `on_ready(url)` is called once requests are answered.
+    Call `on_ready(url)` once requests are answered.
     """
     stop = threading.Event() if stop is None else stop
     with Simulator(scenario, answer=answer, host=host, port=port) as simulator:

@@ -1,6 +1,6 @@
-"""The parts of a scenario: a limit, an outage, a fault. Frozen, checked at construction, the same in JSON.
+"""Parts of a scenario: limits, outages, faults, random amounts. Frozen, checked at construction, the same in JSON.
 
-Random amounts as values: constant, uniform or lognormal, drawn from a generator that the caller owns.
+A `Distribution` draws its amounts from a generator that the caller owns.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Shape = Literal["constant", "uniform", "lognormal"]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The distribution of an amount; make one with `constant`, `uniform`, `lognormal` or `parse`.
+    """Distribution of an amount; make one with `constant`, `uniform`, `lognormal` or `parse`.
 
-    `a` and `b` are: the value and 0 for constant, the lowest and highest for uniform, the median and sigma (of the
-    logarithm) for lognormal.
+    `a` and `b` are the value and 0 for constant, and the lowest and highest for uniform. For lognormal they are the
+    median and sigma (of the logarithm).
     """
 
     shape: Shape
@@ -44,17 +44,20 @@ class Distribution:
 
     @classmethod
     def constant(cls, value: float) -> Distribution:
-        """Always `value`."""
+        """Return the distribution of a fixed `value`."""
         return cls("constant", value)
 
     @classmethod
     def uniform(cls, lowest: float, highest: float) -> Distribution:
-        """Anything between `lowest` and `highest`, equally likely."""
+        """Return the uniform distribution between `lowest` and `highest`."""
         return cls("uniform", lowest, highest)
 
     @classmethod
     def lognormal(cls, median: float, sigma: float) -> Distribution:
-        """Half of the draws below `median`, with a long tail above; `sigma` 0.5 puts 5 % beyond 2.3 medians."""
+        """Return a lognormal distribution: half of the draws are below `median`, with a long tail above.
+
+        `sigma` 0.5 puts 5 % beyond 2.3 medians.
+        """
         return cls("lognormal", median, sigma)
 
     @classmethod
@@ -80,11 +83,11 @@ class Distribution:
 
     @property
     def median(self) -> float:
-        """The middle value: half of the draws fall below it."""
+        """Return the middle value: half of the draws are below it."""
         return (self.a + self.b) / 2 if self.shape == "uniform" else self.a
 
     def draw(self, generator: random.Random) -> float:
-        """One value; the constant takes nothing from the generator."""
+        """Return one value; the constant takes nothing from the generator."""
         if self.shape == "constant":
             return self.a
         if self.shape == "uniform":
@@ -106,24 +109,24 @@ SLOT_STATUSES = (429, 503, 529)
 class Limit:
     """One limiter of a key.
 
-    kind       bucket (refills continuously), fixed (window with boundaries), rolling (any window), slots (in flight),
-               slope (see `growth`), day (fixed window of 86,400 s), credit (money for `limit` calls)
-    limit      the amount for each window; for slots the number in flight; for credit the number of calls
-    window     seconds; not for slots and credit
-    unit       what is counted; slots, slope and credit count requests
-    burst      what a bucket holds, if that is not `limit`
-    initial    what a bucket holds at the start, if it is not full: the key has been used before
-    offset     seconds from the start to a boundary of fixed windows and days
-    status     of the refusals of slots: 429, 503 or 529
-    growth     for slope: in any window at most so many times what the window before it saw, and `limit` at the least
-    announced  whether headers tell of it (default: all but slots, slope and credit); where a dialect has one row for a
-               unit, the first announced limit of that unit is told
-    shares     (start, share) pairs: from then on a bucket refills at that share of its rate; the capacity that flips,
-               the neighbour who takes his part
-    sizes      (start, factor) pairs: from then on a bucket is that part of itself, in the headers too; the limit that
-               shrinks and grows
-    period     seconds after which `shares` and `sizes` begin again, 0 for never
-    name       in the ground truth; by default the unit, `slots`, `day` or `money`
+    - `kind`: bucket (refills continuously), fixed (window with boundaries), rolling (any window), slots (in flight),
+      slope (see `growth`), day (fixed window of 86,400 s), credit (money for `limit` calls)
+    - `limit`: amount for each window; for slots the number in flight; for credit the number of calls
+    - `window`: seconds; unused for slots, day and credit
+    - `unit`: the counted unit; slots, slope and credit count requests
+    - `burst`: capacity of a bucket, if not `limit`
+    - `initial`: content of a bucket at the start, if not full: the key has been used before
+    - `offset`: seconds from the start to a boundary of fixed windows and days
+    - `status`: status of the refusals of slots: 429, 503 or 529
+    - `growth`: for slope: a window admits at most max(`limit`, `growth` × the calls of the window before)
+    - `announced`: whether headers announce it (default: all but slots, slope and credit). A dialect with one row for a
+      unit announces the first such limit of that unit.
+    - `shares`: (start, share) pairs: from then on a bucket refills at that share of its rate. They model capacity that
+      changes, or another tenant.
+    - `sizes`: (start, factor) pairs: from then on a bucket has that part of its size, in the headers too. They model a
+      limit that shrinks and grows.
+    - `period`: seconds after which `shares` and `sizes` begin again, 0 for never
+    - `name`: name in the ground truth; by default the unit, `slots`, `slope`, `day` or `money`
     """
 
     kind: LimitKind = "bucket"
@@ -177,18 +180,18 @@ class Limit:
 
     @property
     def default_name(self) -> str:
-        """The name, or what stands for it."""
+        """Return the name, or its default."""
         if self.name:
             return self.name
         return {"slots": "slots", "slope": "slope", "day": "day", "credit": "money"}.get(self.kind, self.unit)
 
     @property
     def is_announced(self) -> bool:
-        """Return whether headers tell of this limit."""
+        """Return whether headers announce this limit."""
         return self.kind not in ("slots", "slope", "credit") if self.announced is None else self.announced
 
     def build(self, name: str) -> Limiter:
-        """A new limiter, full."""
+        """Return a new limiter, full unless `initial` is set."""
         if self.kind == "slots":
             return Slots(name, limit=self.limit, status=self.status)
         if self.kind == "slope":
@@ -221,7 +224,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageSpan:
-    """Nothing is answered from `start` to `end` seconds but `status`, or `drop` for a cut connection."""
+    """Outage from `start` to `end` seconds: each call gets `status`, or with `drop` a cut connection."""
 
     start: float
     end: float
@@ -237,12 +240,12 @@ class OutageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The faults: they befall the `nth` admitted calls (from 1), and each other one with `probability`.
+    """Fault of the `nth` admitted calls (from 1), and of each other one with `probability`.
 
-    status        the call is answered with `status` (and was charged)
-    drop          the connection is cut instead of an answer
-    stream-error  an error event in the middle of a stream; `nth` counts streams
-    stream-drop   the connection is cut in the middle of a stream; `nth` counts streams
+    - `status`: the call is answered with `status` (and was charged)
+    - `drop`: the connection is cut instead of an answer
+    - `stream-error`: an error event in the middle of a stream; `nth` counts streams
+    - `stream-drop`: the connection is cut in the middle of a stream; `nth` counts streams
     """
 
     kind: FaultKind = "stream-error"

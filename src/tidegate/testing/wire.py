@@ -1,8 +1,8 @@
-"""HTTP/1.1 for a loopback server, by hand and fast: requests in, whole or chunked answers out, keep-alive.
+"""Fast HTTP/1.1 for a loopback server: requests, whole or chunked answers, keep-alive.
 
-`Connection` is an asyncio protocol. It hands each request to `on_request(request, connection)`, one at a time: the next
-is read once the answer has ended. An answer is one `reply`, or `begin`, any number of `write`, and `end`; `cut` drops
-the connection instead. `on_lost` is called where the client went away before the end.
+`Connection` is an asyncio protocol. It passes each request to `on_request(request, connection)`, one at a time: the
+next one is read once the answer has ended. An answer is one `reply`, or `begin`, any number of `write`, and `end`.
+`cut` drops the connection instead. `on_lost` is called if the client disconnects before the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from http import HTTPStatus
 from typing import cast
 
 MAX_HEAD = 64 * 1024
+"""Maximum bytes of a request's head; a larger one gets a 431."""
+
 MAX_BODY = 64 * 1024 * 1024
+"""Maximum bytes of a request's body; a larger one gets a 413."""
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
 
@@ -38,7 +41,7 @@ def _path(target: str) -> str:
 
 
 class MalformedError(Exception):
-    """The input is not HTTP/1.1 that this server reads; the answer's status is in `status`."""
+    """Input that this server cannot read as HTTP/1.1; `status` is that of the answer."""
 
     def __init__(self, status: int) -> None:
         self.status = status
@@ -46,7 +49,7 @@ class MalformedError(Exception):
 
 
 def take_request(buffer: bytearray) -> Request | None:
-    """The first request in `buffer`, which is shortened by it; None where it is not complete."""
+    """Remove the first request from `buffer` and return it; None if it is incomplete. Raise MalformedError."""
     head_end = buffer.find(b"\r\n\r\n")
     if head_end < 0:
         if len(buffer) > MAX_HEAD:
@@ -108,7 +111,7 @@ def _take_chunks(buffer: bytearray, start: int) -> tuple[bytes, int] | None:
 
 
 class Connection(asyncio.Protocol):
-    """One client's connection; see the module for the order of calls."""
+    """Connection of one client; the module docstring has the order of calls."""
 
     def __init__(self, on_request: Callable[[Request, Connection], None], open_ones: set[Connection]) -> None:
         self._on_request = on_request
@@ -161,7 +164,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def reply(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, content_type: str) -> None:
-        """Answer whole."""
+        """Send a whole answer."""
         if self._transport is not None:
             head = self._head(status, headers, content_type)
             self._transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
@@ -174,7 +177,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n")
 
     def write(self, chunk: bytes) -> None:
-        """The next chunk; an empty one is no chunk."""
+        """Send the next chunk; ignore an empty one."""
         if self._transport is not None and chunk:
             self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 

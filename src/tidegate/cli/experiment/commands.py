@@ -1,6 +1,6 @@
-"""`tidegate experiment …`: the commands, their options, and what they say where they cannot do it.
+"""Commands of `tidegate experiment …`, their options, and their error exits.
 
-Nothing heavy is imported before a command is run: `tidegate --help` needs no database library.
+Large libraries are imported only when a command runs: `tidegate --help` needs no database library.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def run(
     db: Db = DATABASE,
     max_concurrency: Slots = None,
 ) -> None:
-    """Run an experiment to its end, or go on with it.
+    """Run an experiment to its end, or continue it.
 
-    What is done is kept, what failed is tried again.
-    Ctrl-C stops it once what is under way has finished, a second one cancels that too. The exit code is 0 where every
-    row was answered and every answer judged; docs/runner.md has the others.
+    Finished results are kept, failed ones are tried again. The first Ctrl-C stops it once the work in flight has
+    finished, the second one cancels that work. The exit code is 0 if every row was answered and every answer judged;
+    docs/runner.md has the others.
     """
     from tidegate.cli.experiment.run import run_source
 
@@ -45,9 +45,9 @@ def resume(
     db: Db = DATABASE,
     max_concurrency: Slots = None,
 ) -> None:
-    """Go on with an experiment, wherever its code is.
+    """Continue an experiment by its name, wherever its code is.
 
-    What failed or was parked is tried again. It ends as `run` does.
+    Failed and parked results are tried again. It ends as `run` does.
     """
     from tidegate.cli.experiment.run import resume_named
 
@@ -57,7 +57,7 @@ def resume(
 def stop_(name: Name, db: Db = DATABASE) -> None:
     """Stop an experiment, whichever process runs it.
 
-    It notices within a heartbeat (15 s), and keeps what is done.
+    That process notices it within a heartbeat (15 s), and keeps finished results.
     """
     from tidegate.cli.experiment.show import stop_named
 
@@ -65,7 +65,7 @@ def stop_(name: Name, db: Db = DATABASE) -> None:
 
 
 def list_(db: Db = DATABASE, as_json: AsJson = False) -> None:
-    """List the experiments of a database, the newest first."""
+    """List the experiments of a database, newest first."""
     from tidegate.cli.experiment.show import listed
 
     asyncio.run(listed(db, as_json))
@@ -77,9 +77,10 @@ def show(
     as_json: AsJson = False,
     lines: Annotated[int, typer.Option("--lines", min=0, max=10_000, help="log lines shown, the last ones")] = 10,
 ) -> None:
-    """Show how an experiment stands, and why.
+    """Show the state of an experiment, and its causes.
 
-    Its state, counts, scores, failures, what it waits for where it runs on this machine, and its last log lines.
+    The output has its state, counts, scores, failures and last log lines. If it runs on this machine, the output also
+    has its waits.
     """
     from tidegate.cli.experiment.show import shown
 
@@ -96,7 +97,7 @@ def export(
 ) -> None:
     """Write every run with its row and its judgements.
 
-    As JSONL, CSV, or Parquet where pyarrow is there.
+    The format is JSONL, CSV, or Parquet if pyarrow is installed.
     """
     from tidegate.cli.experiment.export import exported
 
@@ -104,7 +105,7 @@ def export(
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:
-    """The same command; what it cannot do ends it with one line and an exit code, never a traceback."""
+    """Wrap a command: an error of tidegate ends it with one line and an exit code, never a traceback."""
 
     @functools.wraps(command)
     def run(*positional: Any, **named: Any) -> None:

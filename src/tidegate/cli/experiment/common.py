@@ -1,15 +1,4 @@
-"""Parts that the experiment commands share: exit codes, the database, the cooldown, the next command.
-
-The exit codes of the commands about experiments: one for each thing that a script would react to differently.
-
-Has this process tell what its keys do, so that `tidegate status` and `experiment show` see it from elsewhere.
-
-The database that a command means, and the experiments in it.
-
-The cool-down between two toggles of the user, waited out: what was asked for is done a moment later.
-
-The commands to type next, for the database that was meant.
-"""
+"""Shared parts of the experiment commands: exit codes, the database, the cooldown, counts, commands to type next."""
 
 from __future__ import annotations
 
@@ -34,7 +23,10 @@ from tidegate.storage.engines import has_secret, parsed
 
 
 class Code(IntEnum):
-    """The exit codes; 2 is click's own for what cannot be used, 130 and 143 what a shell says of SIGINT and SIGTERM."""
+    """Exit codes: one for each outcome that a script would handle differently.
+
+    2 is click's code for unusable input. 130 and 143 are a shell's codes for SIGINT and SIGTERM.
+    """
 
     DONE = 0
     FAILED = 1
@@ -72,11 +64,11 @@ BY_STATUS = {
 
 
 def code_of(summary: Summary, failures: list[Failure]) -> Code:
-    """The exit code of a run that has ended."""
+    """Return the exit code of a run that has ended."""
     if summary.status is not Status.COMPLETED:
         return BY_STATUS[summary.status]
     asked = summary.experiment.spec.get("evaluators")
-    # An evaluator that is asked no more may have failed: that is nothing that a resume would mend.
+    # An evaluator that the experiment no longer has may have failed: a resume would not change that.
     known = {None, *(asked if isinstance(asked, dict) else (each.evaluator for each in failures))}
     failed = [each for each in failures if each.evaluator in known]
     if any(each.status is not ResultStatus.PARKED for each in failed):
@@ -88,9 +80,9 @@ def code_of(summary: Summary, failures: list[Failure]) -> Code:
 
 @asynccontextmanager
 async def existing(url: str, *, to_read: bool = False) -> AsyncIterator[Store]:
-    """The store at a URL that somebody has made; an SQLite file is not made by looking for it.
+    """Open the existing store at a URL. A missing SQLite file is an error, and is not created.
 
-    One that is only opened `to_read` need not be writable.
+    A store that is opened `to_read` need not be writable.
     """
     must_be_there(url)
     store = await (Store.open_to_read(url) if to_read else Store.open(url))
@@ -101,7 +93,7 @@ async def existing(url: str, *, to_read: bool = False) -> AsyncIterator[Store]:
 
 
 def must_be_there(url: str) -> None:
-    """Raises `StoreError` where an SQLite file is not there."""
+    """Raise `StoreError` if an SQLite file is missing."""
     place = parsed(url)
     if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
         raise StoreError(
@@ -111,7 +103,7 @@ def must_be_there(url: str) -> None:
 
 
 async def found(store: Store, name: str) -> ExperimentRow:
-    """The experiment of that name or number. Raises `UnknownExperiment`."""
+    """Return the experiment with that name or number. Raise `UnknownExperiment`."""
     row = await store.find(name)
     if row is None:
         raise UnknownExperiment(name)
@@ -121,13 +113,14 @@ async def found(store: Store, name: str) -> ExperimentRow:
 T = TypeVar("T")
 
 AGAIN = 0.5
-"""Seconds between two tries while a cool-down lasts."""
+"""Seconds between two attempts while a cooldown lasts."""
 
 
 async def once_cooled(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], what: str) -> T:
-    """Return the result of `toggle` after the cool-down; where it has to wait, it says once `what` comes then.
+    """Return the result of `toggle`, which is repeated until the cooldown is over.
 
-    Raises `CoolingDown` a second after it should have been over: somebody else's toggles begin it anew.
+    Report a wait once, by `say`, with `what` as the text about its effect. Raise `CoolingDown` a second after the
+    cooldown should have ended: toggles of other users restart it.
     """
     patience = COOL_DOWN + 1.0
     while True:
@@ -143,9 +136,9 @@ async def once_cooled(toggle: Callable[[], Awaitable[T]], say: Callable[[str], N
 
 
 def command(verb: str, name: str, url: str, *more: str) -> str:
-    """`tidegate experiment VERB NAME` as it is typed here; a database that was named by an option is named again.
+    """Return `tidegate experiment VERB NAME` as it is typed here, with `--db` for a database that an option named.
 
-    A URL with a password is left to whoever knows it.
+    A URL with a password is replaced by `…`.
     """
     words = ["tidegate", "experiment", verb, name, *more]
     if url not in (DATABASE, os.environ.get(VARIABLE)):
@@ -155,9 +148,9 @@ def command(verb: str, name: str, url: str, *more: str) -> str:
 
 @contextlib.contextmanager
 def published(name: str, replica: str) -> Iterator[None]:
-    """Keeps the counts of every key that is opened meanwhile in a folder of this run; where it cannot, nothing is told.
+    """Keep the counts of every key opened in this block in a folder that other processes can read.
 
-    A process below `tidegate run` tells its own run already.
+    Do nothing without POSIX, where no folder can be made, or below `tidegate run`, which keeps the counts already.
     """
     if os.name != "posix":
         yield
@@ -178,7 +171,7 @@ def published(name: str, replica: str) -> Iterator[None]:
 
 
 def told_by(replica: str) -> list[KeyTotal]:
-    """Return what the keys of a replica's process do now, where it is one of this user's on this machine."""
+    """Return the present counts of a replica's keys, if its process is one of this user on this machine."""
     from tidegate.launch.runs import under_way
 
     for run in under_way():

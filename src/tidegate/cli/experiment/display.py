@@ -1,12 +1,7 @@
-"""The output of the experiment commands: progress, scores, counts and tables.
+"""Output of the experiment commands: progress, scores, counts and tables.
 
-The display of a run under way: bars on a terminal, a line now and then elsewhere. Both on standard error.
-
-The results of an experiment, as tables for people and as plain values for programs.
-
-The progress of a run, its recent speed, and the estimate of its end.
-
-Tables as commands print them: as wide as the terminal, or as they need to be where there is none.
+An active run shows bars on a terminal, or a line from time to time elsewhere, both on standard error. Results are
+tables for people and plain values for programs. Tables are as wide as the terminal, or as wide as needed without one.
 """
 
 from __future__ import annotations
@@ -37,20 +32,20 @@ from tidegate.runner.progress import Summary
 from tidegate.storage import Failure, ResultStatus, Score
 
 SPAN = 60.0
-"""Seconds over which the rate is read off that an ETA is told by: a minute's quota shows its true rate."""
+"""Seconds over which the rate for an ETA is measured: a quota per minute shows its true rate."""
 
 FAILED = (ResultStatus.ERROR, ResultStatus.INVALID)
 
 
 class ShownRate:
-    """Tasks, or all evaluations together: how many of `total` are done, and how fast they were of late."""
+    """Progress and recent speed of the tasks, or of all evaluations together."""
 
     def __init__(self) -> None:
         self.done = self.total = 0
         self._looks: deque[tuple[float, int]] = deque()
 
     def look(self, done: int, total: int, now: float) -> None:
-        """Notes how far it is at `now` (monotonic seconds)."""
+        """Record the progress at `now` (monotonic seconds)."""
         self.done, self.total = done, total
         self._looks.append((now, done))
         while len(self._looks) > 2 and self._looks[1][0] <= now - SPAN:
@@ -58,7 +53,7 @@ class ShownRate:
 
     @property
     def eta(self) -> float | None:
-        """Seconds until all are done, if they go on as of late; None where there is no rate yet."""
+        """Return the seconds until all are done at the recent speed; None without a rate."""
         if self.done >= self.total:
             return 0.0 if self.total else None
         if not self._looks:
@@ -68,7 +63,7 @@ class ShownRate:
 
 
 class ShownCounts:
-    """The counts of one run of one experiment, as its runner tells them. What was tried again counts as not done."""
+    """Counts of one run of one experiment, from its runner. A result that is tried again counts as not done."""
 
     def __init__(self) -> None:
         self.tasks, self.evals = ShownRate(), ShownRate()
@@ -76,13 +71,13 @@ class ShownCounts:
         self.all_rows = True
 
     def look(self, stages: Sequence[StageProgress], now: float, all_rows: bool = True) -> None:
-        """Takes in how far the stages are at `now` (monotonic seconds), tasks first, and whether all rows are read."""
+        """Record the stages' progress at `now` (monotonic seconds), tasks first, and whether all rows are read."""
         self.all_rows = all_rows
         tasks, judges = stages[0], stages[1:]
         unanswered = tasks.finished - tasks.done.get(ResultStatus.OK, 0)
         self.evaluators = len(judges)
         self.tasks.look(tasks.finished, tasks.total, now)
-        # What has no answer is not judged; what is not tried yet is taken to be answered.
+        # A row without an answer is not judged; a row that is not tried yet is expected to get one.
         expected = (tasks.total - unanswered) * len(judges)
         self.evals.look(sum(each.finished for each in judges), expected, now)
         self.failed = sum(each.done.get(status, 0) for each in stages for status in FAILED)
@@ -90,7 +85,7 @@ class ShownCounts:
 
     @property
     def eta(self) -> float | None:
-        """Seconds until the last of them is done; None where nobody knows yet."""
+        """Return the seconds until the last stage is done; None while that is unknown."""
         if not self.all_rows:
             return None
         stages = (self.tasks, self.evals) if self.evaluators and self.evals.total else (self.tasks,)
@@ -99,14 +94,14 @@ class ShownCounts:
 
 
 UNBOUNDED = 10_000
-"""Columns where nobody looks: nothing is folded or cut in a file or a pipe."""
+"""Columns of a file or a pipe: nothing is folded or cut there."""
 
 
 class Printer(Console):
-    """Where people look; whoever looked and is gone, as `head`, changes nothing of how a command ends."""
+    """Console for people. A reader that has closed the pipe, such as `head`, does not change how a command ends."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print texts as lines of their own, whatever line breaks and control characters they hold."""
+        """Print texts with their line breaks and control characters escaped."""
         super().print(*(printable(each) if isinstance(each, str) else each for each in objects), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
@@ -116,14 +111,14 @@ class Printer(Console):
             yield each if plain else Segment(printable(each.text, lines=True), each.style)
 
     def on_broken_pipe(self) -> None:
-        """Discard everything that is printed from now on."""
+        """Discard all further output."""
         self.quiet = True
         with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def printer(*, stderr: bool = False) -> Console:
-    """Standard output, or standard error."""
+    """Return a console on standard output, or on standard error."""
     console = Printer(highlight=False, stderr=stderr)
     if not console.is_terminal and not os.environ.get("COLUMNS"):
         console.width = UNBOUNDED
@@ -131,7 +126,7 @@ def printer(*, stderr: bool = False) -> Console:
 
 
 def table(*names: str, right: Collection[str] = (), cut: Collection[str] = ()) -> Table:
-    """A table; the columns in `right` are numbers, and those in `cut` end in an ellipsis where they do not fit."""
+    """Return an empty table. Columns in `right` hold numbers; those in `cut` end in an ellipsis if they do not fit."""
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:
         whole = name in right or name in cut
@@ -142,17 +137,17 @@ def table(*names: str, right: Collection[str] = (), cut: Collection[str] = ()) -
 
 
 def bad(number: int) -> str:
-    """Return how many went wrong, in rich's markup: red, unless nothing did."""
+    """Return a count of failures in rich's markup: red unless it is 0."""
     return f"[red]{number}[/red]" if number else "0"
 
 
 NOTHING = "–"
 MOST_LABELS = 5
-"""Labels of one output that a table shows, the most frequent first."""
+"""Most labels of one output that a table shows, the most frequent first."""
 
 
 def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:
-    """The means of every evaluator's outputs, and what failed by its kind; tables without rows are left out."""
+    """Yield the means of every evaluator's outputs, and the failures by kind. Omit empty tables."""
     if summary.scores:
         yield _scores(summary.scores)
     if failures:
@@ -160,7 +155,7 @@ def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[Renderable
 
 
 def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
-    """The same as plain values. A mean is over `n` scored answers; what failed is no score."""
+    """Return the same as plain values. A mean is over `n` scored answers; a failure is no score."""
     row = summary.experiment
     return {
         "id": row.id,
@@ -230,37 +225,38 @@ def _labels(score: Score) -> str:
 
 
 LOOK_EVERY = 0.25
-"""Seconds between two looks at a run."""
+"""Seconds between two updates of the display."""
 
 LINE_EVERY = 10.0
-"""Seconds between two lines where there is no terminal (pip, docker: the order of what a log bears)."""
+"""Seconds between two lines without a terminal (the order of pip and docker, which a log can hold)."""
 
 LEAST = 0.05
-"""Seconds that are told of: less is gone before it is read."""
+"""Shortest wait that is shown, in seconds: a shorter one is over before it is read."""
 
 MOST_WAITS = 6
-"""Keys that are told at once: the others are counted."""
+"""Most lines about waits that are shown at once. The others are counted."""
 
 
 BAR, LEAST_BAR, BESIDE = 30, 8, 44
-"""Columns of a bar, at the most and at the least, and of what stands beside it: narrower terminals have no bar."""
+"""Columns: a bar at most, a bar at least, and the text next to it. A narrower terminal has no bar."""
 
 
 ECHOED = 4
-"""Columns that stay free: what a terminal echoes of a Ctrl-C, or two, must not begin a new row under the picture."""
+"""Columns that stay free, so that the echo of one or two Ctrl-C starts no new row under the picture."""
 
 
 def nothing(_key: str) -> str:
-    """No trouble is known of any key."""
+    """Return no failure for any key."""
     return ""
 
 
 def waits(
     stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Callable[[str], str] = nothing
 ) -> list[str]:
-    """Return what does not go, and why: what the runner holds back, and what waits inside its calls.
+    """Return why work waits: the stages that the runner holds back, then the calls in the queues of keys.
 
-    `trouble(key)` says how the last attempt failed there: that is what a breaker is about.
+    `trouble(key)` describes the last failed attempt of a key, which is the reason for an open circuit breaker. A gate
+    is a limiter of a key that holds calls back.
     """
     lines = []
     held: dict[tuple[str, str], list[str]] = {}
@@ -295,7 +291,7 @@ def _why(gate: str, trouble: str) -> str:
 
 
 class ProgressBoard(NamedTuple):
-    """The picture of a run, as wide as there is room: a narrow terminal has no bars."""
+    """Picture of a run, as wide as the terminal allows. A narrow terminal has no bars."""
 
     name: str
     tally: ShownCounts
@@ -314,7 +310,7 @@ class ProgressBoard(NamedTuple):
     def _table(self, room: int) -> Table:
         tally, bars = self.tally, room >= LEAST_BAR
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        # What is told of everything is told once, beside the tasks.
+        # Counts of tasks and evaluations together are shown once, in the row of the tasks.
         more = {"failed": bad(tally.failed), "parked": str(tally.parked), "ETA": self._eta}
         if not bars and not tally.parked:
             del more["parked"]
@@ -331,7 +327,7 @@ class ProgressBoard(NamedTuple):
 
 
 def line(name: str, tally: ShownCounts, waiting: Sequence[str], note: str) -> str:
-    """The same as a line of plain text."""
+    """Return the same as a line of plain text."""
     parts = [f"{_part(tally.tasks)} tasks"]
     if tally.evaluators:
         parts.append(f"{_part(tally.evals)} evaluations")
@@ -343,7 +339,7 @@ def line(name: str, tally: ShownCounts, waiting: Sequence[str], note: str) -> st
 
 
 class Display:
-    """Where a run is shown; `say` prints a line that stays, `note` is what is said beside the name from then on."""
+    """Display of one run on a console. `say` prints a lasting line; `note` is a text next to the name."""
 
     def __init__(self, name: str, console: Console) -> None:
         self.note = ""
@@ -355,11 +351,11 @@ class Display:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Shows it for as long as the block lasts."""
+        """Show the display while the block lasts."""
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             yield
             return
-        # What the experiment prints stays on standard output; where both are one terminal, it goes above the picture.
+        # The experiment prints on standard output; if both are one terminal, its output goes above the picture.
         both = sys.stdout.isatty()
         live = Live(console=self._console, auto_refresh=False, transient=True, redirect_stdout=both)
         with contextlib.suppress(OSError):
@@ -373,28 +369,28 @@ class Display:
                 live.stop()
 
     def end(self, note: str) -> None:
-        """Says that the run is about to end, and how: in the picture, or where there is none as a line."""
+        """Announce how the run is about to end: in the picture, or as a line without one."""
         self._ending = True
         self.note = note
         if self._live is None:
             self.say(f"{self._name}: {note}")
 
     def look(self, tally: ShownCounts, waiting: Sequence[str], now: float) -> None:
-        """Shows how far it is at `now` (monotonic seconds)."""
+        """Show the progress at `now` (monotonic seconds)."""
         if self._live is not None:
-            # A terminal that is closed has nobody who looks; the run hears of that by SIGHUP.
+            # A closed terminal has no reader; the run receives SIGHUP then.
             with contextlib.suppress(OSError):
                 self._live.update(ProgressBoard(self._name, tally, waiting, self.note, self._ending), refresh=True)
             return
         if self._line_at is None:
-            # What ends before the first line is due has none.
+            # A run that ends before the first line is due prints none.
             self._line_at = now
         if now - self._line_at >= LINE_EVERY:
             self._line_at = now
             self.say(line(self._name, tally, waiting, self.note))
 
     def say(self, text: str) -> None:
-        """Prints a line above the picture."""
+        """Print a line above the picture."""
         with contextlib.suppress(OSError):
             self._console.print(text, markup=False, soft_wrap=True)
 

@@ -1,6 +1,6 @@
-"""The formats of an export. All of them take runs page by page and hold no more than some pages.
+"""`tidegate experiment export`: every run with its row and its judgements, as JSONL, CSV or Parquet.
 
-`tidegate experiment export`: every run with its row and its judgements, page by page, in bounded memory.
+Runs are read and written page by page: memory holds at most some pages.
 """
 
 from __future__ import annotations
@@ -27,18 +27,20 @@ from tidegate.storage.paging import PageSizer
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
 PARTS = ("score", "label", "value", "error")
-"""What a table has of each output of each evaluator."""
+"""Columns that a table has for each output of each evaluator."""
 
 ROWS = 10_000
-"""Runs of one row group of a Parquet file."""
+"""Runs in one row group of a Parquet file. More runs need more memory."""
 
 
 RISKY = re.compile(r"'*[=+\-@\t\r]")
-"""The beginning of a text that gets a `'` in front in CSV: spreadsheets run what begins with these signs (OWASP, "CSV
-Injection"). Texts with such marks already get one more, so that taking one off gives every text back."""
+"""Start of a text that gets a leading `'` in CSV: spreadsheets execute texts with these signs (OWASP, "CSV Injection").
+
+A text that already starts with `'` before such a sign gets one more, so that removing one restores every text.
+"""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-"""A text that is a number stays one: it runs nothing."""
+"""Text that is a number. It gets no `'`, as it executes nothing."""
 
 
 class Output(NamedTuple):
@@ -49,9 +51,9 @@ class Output(NamedTuple):
 
 
 def columns(scores: Sequence[Score]) -> dict[Output, str]:
-    """The outputs that an experiment has by now, in their order, each with what its columns are called by.
+    """Return the outputs that an experiment has so far, in order, each with its column name.
 
-    No two are called the same: the second `a.b` (an output `b` of `a`, an evaluator `a.b`) is `a.b#2`.
+    The names are unique: the second `a.b` (an output `b` of `a`, an evaluator `a.b`) is `a.b#2`.
     """
     called: dict[str, Output] = {}
     for each in scores:
@@ -66,41 +68,41 @@ def _names(title: str) -> Iterator[str]:
 
 
 class ExportWriter(Protocol):
-    """Writes runs in one format into a binary file that somebody else closes."""
+    """Writer of runs in one format into a binary file, which the caller closes."""
 
     def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None: ...
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Writes a page."""
+        """Write a page of runs."""
 
     def close(self) -> None:
-        """Writes what is left."""
+        """Write the remaining data."""
 
     def abandon(self) -> None:
-        """Writes nothing more: an export that breaks off must not look whole."""
+        """Write nothing more: an interrupted export must not look complete."""
 
 
 class Jsonl:
-    """A JSON object a line, with the row and every judgement as they are."""
+    """Writer of one JSON object per line, with the row and every judgement unchanged."""
 
     def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
         self._file = file
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Writes a page."""
+        """Write a page of runs."""
         for run in runs:
             line = {**_fixed(run), "row": run.row, "output": run.output, "evaluations": _evaluations(run)}
             self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
 
     def close(self) -> None:
-        """Nothing is left."""
+        """Do nothing: no data is buffered."""
 
     def abandon(self) -> None:
-        """Nothing was held back."""
+        """Do nothing: no data is buffered."""
 
 
 class Csv:
-    """A table with a header; rows, and whatever is no text and no number, are JSON in their cells.
+    """Writer of a table with a header. Rows, and values that are neither text nor number, are JSON in their cells.
 
     A text that a spreadsheet would take for a formula begins with a quotation mark (`RISKY`).
     """
@@ -112,21 +114,21 @@ class Csv:
         self._csv.writerow(map(_harmless, _header(outputs)))
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Writes a page."""
+        """Write a page of runs."""
         self._csv.writerows(map(_harmless, _cells(run, self._outputs)) for run in runs)
 
     def close(self) -> None:
-        """Gives the file back, unclosed."""
+        """Release the file without closing it."""
         self._text.detach()
 
     def abandon(self) -> None:
-        """The same: nothing was held back."""
+        """Release the file: no data is buffered."""
         with contextlib.suppress(OSError, ValueError):
             self._text.detach()
 
 
 class Parquet:
-    """The same table with types, compressed, by pyarrow."""
+    """Writer of the same table with typed columns, compressed, by pyarrow."""
 
     def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
         if find_spec("pyarrow") is None:
@@ -143,7 +145,7 @@ class Parquet:
         self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Writes a page, once a row group is full."""
+        """Buffer a page, and write once a row group is full."""
         for run in runs:
             cells = [_unicode(cell) for cell in _cells(run, self._outputs)]
             cells[FIXED.index("finished_at")] = run.finished_on
@@ -152,12 +154,12 @@ class Parquet:
             self._flush()
 
     def close(self) -> None:
-        """Writes the last row group and the footer."""
+        """Write the last row group and the footer."""
         self._flush()
         self._writer.close()
 
     def abandon(self) -> None:
-        """Leaves the footer out, without which it is no Parquet file."""
+        """Omit the footer, without which it is not a Parquet file."""
         self._writer.is_open = False
 
     def _flush(self) -> None:
@@ -216,7 +218,7 @@ def _part(annotation: Annotation | None, part: str) -> Any:
 
 
 def _harmless(cell: Any) -> Any:
-    """A cell of a CSV file that no spreadsheet runs, and every reader reads: NUL is written as an escape."""
+    """Return a CSV cell that no spreadsheet executes and every reader accepts: NUL is written as an escape."""
     if not isinstance(cell, str):
         return cell
     cell = cell.replace("\0", "\\x00")
@@ -224,7 +226,7 @@ def _harmless(cell: Any) -> Any:
 
 
 def _unicode(value: Any) -> Any:
-    """A text without what UTF-8 has no bytes for, as the other formats write it."""
+    """Escape characters that UTF-8 cannot encode, as the other formats do."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
@@ -245,11 +247,11 @@ def _type(pyarrow: Any, name: str) -> Any:
 
 
 PAGE = 500
-"""Runs that are read at once, at the most: fewer where their rows and answers are large (`storage.paging`)."""
+"""Maximum runs of one read. Large rows and answers reduce it (`storage.paging`)."""
 
 
 def exported(name: str, url: str, form: str | None, output: Path | None) -> None:
-    """Writes an experiment's runs to a file, or to standard output; a file is there whole, or not at all."""
+    """Write an experiment's runs to a file or to standard output. A file appears complete, or not at all."""
     chosen = form if form is not None else _form_of(output)
     make = FORMATS[chosen]
     if chosen == "parquet" and output is None and sys.stdout.isatty():
@@ -288,7 +290,7 @@ def _opened(output: Path | None) -> Iterator[IO[Any]]:
         return
     try:
         if output.exists() and not output.is_file():
-            # A pipe or a device: it cannot be put in place of another.
+            # A pipe or a device: a new file cannot replace it.
             with output.open("wb") as file:
                 yield file
             return
@@ -300,7 +302,7 @@ def _opened(output: Path | None) -> Iterator[IO[Any]]:
 
 @contextlib.contextmanager
 def _beside(output: Path) -> Iterator[IO[bytes]]:
-    """A file that takes the place of `output` once it has been written whole."""
+    """Yield a temporary file that replaces `output` once it is complete."""
     descriptor, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""The options and arguments that the commands share, and where experiments are if nobody says where."""
+"""Options and arguments that the experiment commands share, and the default database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 DATABASE = "tidegate.db"
-"""In the working directory; the first run makes it."""
+"""Default database, in the working directory. The first run creates it."""
 
 VARIABLE = "TIDEGATE_DB"
 
@@ -22,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs")]
 
 
 class Format(StrEnum):
-    """The file formats of `export`."""
+    """File formats of `export`."""
 
     JSONL = "jsonl"
     CSV = "csv"

@@ -1,15 +1,8 @@
-"""`tidegate experiment run` and `resume`: has a runner of its own run one experiment, and tells how it goes.
+"""Commands `tidegate experiment run` and `resume`: one runner for one experiment, its messages, signals and report.
 
-The messages before a run begins: the present owner of the experiment, and the results of earlier runs.
-
-The effects of signals on a run: the first Ctrl-C stops it, the second cancels, the third ends the process at once.
-
-TERM and HUP ask it to go and to keep the claim. The first two are heard by the event loop; code that holds the loop up
-keeps it from hearing anything, so that the third is counted where Python itself hears it.
-
-The state of an experiment whose code or credentials are not here: BLOCKED, with the reason, and nothing lost.
-
-The recent failures of attempts, by key: the reason for an open breaker.
+Theory of operation. The first Ctrl-C stops the run, the second cancels it, the third ends the process at once. TERM and
+HUP end the process but keep the claim. The event loop handles the first two. Code that blocks the loop delays them, so
+Python's signal handler itself counts the third.
 """
 
 from __future__ import annotations
@@ -46,10 +39,10 @@ from tidegate.storage.results import KEPT_LINES
 
 
 async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
-    """Says why an experiment cannot run here, and returns what to raise.
+    """Report why an experiment cannot run here, and return the exception to raise.
 
-    One that was about to run, or whose replica has died, is BLOCKED from then on, so that nobody takes it up in vain.
-    One that was stopped or has ended stays so.
+    An experiment that is READY, or whose replica has died, becomes BLOCKED, so that no other replica claims it in vain.
+    A stopped or ended one keeps its state.
     """
     if row.status in (Status.READY, Status.RUNNING):
         stale_after = 0.0 if gone(row.claimed_by) else RunnerSettings.from_environment().stale_after
@@ -61,7 +54,7 @@ async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
 
 
 async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> typer.Exit:
-    """As `block`, for an experiment that the database may not have yet."""
+    """Block as `block` does, for an experiment that the database may not have yet."""
     store = await Store.open(url)
     try:
         row = await store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
@@ -71,14 +64,14 @@ async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> type
 
 
 class LastFailures:
-    """Listens to a registry; `of(key)` says what the last failure of a key was, by the key as people see it."""
+    """Listener of a registry that keeps the last transient failure of each key, by the key's printed form."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
 
     @contextlib.contextmanager
     def heard(self, registry: RateLimitRegistry) -> Iterator[None]:
-        """Listens for as long as the block lasts."""
+        """Listen while the block lasts."""
         unsubscribe = registry.subscribe(self.listen)
         try:
             yield
@@ -86,12 +79,12 @@ class LastFailures:
             unsubscribe()
 
     def listen(self, event: Event) -> None:
-        """Takes in an event, from any thread."""
+        """Record an event, from any thread."""
         if isinstance(event, SlotReleased) and event.kind is Kind.TRANSIENT:
             self._last[str(event.key)] = _failure(event)
 
     def of(self, key: str) -> str:
-        """Return what failed there last, in a few words; empty where nothing did."""
+        """Return the last failure of a key in a few words; empty if there was none."""
         return self._last.get(key, "")
 
 
@@ -102,11 +95,14 @@ def _failure(event: SlotReleased) -> str:
 
 
 ASIDE = frozenset({"timeout", "api_key_env"})
-"""What a question may say that changes no answer."""
+"""Fields of a question that change no answer."""
 
 
 async def told(runner: ExperimentRunner, experiment: Experiment, *, again: bool) -> list[str]:
-    """Lines to say. With `again` it was asked for by its name: that it was there already is no news then."""
+    """Return the messages to print before a run: the present owner, and the answers of earlier runs.
+
+    With `again` the user named a stored experiment, so its earlier answers are not reported.
+    """
     row = await runner.store.find(experiment.name)
     if row is None:
         return []
@@ -137,7 +133,7 @@ def _left(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator
 
 
 def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
-    """Return what is not as it was when the experiment was stored, as far as that can be seen: code cannot."""
+    """Yield the visible differences from the stored experiment. Changes of code cannot be seen."""
     if row.spec.get("source") not in (None, experiment.source):
         yield "file"
     if row.source != experiment.described:
@@ -149,7 +145,7 @@ def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
 
 
 def _asked(declared: Any) -> dict[str, Any]:
-    """The questions of a declaration by what they are called, without what changes no answer."""
+    """Return the questions of a declaration by name, without the fields that change no answer."""
     if not isinstance(declared, Mapping):
         return {}
     judges = {f"evaluator {judge['name']}": judge for judge in declared.get("evaluators", ())}
@@ -160,17 +156,18 @@ def _asked(declared: Any) -> dict[str, Any]:
 
 
 GOING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""Signals that end the process and keep the claim."""
 
 LAST = 3
-"""The Ctrl-C that ends the process, whatever it does."""
+"""Number of the Ctrl-C that ends the process, whatever it does."""
 
 SHOW_CURSOR = b"\x1b[?25h\n"
-"""What the picture of a run hides (ECMA-48, xterm: DECTCEM)."""
+"""Bytes that show the cursor, which the picture of a run hides (ECMA-48, xterm: DECTCEM)."""
 
 
 @contextlib.contextmanager
 def heard(on_interrupt: Callable[[], None], on_going: Callable[[], None]) -> Iterator[None]:
-    """Calls them in the running loop, as often as the signals come; does nothing where loops hear none (Windows)."""
+    """Call the functions in the running loop at each signal. Do nothing where loops handle none (Windows)."""
     loop = asyncio.get_running_loop()
     put = []
     for number, call in [(signal.SIGINT, on_interrupt), *((each, on_going) for each in GOING)]:
@@ -178,7 +175,7 @@ def heard(on_interrupt: Callable[[], None], on_going: Callable[[], None]) -> Ite
             loop.add_signal_handler(number, call)
             put.append(number)
     if signal.SIGINT in put:
-        # In place of the loop's own, which does nothing: the loop hears of a signal through its wakeup descriptor.
+        # Replaces the loop's handler, which does nothing: its wakeup descriptor notifies the loop of a signal.
         signal.signal(signal.SIGINT, _Counted())
         signal.siginterrupt(signal.SIGINT, False)
     try:
@@ -189,7 +186,7 @@ def heard(on_interrupt: Callable[[], None], on_going: Callable[[], None]) -> Ite
 
 
 class _Counted:
-    """Counts what comes, and ends the process at the last one."""
+    """Signal handler that counts its calls, and ends the process at the last one."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -206,11 +203,11 @@ class _Counted:
 
 
 BEHIND = 500
-"""Results at which it is said that the database is slow or away: half of what a runner holds for it."""
+"""Unwritten results at which the display reports a slow or missing database: half of a runner's bound (1000)."""
 
 
 def run_source(source: str, url: str, max_concurrency: int | None) -> int:
-    """Runs the experiment at `source`; returns the exit code."""
+    """Run the experiment at `source`. Return the exit code."""
     _govern()
     experiment = load(source)
     if reason := lacking(experiment.credentials):
@@ -219,11 +216,11 @@ def run_source(source: str, url: str, max_concurrency: int | None) -> int:
 
 
 def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
-    """Goes on with an experiment that the database has; returns the exit code."""
+    """Continue an experiment that the database has. Return the exit code."""
     _govern()
     row = asyncio.run(_row(name, url))
     try:
-        # Outside any loop, as `run` does it: what is imported may have one of its own.
+        # Outside any event loop, as in `run`: imported code may run its own loop.
         experiment = restored(row.spec)
     except CannotLoad as error:
         raise asyncio.run(block(url, row, error)) from None
@@ -236,9 +233,9 @@ async def _row(name: str, url: str) -> ExperimentRow:
 
 
 def _govern() -> None:
-    """Before any code of the user's is imported: whatever clients it makes are governed."""
+    """Install tidegate before any code of the user is imported, so that all its clients are governed."""
     tidegate.install()
-    # As `python -m` has it: a console script does not look where it is called.
+    # As with `python -m`: a console script does not search the working directory.
     if os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
@@ -267,7 +264,7 @@ class ExperimentCommand:
         self._going: asyncio.Task[None] | None = None
 
     async def ended(self, again: bool) -> int:
-        """Runs it to its end, says how that was, and returns the exit code; `again` says that it was resumed."""
+        """Run the experiment to its end, report the result, and return the exit code. `again` marks a resume."""
         runner, experiment = self._runner, self._experiment
         for each in await told(runner, experiment, again=again):
             self._display.say(each)
@@ -296,7 +293,7 @@ class ExperimentCommand:
         return code_of(summary, failures)
 
     async def _started(self) -> int:
-        """The experiment's number once it is claimed; a cool-down is waited out."""
+        """Return the experiment's number once it is claimed, after any cooldown."""
         what = f"{self._experiment.name} was stopped or resumed a moment ago: it goes on"
         start = partial(self._runner.start, self._experiment, follow=True)
         return await once_cooled(start, self._display.say, what)
@@ -341,7 +338,7 @@ class ExperimentCommand:
             console.print(next_, markup=False, soft_wrap=True)
 
     def _next(self, summary: Summary, failures: list[Failure]) -> str:
-        """Return what there is to be done about it."""
+        """Return the next step for the user; empty if there is none."""
         if summary.status is Status.RUNNING:
             return f"replica {summary.experiment.claimed_by} has taken it over"
         parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)

@@ -1,11 +1,4 @@
-"""`tidegate experiment list`, `show` and `stop`.
-
-`tidegate experiment show`: one experiment, its scores, what it waits for where it runs on this machine, its log.
-
-`tidegate experiment list`: every experiment of a database.
-
-`tidegate experiment stop`: the user's stop, through the database.
-"""
+"""Commands `tidegate experiment list`, `show` and `stop`, which work through the database."""
 
 from __future__ import annotations
 
@@ -35,7 +28,7 @@ from tidegate.storage.results import KEPT_LINES
 
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
-    """Prints how an experiment stands."""
+    """Print the state of an experiment."""
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
         summary = Summary(row, await store.counts(row.id), tuple(await store.scores(row.id)))
@@ -88,7 +81,7 @@ def _print(
 
 
 def _keys(summary: Summary) -> list[KeyTotal]:
-    """The keys of the process that runs it, where that is one of this machine's."""
+    """Return the keys of the process that runs the experiment, if it runs on this machine."""
     replica = summary.experiment.claimed_by
     if replica is None or os.name != "posix":
         return []
@@ -98,7 +91,7 @@ def _keys(summary: Summary) -> list[KeyTotal]:
 def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
     for key in keys:
         seen = key.outlook(now)
-        # What waits for this key waits outside its queue: when the next one may go is asked as if it stood there.
+        # Items for this key may wait outside its queue: forecast the next one as if it waited in the queue.
         ahead = estimate_eta(seen._replace(waiting=max(1, seen.waiting)))
         when = f"next one in {clock(ahead.seconds)}" if ahead.seconds else "next one now"
         when = "next one when one ends" if ahead.seconds is None else when
@@ -107,7 +100,7 @@ def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
 
 
 def _line(line: LoggedLine) -> str:
-    """A log line for people: what happened first, then its details."""
+    """Format a log line: its time, level and category, then the event and its details."""
     kind = line.detail.get("type", "")
     details = [f"{name} {value}" for name, value in line.detail.items() if name != "type"]
     told = f"{kind} ({', '.join(details)})" if details else kind
@@ -124,7 +117,7 @@ def _logged(line: LoggedLine) -> dict[str, Any]:
 
 
 async def listed(url: str, as_json: bool) -> None:
-    """Prints the experiments, the newest first."""
+    """Print the experiments, newest first."""
     async with existing(url, to_read=True) as store:
         summaries = await store.list()
     if as_json:
@@ -137,7 +130,7 @@ async def listed(url: str, as_json: bool) -> None:
 
 
 def facts(each: ExperimentSummary) -> dict[str, Any]:
-    """One experiment as plain values."""
+    """Return one experiment as plain values."""
     row = each.experiment
     return {
         "id": row.id,
@@ -178,7 +171,7 @@ def _why(row: ExperimentRow) -> str:
 
 
 async def stop_named(name: str, url: str) -> int:
-    """Stops an experiment; returns the exit code: 0 where it is stopped, also where it was not running."""
+    """Stop an experiment. Return exit code 0, also if it was not running."""
     async with existing(url) as store:
         row = await found(store, name)
         what = f"{row.name} was resumed a moment ago: it is stopped"

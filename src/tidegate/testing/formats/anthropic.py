@@ -19,7 +19,7 @@ from tidegate.testing.formats.base import (
 
 
 def read_messages(body: Body) -> SimulatedQuestion:
-    """`messages`, `system`, `max_tokens` (required, as it is there)."""
+    """Read `messages`, `system`, `max_tokens` (required, as it is there)."""
     texts = texts_of(body.get("messages"))
     bound = bound_of(body, "max_tokens")
     if bound is None:
@@ -52,12 +52,12 @@ def _message(reply: SimulatedReply, content: list[dict[str, Any]], stop: str | N
 
 
 def whole_message(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A `message`."""
+    """Return a `message`."""
     return _message(reply, [{"type": "text", "text": reply.text}], _stop(reply), reply.output_tokens)
 
 
 def stream_message(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """The events from `message_start` to `message_stop`."""
+    """Return the events from `message_start` to `message_stop`."""
 
     def typed(name: str, **fields: Any) -> bytes:
         return event({"type": name, **fields}, name)

@@ -1,4 +1,4 @@
-"""The facts of a request that an endpoint reads, and of its answer, before any provider's shape is put on it."""
+"""Facts of a request that an endpoint reads, and of its answer, without any provider's format."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Body = Mapping[str, Any]
 EVENTS = "text/event-stream; charset=utf-8"
 
 CHARS_PER_TOKEN = 4
-"""Characters of English that a token has, about; a scenario may count otherwise."""
+"""Approximate characters of English in a token; a scenario may count otherwise."""
 
 _PIECE = re.compile(r"\s*\S+\s*?")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The form of an answer: JSON that fits `schema`, as its text or as the arguments of the function `tool`."""
+    """Form of an answer: JSON that fits `schema`, as its text or as the arguments of the function `tool`."""
 
     schema: Mapping[str, Any]
     tool: str = ""
@@ -29,7 +29,7 @@ class AnswerForm:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedQuestion:
-    """The question: the text that decides the answer, what counts as input, the bound on the output, and its form."""
+    """Question: the text that decides the answer, its input tokens, the bound on the output, and its form."""
 
     prompt: str
     input_tokens: int
@@ -39,9 +39,9 @@ class SimulatedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedReply:
-    """The answer: `cut_short` where the request's own bound was reached; `created` is in seconds of wall time.
+    """Answer; `cut_short` if the request's bound was reached; `created` is in seconds of wall time.
 
-    With a `tool` the text is the arguments of a call of it.
+    With a `tool`, the text is the arguments of a call of it.
     """
 
     id: str
@@ -55,13 +55,13 @@ class SimulatedReply:
 
     @property
     def pieces(self) -> list[str]:
-        """The text in the pieces in which it is streamed: words with the space before them."""
+        """Return the text in its streamed pieces: words with the space before them."""
         return _PIECE.findall(self.text) or [self.text]
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedStream:
-    """A streamed answer: at once, piece by piece, and at the end; `broken` is an error in its middle."""
+    """Streamed answer: its head, pieces and tail; `broken` is an error in its middle."""
 
     head: bytes
     pieces: list[bytes]
@@ -76,15 +76,15 @@ def asks_stream(body: Body) -> bool:
 
 
 def always(body: Body) -> bool:
-    """Every answer is a stream."""
+    """Return True: every answer is a stream."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEndpoint:
-    """One endpoint: `read` a body (ValueError if it cannot be), answer `whole`, or as a `stream` where it can.
+    """One endpoint: `read` a body (ValueError if unusable), answer `whole`, or as a `stream` where it can.
 
-    `dialect` is that of its refusals; `streams` says of a body whether the answer is to be streamed.
+    `dialect` is that of its refusals; `streams` returns for a body whether the answer is streamed.
     """
 
     dialect: str
@@ -95,22 +95,22 @@ class SimulatedEndpoint:
 
 
 def dumps(value: object) -> bytes:
-    """JSON as providers send it, in UTF-8."""
+    """Return JSON as providers send it, in UTF-8."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def event(value: object, name: str = "") -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return (b"event: %b\n" % name.encode() if name else b"") + b"data: %b\n\n" % dumps(value)
 
 
 def tokens_in(text_length: int) -> int:
-    """The tokens that so many characters are counted as: a quarter, rounded up, at least 1."""
+    """Return the tokens that a text of this length counts as: a quarter, rounded up, at least 1."""
     return max(1, math.ceil(text_length / CHARS_PER_TOKEN))
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content: a string, or the text parts of a list."""
+    """Return the text of a message's content: a string, or the text parts of a list."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -119,14 +119,14 @@ def text_of(content: object) -> str:
 
 
 def texts_of(messages: object) -> list[str]:
-    """The texts of messages in order; raises ValueError where that is no list of messages."""
+    """Return the texts of messages in order; raise ValueError if they are not a list of messages."""
     if not isinstance(messages, list) or not all(isinstance(message, Mapping) for message in messages):
         raise ValueError("messages: a list of objects is required")
     return [text_of(message.get("content")) for message in messages]
 
 
 def prompt_of(messages: object) -> str:
-    """The text of the last message of a user; of the last one at all where there is none."""
+    """Return the text of the user's last message; without one, of the last message."""
     texts = texts_of(messages)
     asked = [text for text, message in zip(texts, cast("list[Body]", messages), strict=True) if _is_users(message)]
     return (asked or texts or [""])[-1]
@@ -137,7 +137,7 @@ def _is_users(message: Body) -> bool:
 
 
 def bound_of(body: Body, *names: str) -> int | None:
-    """The first of these fields that is a whole number."""
+    """Return the first of these fields that is a whole number; None without one."""
     for name in names:
         value = body.get(name)
         if isinstance(value, int) and not isinstance(value, bool):

@@ -1,11 +1,10 @@
 """Bedrock's converse and invoke, whole and streamed, as boto3 and the Bedrock clients of other SDKs parse them.
 
-Whether an answer streams is said by the path. `invoke` speaks Anthropic's messages, whatever the model is called.
+The path decides whether an answer streams. `invoke` uses Anthropic's messages for any model.
 
-Amazon's event stream as it goes over the wire: `application/vnd.amazon.eventstream`.
-
-A message is its length and that of its headers, a checksum of the two, the headers, the payload, and a checksum of all;
-numbers are big-endian, checksums CRC-32. botocore 1.44.5 `eventstream.py` reads it.
+Streams are in Amazon's event stream, `application/vnd.amazon.eventstream`. A message is its length and that of its
+headers, a checksum of the two, the headers, the payload, and a checksum of all. Numbers are big-endian, checksums
+CRC-32. botocore 1.44.5 `eventstream.py` reads it.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from tidegate.testing.formats.base import (
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
 
 _TEXT = 7
-"""The type of a header whose value is text, the only one that Bedrock sends."""
+"""Type of a header whose value is text, the only type that Bedrock sends."""
 
 
 def message(headers: dict[str, str], payload: bytes) -> bytes:
-    """One message."""
+    """Return one message."""
     named = b"".join(_header(name, value) for name, value in headers.items())
     prelude = struct.pack(">II", 16 + len(named) + len(payload), len(named))
     begun = prelude + struct.pack(">I", zlib.crc32(prelude)) + named + payload
@@ -48,12 +47,12 @@ def message(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def event(name: str, value: object) -> bytes:
-    """An event of the type `name`, its payload in JSON."""
+    """Return an event of the type `name`, with its payload in JSON."""
     return message({":event-type": name, ":content-type": "application/json", ":message-type": "event"}, dumps(value))
 
 
 def exception(name: str, text: str) -> bytes:
-    """The exception `name`, which ends a stream."""
+    """Return the exception `name`, which ends a stream."""
     headers = {":exception-type": name, ":content-type": "application/json", ":message-type": "exception"}
     return message(headers, dumps({"message": text}))
 
@@ -65,11 +64,11 @@ def _header(name: str, value: str) -> bytes:
 PREFIX = "/model/"
 
 BROKEN = exception("throttlingException", TOO_MANY_TOKENS)
-"""How a stream breaks: the refusal that comes after a 200."""
+"""Error of a broken stream: a refusal after a 200."""
 
 
 def read_converse(body: Body) -> SimulatedQuestion:
-    """`messages`, `system`, `inferenceConfig.maxTokens`."""
+    """Read `messages`, `system`, `inferenceConfig.maxTokens`."""
     texts = texts_of(body.get("messages"))
     config = body.get("inferenceConfig")
     size = sum(map(len, texts)) + len(text_of(body.get("system")))
@@ -88,13 +87,13 @@ def _measured(reply: SimulatedReply) -> dict[str, Any]:
 
 
 def whole_converse(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A `ConverseResponse`."""
+    """Return a `ConverseResponse`."""
     message = {"role": "assistant", "content": [{"text": reply.text}]}
     return {"output": {"message": message}, "stopReason": _stop(reply), **_measured(reply)}
 
 
 def stream_converse(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """The events from `messageStart` to `metadata`."""
+    """Return the events from `messageStart` to `metadata`."""
 
     def delta(piece: str) -> bytes:
         return event("contentBlockDelta", {"delta": {"text": piece}, "contentBlockIndex": 0})
@@ -111,7 +110,7 @@ def stream_converse(body: Body, reply: SimulatedReply) -> SimulatedStream:
 
 
 def stream_invoke(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """Anthropic's events, each in the bytes of a `chunk`."""
+    """Return Anthropic's events, each in the bytes of a `chunk`."""
     plain = stream_message(body, reply)
     return SimulatedStream(
         head=_chunks(plain.head),
@@ -138,6 +137,6 @@ ENDPOINTS: dict[str, SimulatedEndpoint] = {
 
 
 def endpoint_of(path: str) -> tuple[SimulatedEndpoint | None, str]:
-    """The endpoint and the model, or inference profile, that a path under `PREFIX` names."""
+    """Return the endpoint and the model, or inference profile, that a path under `PREFIX` names."""
     model, _, action = path.removeprefix(PREFIX).rpartition("/")
     return ENDPOINTS.get(action), unquote(model)

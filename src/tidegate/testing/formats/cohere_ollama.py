@@ -1,8 +1,6 @@
-"""Chat endpoints of Cohere and Ollama.
+"""Chat endpoints of Cohere (version 2) and Ollama, whole and streamed, as cohere 7.3 and ollama 0.6 parse them.
 
-Cohere's chat of version 2, whole and streamed, as cohere 7.3 parses it.
-
-Ollama's chat, which streams lines of JSON unless it is asked not to, as ollama 0.6 parses it.
+Ollama's chat streams lines of JSON unless the request declines.
 """
 
 from __future__ import annotations
@@ -34,13 +32,13 @@ def _finish(reply: SimulatedReply) -> str:
 
 
 def whole_cohere_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A `V2ChatResponse`."""
+    """Return a `V2ChatResponse`."""
     message = {"role": "assistant", "content": [{"type": "text", "text": reply.text}]}
     return {"id": reply.id, "finish_reason": _finish(reply), "message": message, "usage": _usage(reply)}
 
 
 def stream_cohere_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """The events from `message-start` to `message-end`."""
+    """Return the events from `message-start` to `message-end`."""
 
     def typed(name: str, **fields: Any) -> bytes:
         return event({"type": name, **fields}, name)
@@ -67,7 +65,7 @@ LINES = "application/x-ndjson"
 
 
 def read_ollama_chat(body: Body) -> SimulatedQuestion:
-    """`messages`, `options.num_predict`."""
+    """Read `messages`, `options.num_predict`."""
     texts = texts_of(body.get("messages"))
     bound = bound_of(body.get("options") or {}, "num_predict")
     return SimulatedQuestion(texts[-1] if texts else "", tokens_in(sum(map(len, texts))), bound)
@@ -79,14 +77,14 @@ def _line(reply: SimulatedReply, text: str) -> dict[str, Any]:
 
 
 def whole_ollama_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """The answer in one line."""
+    """Return the answer in one line."""
     counts = {"prompt_eval_count": reply.input_tokens, "eval_count": reply.output_tokens}
     reason = "length" if reply.cut_short else "stop"
     return _line(reply, reply.text) | {"done": True, "done_reason": reason, **counts}
 
 
 def stream_ollama_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """A line for each piece; the last has the counts."""
+    """Return a line for each piece; the last line has the counts."""
     last = whole_ollama_chat(body, reply) | {"message": {"role": "assistant", "content": ""}}
     return SimulatedStream(
         head=b"",

@@ -1,6 +1,6 @@
 """Gemini's generateContent, embeddings and interactions, as google-genai 3.4 parses them.
 
-Whether an answer streams is in the path; the model is there too, bar interactions. `route` reads both.
+The path decides whether an answer streams. It also has the model, except for interactions. `route` reads both.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tidegate.testing.formats.base import (
 )
 
 DIMENSIONS = 8
+"""Length of an embedding."""
 
 _PATH = re.compile(
     r"/v1(?:beta|alpha|beta1)?/(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?models/(.+):(\w+)"
@@ -35,7 +36,7 @@ def _parts(content: object) -> str:
 
 
 def read_generate(body: Body) -> SimulatedQuestion:
-    """`contents`, `systemInstruction`, `generationConfig.maxOutputTokens`."""
+    """Read `contents`, `systemInstruction`, `generationConfig.maxOutputTokens`."""
     contents = body.get("contents")
     if not isinstance(contents, list):
         raise ValueError("contents: a list of contents is required")
@@ -64,12 +65,12 @@ def _finish(reply: SimulatedReply) -> str:
 
 
 def whole_content(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A `GenerateContentResponse`."""
+    """Return a `GenerateContentResponse`."""
     return _candidate(reply, reply.text, _finish(reply))
 
 
 def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """One response for each piece; the last has the reason why it ended."""
+    """Return one response for each piece; the last has the reason for the end."""
     overloaded = {"code": 503, "message": "The model is overloaded. Please try again later.", "status": "UNAVAILABLE"}
     return SimulatedStream(
         head=b"",
@@ -80,7 +81,7 @@ def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
 
 
 def read_embed(body: Body) -> SimulatedQuestion:
-    """The `content`, or that of each of the `requests`."""
+    """Read the `content`, or that of each of the `requests`."""
     return SimulatedQuestion("", tokens_in(sum(map(len, _embedded(body)))), 0)
 
 
@@ -94,7 +95,7 @@ def _embedded(body: Body) -> list[str]:
 
 
 def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A vector, or one for each request; the same text has the same vector."""
+    """Return a vector, or one for each request; the same text has the same vector."""
     rows = []
     for text in _embedded(body):
         generator = random.Random(text)
@@ -103,7 +104,7 @@ def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
 
 
 def read_interaction(body: Body) -> SimulatedQuestion:
-    """`input`: a text, or contents."""
+    """Read `input`: a text, or contents."""
     given = body.get("input")
     text = given if isinstance(given, str) else text_of(given)
     return SimulatedQuestion(
@@ -112,7 +113,7 @@ def read_interaction(body: Body) -> SimulatedQuestion:
 
 
 def whole_interaction(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """An `Interaction` that is completed."""
+    """Return a completed `Interaction`."""
     return {
         "id": reply.id,
         "status": "completed",
@@ -129,7 +130,7 @@ def whole_interaction(body: Body, reply: SimulatedReply) -> dict[str, Any]:
 
 
 def count_tokens(body: Body) -> dict[str, Any]:
-    """Return what `countTokens` answers; it is no inference, and is not limited here."""
+    """Return the answer of `countTokens`; it is no inference, and is not limited here."""
     return {"totalTokens": read_generate(body).input_tokens}
 
 
@@ -147,6 +148,6 @@ METHODS = {
 
 
 def route(path: str) -> tuple[str, str]:
-    """Model and method of a path of Gemini's or Vertex AI's, both empty for any other."""
+    """Return model and method of a path of Gemini or Vertex AI, both empty for any other."""
     match = _PATH.fullmatch(path)
     return (match[1], match[2]) if match is not None else ("", "")

@@ -1,8 +1,8 @@
-"""The smallest JSON value that fits a JSON Schema: what a simulated model says where the request bounds its form.
+"""Smallest JSON value that fits a JSON Schema: a simulated model's answer if the request bounds its form.
 
-Pure. It reads what SDKs and frameworks write into `response_format` and `tools` (JSON Schema 2020-12): types, enum,
-const, `$ref` within the schema, anyOf, oneOf, allOf, required properties, the bounds of numbers, texts and arrays, and
-common formats. It does not read `pattern`, `not`, `if` and `uniqueItems`.
+The functions are pure. They read the `response_format` and `tools` of SDKs and frameworks (JSON Schema 2020-12). They
+read types, enum, const, `$ref` within the schema, anyOf, oneOf, allOf and required properties. They also read the
+bounds of numbers, texts and arrays, and common formats. They do not read `pattern`, `not`, `if` and `uniqueItems`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMATS = {
 
 
 def fitted(text: str, schema: Schema) -> str:
-    """`text` where it is a JSON object already, else the smallest instance of `schema` as JSON."""
+    """Return `text` if it is a JSON object already, else the smallest instance of `schema` as JSON."""
     try:
         if isinstance(json.loads(text), dict):
             return text
@@ -40,12 +40,12 @@ def fitted(text: str, schema: Schema) -> str:
 
 
 def smallest(schema: Schema) -> Any:
-    """Only what is required, and of alternatives the shortest; raises ValueError where no instance was found."""
+    """Return only required parts, and the shortest of alternatives; raise ValueError if no instance was found."""
     return _Search(schema).instance(schema, ())
 
 
 class _Search:
-    """One search through a schema; `seen` are the references on the way to where it stands."""
+    """One search through a schema; `seen` are the references on the path to the present place."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -139,7 +139,7 @@ def _text(schema: Schema) -> str:
 
 
 def _number(schema: Schema, *, whole: bool) -> float:
-    """Of 0, the multiples next to the bounds and the middle between them, what fits and is nearest to 0."""
+    """Return the fitting number nearest to 0, of 0, the multiples next to the bounds, and the middle between them."""
     step = schema.get("multipleOf", 1)
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     above, below = schema.get("exclusiveMinimum", -math.inf), schema.get("exclusiveMaximum", math.inf)

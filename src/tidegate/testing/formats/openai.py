@@ -1,9 +1,7 @@
 """OpenAI's chat completions, responses and embeddings, whole and streamed, as its SDK parses them.
 
-The form that a request of OpenAI's asks its answer to have: a JSON Schema, or the arguments of a function.
-
-A function is called where `tool_choice` forces it: the one named, or of `required` the first. Left to choose (`auto`),
-the simulated model answers in words.
+A request may bound the form of its answer: a JSON Schema, or the arguments of a function. A function is called if
+`tool_choice` forces it: the named one, or the first for `required`. With `auto`, the simulated model answers in words.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 
 
 def chat_form(body: Body) -> AnswerForm | None:
-    """Of a chat completion: `tools` with a forcing `tool_choice`, else `response_format`; None for words."""
+    """Return the form of a chat completion: forced `tools`, else `response_format`; None for words."""
     functions = [tool.get("function") or {} for tool in body.get("tools") or () if tool.get("type") == "function"]
     choice = body.get("tool_choice")
     if isinstance(choice, Mapping):
@@ -44,7 +42,7 @@ def chat_form(body: Body) -> AnswerForm | None:
 
 
 def response_form(body: Body) -> AnswerForm | None:
-    """Of a response: `tools` with a forcing `tool_choice`, else `text.format`; None for words."""
+    """Return the form of a response: forced `tools`, else `text.format`; None for words."""
     functions = [tool for tool in body.get("tools") or () if tool.get("type") == "function"]
     wanted = (body.get("text") or {}).get("format") or {}
     return _forced(functions, body.get("tool_choice")) or _formatted(wanted.get("type"), wanted.get("schema"))
@@ -75,10 +73,11 @@ STREAM_ERROR = {
 }
 
 DIMENSIONS = 8
+"""Length of an embedding, if the request has no `dimensions`."""
 
 
 def read_chat(body: Body) -> SimulatedQuestion:
-    """`messages`, `max_completion_tokens` or `max_tokens`, `response_format`, `tools`."""
+    """Read `messages`, `max_completion_tokens` or `max_tokens`, `response_format`, `tools`."""
     messages = body.get("messages")
     size = sum(map(len, texts_of(messages)))
     bound = bound_of(body, "max_completion_tokens", "max_tokens")
@@ -111,7 +110,7 @@ def _tool_call(reply: SimulatedReply, arguments: str) -> dict[str, Any]:
 
 
 def whole_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A `chat.completion`."""
+    """Return a `chat.completion`."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None, "annotations": []}
     if reply.tool:
         message |= {"content": None, "tool_calls": [_tool_call(reply, reply.text)]}
@@ -128,7 +127,7 @@ def whole_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
 
 
 def stream_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """`chat.completion.chunk` events; the usage in a last one of its own if `stream_options.include_usage`."""
+    """Return `chat.completion.chunk` events, with a last one for the usage if `stream_options.include_usage`."""
     with_usage = bool((body.get("stream_options") or {}).get("include_usage"))
     frame = {"id": reply.id, "object": "chat.completion.chunk", "created": reply.created, "model": reply.model}
     frame |= {"service_tier": "default", "system_fingerprint": "fp_tidegate"}
@@ -159,7 +158,7 @@ def _chat_delta(reply: SimulatedReply, piece: str) -> dict[str, Any]:
 
 
 def read_responses(body: Body) -> SimulatedQuestion:
-    """`input` (a text or a list of items), `instructions`, `max_output_tokens`, `text.format`, `tools`."""
+    """Read `input` (a text or a list of items), `instructions`, `max_output_tokens`, `text.format`, `tools`."""
     given = body.get("input", "")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     size = sum(map(len, texts_of(items))) + len(text_of(body.get("instructions")))
@@ -221,7 +220,7 @@ def _status(reply: SimulatedReply) -> str:
 
 
 def whole_response(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A `response`."""
+    """Return a `response`."""
     status = _status(reply)
     if reply.tool:
         return _response(body, reply, status, [_function_call(reply, status, reply.text)])
@@ -229,7 +228,7 @@ def whole_response(body: Body, reply: SimulatedReply) -> dict[str, Any]:
 
 
 def stream_response(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """The typed events from `response.created` to `response.completed`, numbered in sequence."""
+    """Return the typed events from `response.created` to `response.completed`, numbered in sequence."""
     number = -1
 
     def typed(name: str, /, **fields: Any) -> bytes:
@@ -265,7 +264,7 @@ def _call_events(typed: Callable[..., bytes], reply: SimulatedReply) -> tuple[by
 
 
 def read_embeddings(body: Body) -> SimulatedQuestion:
-    """`input`: a text, texts, or tokens."""
+    """Read `input`: a text, texts, or tokens."""
     inputs = _inputs(body)
     size = sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
     return SimulatedQuestion("", tokens_in(size), 0)
@@ -281,7 +280,7 @@ def _inputs(body: Body) -> list[str | list[int]]:
 
 
 def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """A list of vectors, of floats or in base64 as the SDK asks; the same text has the same vector."""
+    """Return a list of vectors, of floats or base64 as the SDK asks; the same text has the same vector."""
     size = bound_of(body, "dimensions") or DIMENSIONS
     rows: list[dict[str, Any]] = []
     for index, item in enumerate(_inputs(body)):
