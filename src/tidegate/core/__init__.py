@@ -1,1 +1,1 @@
-"""The sans-IO core: values and state machines that take time, randomness and headers as arguments."""
+"""Core without I/O: values and state machines that take time, randomness and headers as arguments."""

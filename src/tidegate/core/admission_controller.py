@@ -1,10 +1,10 @@
-"""One key: its calls let through the gates, and what every ended attempt teaches them.
+"""Admission of calls at one key, and the feedback of every ended attempt.
 
-An admitted call holds a *permit*, settled exactly once. The gates are in `gates`, what moves them in `answer` and in
-`refusal`.
+Theory of operation. An admitted call holds a *permit*, which is settled exactly once. `core.limiter_state` has the
+gates: the limiters of a key that may hold a call back. `core.feedback` changes them by the outcomes of attempts.
 
-All methods take `now` in monotonic seconds and are called under the registry's lock. Events are appended to `out`
-where it is a list.
+All methods take `now` in monotonic seconds and run under the registry's lock. Events are appended to `out` where it is
+a list.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
 
 MOST_OUTPUT = 10**9
-"""Tokens of one answer that are believed at most; raising it lets a garbled usage close a token quota for longer.
-The longest answers of today have 128,000 (as `estimate.MOST`)."""
+"""Tokens of one answer that are believed at most. Today's longest answers have 128,000 (as `cost_estimator.MOST`).
+Raising it lets a garbled usage close a token quota for longer."""
 
 
 class AdmissionController(LimiterState):
-    """The admission state of one key."""
+    """Admission of calls at one key."""
 
     __slots__ = ()
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False) -> Permit:
-        """Takes a slot and charges the quotas; the caller has asked `ready_at` the same before.
+        """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.
 
-        One that goes `beyond` what was learned (the caller has asked `admits`) opens no slot and uses up no pace.
+        A call `beyond` the learned limits (its caller has checked `admits`) opens no slot and uses no pace.
         """
         if not self.flying:
             self._began = now
@@ -71,7 +71,7 @@ class AdmissionController(LimiterState):
         return probe
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
-        """Takes back a permit whose attempt was never sent: nothing happened."""
+        """Take back a permit whose attempt was never sent, with all its effects."""
         permit.settled = True
         if not permit.beyond:
             self.limit.withdrawn(len(self.flying))
@@ -88,7 +88,7 @@ class AdmissionController(LimiterState):
             self.rejection.asked_in_vain(permit.order)
 
     def release_probe(self, thread: int, now: float) -> None:
-        """The breaker's probe is under way on a thread that is blocked: another attempt may be the probe."""
+        """Let another attempt be the breaker's probe, where the present probe runs on the blocked `thread`."""
         if self.breaker.state is not BreakerState.HALF_OPEN:
             return
         for permit in self.flying.values():
@@ -97,7 +97,7 @@ class AdmissionController(LimiterState):
                 self.breaker.abandoned(True, now)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-        """Takes in the headers of an answer whose body is still streaming; `settle` follows at its end."""
+        """Learn from the headers of an answer whose body is still streaming; `settle` follows at its end."""
         self.limit.heard()
         if outcome.readings:
             read(self, permit, outcome, now, out)
@@ -113,7 +113,7 @@ class AdmissionController(LimiterState):
         permit.learned = True
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Gives the slot back and learns what the attempt teaches. `draw` is uniform in [0, 1)."""
+        """Release the slot and learn from the attempt's outcome. `draw` is uniform in [0, 1)."""
         saturation = len(self.flying)
         permit.settled = True
         self._end(permit)
@@ -149,7 +149,7 @@ class AdmissionController(LimiterState):
             out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status))
 
     def forked(self) -> None:
-        """Forgets what is in flight: after a fork it belongs to the parent."""
+        """Forget the attempts in flight: after a fork they belong to the parent process."""
         self.generation += 1
         self.untaken = 0
         for permit in self.flying.values():
@@ -163,20 +163,20 @@ class AdmissionController(LimiterState):
             self.breaker.abandoned(True, self.used_at)
 
     def _end(self, permit: Permit) -> None:
-        """Take an attempt out of those under way, and let go of its event loop: charges hold permits for a window."""
+        """Remove an attempt from those in flight, and drop its event loop: charges keep permits for a window."""
         self.flying.pop(permit.order, None)
         loop, permit.loop = permit.loop, None
         if self.stalled_loops and all(each.loop is not loop for each in self.flying.values()):
-            # The loop itself removes it too, without the lock.
+            # The loop removes itself too, without the lock.
             with suppress(ValueError):
                 self.stalled_loops.remove(loop)
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
         cost = permit.cost
-        # The usage is whatever the provider wrote. Zero stands first: what is not a number counts as that.
+        # The provider's usage may be anything. Zero is the first argument of `max`, so that NaN counts as zero.
         output = min(MOST_OUTPUT, max(0, usage.output_tokens)) if usage is not None else 0
         produced = output * cost.weight
-        # Without a word of what it produced, what was held stays charged.
+        # Without a stated usage, the held part stays charged.
         returned = cost.held - min(cost.held, produced) if usage is not None else 0.0
         self.quotas.settle(permit.charges, produced, returned, self.order, now)

@@ -1,19 +1,18 @@
-"""Jitter, and the pause of a key that a refusal sets for all its calls.
+"""Jittered backoff delays, and the pause of a key after a refusal.
 
-One shared gate per key that a refusal closes for everybody, instead of one sleep per refused call.
+Theory of operation. A pause is one gate of a key: a limiter that may hold its calls back. A refusal closes it for all
+calls, instead of one sleep per refused call. While the gate is closed its end only ever moves later. When it opens and
+nothing else paces the key, a single attempt goes first. Refusals return much sooner than answers. So an attempt that is
+not refused within a few refusal round trips was admitted, and all calls may go.
 
-Theory of operation. While the gate is closed its end only ever moves later. When it lifts and nothing else paces the
-key, it reopens with a single attempt: refusals come back much sooner than answers, so an attempt that was not refused
-within a few refusal round trips was let in, and the gate is open.
-
-Delays before another attempt, from a count and a uniform draw that is passed in.
+The delay functions take a count and a uniform draw as arguments.
 """
 
 from __future__ import annotations
 
 
 def full_jitter(failures: int, base: float, cap: float, draw: float) -> float:
-    """Seconds before the attempt after `failures` failures (1 or more): uniform between 0 and min(cap, base·2^(n−1)).
+    """Return the seconds before the attempt after `failures` (1 or more): uniform in [0, min(cap, base·2^(n−1))).
 
     `draw` is uniform in [0, 1). Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 (full jitter).
     """
@@ -21,26 +20,30 @@ def full_jitter(failures: int, base: float, cap: float, draw: float) -> float:
 
 
 def half_jitter(failures: int, base: float, cap: float, draw: float) -> float:
-    """Seconds for a shared gate: the upper half of the same range, so that it never reopens at once."""
+    """Return the seconds of a shared cooldown: the upper half of the same range, so that it never ends at once."""
     return (0.5 + 0.5 * draw) * ceiling(failures, base, cap)
 
 
 def ceiling(failures: int, base: float, cap: float) -> float:
-    """The longest delay after `failures` failures, in seconds."""
+    """Return the longest delay after `failures` failures, in seconds."""
     return float(min(cap, base * 2.0 ** min(max(0, failures - 1), 60)))
 
 
 GRACE_ROUND_TRIPS = 3.0
+"""Refusal round trips after which a single attempt that is not refused counts as admitted."""
+
 GRACE_FIRST = 0.25
+"""Seconds of that time before the first refusal was measured."""
+
 GRACE_BOUNDS = (0.02, 2.0)
-"""How long a lone attempt may go unrefused before it counts as let in: three refusal round trips, in seconds."""
+"""Bounds of that time in seconds."""
 
 
 class Pause:
-    """The pause of one key; all instants are monotonic seconds. While `alone` the next attempt goes by itself.
+    """Pause of one key. Instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
-    `refusals` without a hint make each delay longer, until a call comes through. An attempt that was not refused within
-    `grace` seconds was let in.
+    `refusals` counts the waves of refusals since the last success; each makes the next delay without a hint longer. An
+    attempt not refused within `grace` seconds was admitted.
     """
 
     __slots__ = ("_grace_until", "_known", "alone", "base", "cap", "grace", "refusals", "until")
@@ -56,10 +59,10 @@ class Pause:
         self.refusals = 0
 
     def close(self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool) -> float:
-        """Closes the gate for `hint` seconds, or for a growing jittered delay without one; returns its end.
+        """Close the gate for `hint` seconds, or without one for a growing jittered delay; return its end.
 
-        A hint is capped at `cap` seconds. With `alone` it reopens with a single attempt. Without a hint only the first
-        refusal of a wave moves it.
+        A hint is capped at `cap` seconds. With `alone` the gate opens with a single attempt. Without a hint only the
+        first refusal of a wave extends it.
         """
         if new_wave:
             self.refusals += 1
@@ -73,31 +76,31 @@ class Pause:
         return self.until
 
     def answered(self) -> None:
-        """A call came through: the next delay without a hint is short again."""
+        """Record a success: the next delay without a hint is short again."""
         self.refusals = 0
         self.alone = False
 
     def refused_within(self, seconds: float) -> None:
-        """Learns how fast this provider refuses."""
+        """Learn how fast this provider refuses."""
         low, high = GRACE_BOUNDS
         seen = min(high, max(low, GRACE_ROUND_TRIPS * seconds))
         self.grace = 0.7 * self.grace + 0.3 * seen if self._known else seen
         self._known = True
 
     def sent(self, now: float) -> None:
-        """An attempt goes out; the lone one starts its grace."""
+        """Record that an attempt goes out; a single attempt starts its grace."""
         if self.alone:
             self._grace_until = now + self.grace
             self.alone = False
 
     def withdrawn(self, sent_at: float) -> None:
-        """Undo the attempt admitted at `sent_at`: where it was the lone attempt, the next one is."""
+        """Undo the attempt admitted at `sent_at`: if it was the single attempt, the next one is."""
         if self._grace_until == sent_at + self.grace:
             self._grace_until = float("-inf")
             self.alone = True
 
     def opens_at(self, now: float) -> float:
-        """When the next attempt may go out."""
+        """Return when the next attempt may go."""
         until = self.until if self.until > self._grace_until else self._grace_until
         return until if until > now else now
 

@@ -1,11 +1,11 @@
-"""Stops sending to a key whose provider is down, and finds out when it is back.
+"""Circuit breaker: stops sending to a key whose provider is down, and detects the recovery.
 
-Theory of operation. Two tables are the machine: `TRANSITIONS` says which state follows which event, and a missing
-entry means that the event changes nothing there. `threshold` consecutive outage failures open it. While it is open
-nothing is sent until `ready_at`; then one attempt goes out as the *probe* (half open) and everybody else waits for its
-outcome. A failed probe opens it again for longer, any answer of a living server closes it, a probe that was given up
-lets the next caller probe at once. Answers take long, failures came quickly: a probe of which nothing was heard for a
-few times as long as a failure took has met a living server too.
+Theory of operation. `TRANSITIONS` is the state machine: it says which state follows which event, and a missing entry
+changes nothing. `threshold` consecutive outage failures open the breaker. While it is open nothing is sent until
+`ready_at`. Then one attempt goes out as the *probe* (half open), and all other calls wait for its outcome. A failed
+probe opens the breaker again for longer, and any answer to it closes the breaker. After an abandoned probe the next
+call may probe at once. Answers take long, but failures came quickly. So a probe without a result for a few times the
+duration of a failure has reached a working server too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 
 
 class BreakerState(StrEnum):
-    """The state of a breaker: the calls that it lets through."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -22,11 +22,11 @@ class BreakerState(StrEnum):
 
 
 CLOSED = BreakerState.CLOSED
-"""By a name of its own, as `vocabulary.OK` is."""
+"""Alias for speed, as `values.OK` is."""
 
 
 class BreakerEvent(StrEnum):
-    """The events that change a breaker."""
+    """Event that changes a circuit breaker."""
 
     TRIPPED = "tripped"
     PROBE_SENT = "probe_sent"
@@ -44,20 +44,21 @@ TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
 }
 
 GROWTH = 1.06
-"""Each failed probe makes the cool-down this much longer: the first ten come within ten seconds, and find a recovery
+"""Factor on the cooldown after each failed probe. The first ten probes fall within ten seconds and find a recovery
 within one (the openai and anthropic SDKs double; a probe is cheap)."""
 
 SILENCE = 3.0
+"""Multiple of the recent duration of failures after which a silent probe counts as answered."""
+
 SILENCE_LEAST = 0.05
-"""How long a probe that nothing was heard of counts as failed or lost: three times as long as failures took lately, and
-at least this many seconds."""
+"""Least seconds of that time."""
 
 FADES = 0.8
-"""What is left of the longest failure at each shorter one."""
+"""Share of the longest failure's duration that remains at each shorter failure."""
 
 
 class CircuitBreaker:
-    """The breaker of one key."""
+    """Circuit breaker of one key."""
 
     __slots__ = (
         "_closed_at",
@@ -88,13 +89,13 @@ class CircuitBreaker:
 
     @property
     def closed(self) -> bool:
-        """Return whether everything may pass."""
+        """Return whether all calls may pass."""
         return self.state is BreakerState.CLOSED
 
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:
-        """A server that lives answered; returns whether that closed the breaker.
+        """Record an answer of a working server; return whether it closed the breaker.
 
-        An answer to what was sent before the failures began does not begin their count anew.
+        An answer to an attempt sent before the failures began does not reset their count.
         """
         if sent_at >= self._failing_since:
             self.failures = 0
@@ -102,9 +103,9 @@ class CircuitBreaker:
         return probe and self._close(now)
 
     def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
-        """An outage failure; returns whether it opened the breaker. `draw` is uniform in [0, 1).
+        """Record an outage failure; return whether it opened the breaker. `draw` is uniform in [0, 1).
 
-        One that was sent before the breaker last closed is of the outage that is over, and counts for nothing.
+        An attempt sent before the breaker last closed belongs to the past outage and does not count.
         """
         if sent_at < self._closed_at:
             return False
@@ -122,12 +123,12 @@ class CircuitBreaker:
         return opened
 
     def abandoned(self, probe: bool, now: float) -> None:
-        """The probe ended without an answer (cancelled): the next caller may probe at once."""
+        """Record that the probe ended without an answer (cancelled): the next call may probe at once."""
         if probe and self._to(BreakerEvent.PROBE_ABANDONED):
             self.ready_at = now
 
     def sent(self, now: float) -> bool:
-        """An attempt goes out; returns whether it is the probe."""
+        """Record that an attempt goes out; return whether it is the probe."""
         if self.state is BreakerState.HALF_OPEN and now >= self._silent_at:
             self._close(now)
             return False
@@ -137,7 +138,7 @@ class CircuitBreaker:
         return True
 
     def opens_at(self, now: float) -> float:
-        """When the next attempt may go out: now, the end of the cool-down, or when a probe has been silent enough."""
+        """Return when the next attempt may go: now, at the end of the cooldown, or after the probe's silence."""
         if self.state is BreakerState.CLOSED:
             return now
         return max(now, self.ready_at if self.state is BreakerState.OPEN else self._silent_at)

@@ -1,29 +1,24 @@
 """Adaptive limit of calls in flight: slow start, ceiling, latency knee.
 
-The limit of calls in flight: a swift first round, and the ceiling of a server with so many slots.
+Theory of operation. *Slow start* (`ConcurrencyLimit`): the limit begins low and opens slot by slot while all slots are
+taken and nothing is refused. It doubles each `RAMP` seconds, by at most `RAMP_RATE` slots a second, and more slowly
+from `SLOW_FROM` on. Each success adds one more slot. So slow start is bounded, and costs no round trip of answers. For
+a key without any answer yet it begins `LISTEN` seconds later: a server that is near rejects a wrong key within that
+time. The limit grows only while it is the limit that holds calls back, because an idle client proves nothing.
 
-Theory of operation. The limit begins at a few and opens slot by slot while all are taken and nothing is refused: twice
-as many each `RAMP` seconds, but never more than `RAMP_RATE` a second, and more slowly from `SLOW_FROM` on; each success
-adds one besides. So a first round is bounded, and costs no round trip of answers. Where nothing was heard of the key
-yet it begins `LISTEN` seconds later: a server that is near rejects a wrong key within that. The limit grows only while
-it is what holds calls back: an idle client proves nothing.
+*Ceiling*: a server with N slots refuses exactly the attempts that are sent with N in flight. If a refused attempt had
+more in flight than any admitted one, the limit goes just below that number. Single attempts, ever more rarely, test
+whether one more is admitted. After several admitted tests in a row the ceiling is raised, each time by more.
 
-A server with N slots refuses exactly what is sent with N in flight: where a refused attempt had more in flight than
-any that was let in, the limit goes just under it. One attempt at a time, ever more rarely, tries whether one more is
-let in; where several in a row are, the ceiling is lifted, by more each time.
+*Latency knee* (`LatencyKnee`): a provider that never refuses may only answer more slowly. By Little's law, the number
+in flight is the answers a second times their latency. Answers are sorted into levels by the number in flight when they
+were requested; each level is twice the one below. While the provider keeps up, a higher level takes no longer. Beyond
+its knee, twice the number in flight takes twice as long, which gains nothing. The limit is cut where a level brings
+less than `WORTH` of its due gain above a lower one, beyond chance. The new limit is the answers a second times the
+latency below the knee.
 
-More in flight than is of use (`goodput`) is not given out.
-
-The search for the concurrency beyond which answers only slow down, for a provider that never refuses.
-
-Theory of operation. By Little's law, the number in flight is the answers a second times their latency. Answers are
-sorted into levels by the number in flight when they were asked for; each level is twice the one below. While the
-provider keeps up, a higher level takes no longer. Beyond its knee twice the number in flight takes twice as long, which
-gains nothing. A level may bring less than `WORTH` of its due gain above a lower one, beyond what chance explains. Then
-the limit becomes the answers a second times the latency below the knee, and a little more.
-
-Latencies also change by themselves, so the cut has to prove itself. Where calls under the new limit take as long as
-before, the old limit is restored and everything is forgotten. From time to time a little more is tried.
+Latencies also change by themselves, so a cut has to prove itself. If calls under the new limit take as long as before,
+the old limit is restored and all levels are cleared. From time to time a higher limit is tried.
 """
 
 from __future__ import annotations
@@ -32,34 +27,41 @@ from collections.abc import Mapping
 from math import sqrt
 
 WORTH = 0.3
-"""Share of the gain that a higher level has to bring (CONTROL 3)."""
+"""Share of the gain that a higher level has to bring (CONTROL 3). Raising it cuts the limit sooner."""
 
 ENOUGH = 8
-"""Answers from which the mean of a level is taken."""
+"""Answers needed for the mean of a level."""
 
 MEMORY = 64
 """Answers of one level after which older ones count half."""
 
 DOUBT = 1.5
-"""Standard errors by which two levels must differ beyond what is asked."""
+"""Standard errors by which two levels must differ beyond the required gain."""
 
 HEADROOM = 1.0
-"""Share of the measured knee that is given: what is measured between two levels is rather above it than under."""
+"""Share of the measured knee that becomes the limit: a knee measured between two levels is rather above the true one.
+"""
 
 RELIEF = 0.5
-"""Share of the expected relief that a cut has to bring: back to what an answer takes below the knee."""
+"""Share of the expected relief that a cut has to bring. Full relief is the latency of an answer below the knee."""
 
 HOLD_FIRST = 10.0
+"""Seconds after the first cut before a higher limit is tried; they double with each cut."""
+
 HOLD_MOST = 160.0
+"""Most seconds of that wait."""
+
 AGAIN = 1.5
+"""Factor on the limit when more is tried."""
+
 AGAIN_AFTER = 2.0
-"""Seconds before more is tried, doubling with each cut; how much more, and how often while it is worth it."""
+"""Seconds from one such step to the next, while the limit proves useful."""
 
 INFINITY = float("inf")
 
 
 class LatencyLevel:
-    """The answers of one level: how many, their latencies (seconds) with squares, and what was in flight."""
+    """Answers of one level: sums of their number, latencies (seconds), squared latencies and numbers in flight."""
 
     __slots__ = ("count", "flying", "seconds", "squares")
 
@@ -67,7 +69,7 @@ class LatencyLevel:
         self.count = self.seconds = self.squares = self.flying = 0.0
 
     def add(self, flying: int, seconds: float) -> None:
-        """Takes in one answer."""
+        """Add one answer."""
         if self.count >= MEMORY:
             self.count *= 0.5
             self.seconds *= 0.5
@@ -80,21 +82,21 @@ class LatencyLevel:
 
     @property
     def mean(self) -> float:
-        """Mean latency."""
+        """Return the mean latency in seconds."""
         return self.seconds / self.count
 
     @property
     def doubt(self) -> float:
-        """The standard error of the mean, as a share of it."""
+        """Return the standard error of the mean, as a share of the mean."""
         mean = self.mean
         variance = max(0.0, self.squares / self.count - mean * mean)
         return sqrt(variance / self.count) / mean if mean > 0.0 else 0.0
 
 
 class LatencyKnee:
-    """The answers per second of one key at each level of concurrency.
+    """Answers per second of one key at each level of concurrency.
 
-    `useful` is the limit that is worth having, infinity where none is known. Instants are monotonic seconds.
+    `useful` is the highest limit worth having, infinity where none is known. Instants are monotonic seconds.
     """
 
     __slots__ = ("_again_at", "_cut_at", "_hold", "_levels", "_proving", "useful")
@@ -108,7 +110,7 @@ class LatencyKnee:
         self._hold = HOLD_FIRST
 
     def answered(self, flying: int, sent_at: float, now: float) -> bool:
-        """An answer to what was sent at `sent_at` as the `flying`-th in flight; returns whether `useful` changed."""
+        """Add an answer to what was sent at `sent_at` as the `flying`-th in flight; return whether `useful` changed."""
         if sent_at < self._cut_at:
             return False
         place = flying.bit_length()
@@ -127,7 +129,7 @@ class LatencyKnee:
         return self._judge(place, level, now)
 
     def _judge(self, place: int, high: LatencyLevel, now: float) -> bool:
-        """Cuts where a level brings too little above any lower one."""
+        """Cut the limit where a level brings too little above any lower one; return whether it did."""
         quickest = high.mean
         futile = False
         for lower, low in self._levels.items():
@@ -149,7 +151,7 @@ class LatencyKnee:
         return True
 
     def _prove(self, level: LatencyLevel) -> bool:
-        """Takes a cut back that brought no relief: latencies had changed by themselves."""
+        """Undo a cut that brought no relief, because latencies had changed by themselves; return whether it did."""
         relieved = level.mean <= self._proving
         self._proving = 0.0
         if relieved:
@@ -163,38 +165,51 @@ SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
 RAMP = 0.05
+"""Seconds in which the slots double in slow start."""
+
 RAMP_RATE = 200.0
+"""Most new slots a second in slow start."""
+
 SLOW_RAMP = 0.5
+"""Seconds in which the slots double from `SLOW_FROM` on: by then the slowest refusal should have arrived."""
+
 SLOW_FROM = 100
+"""Slots from which slow start slows down (httpx: max_connections=100)."""
+
 TOLD_RAMP = 0.1
-"""The first round: seconds in which the slots double, at most so many new ones a second; and seconds in which they
-double from so many on (httpx: max_connections=100), by when the slowest refusal should have come. Up to what a header
-said stands ready they double each `TOLD_RAMP` seconds: not at once, because another limit may be less."""
+"""Seconds in which the slots double up to the number of requests that a header announced. They do not open at once,
+because another limit may be lower."""
 
 LISTEN = 0.05
 """Seconds after the first slots of a new key were taken before more open without an answer. Raising it sends fewer
-calls to a key that rejects all of them, and delays every other key's first round by as much: 0.25 made bench.lab's
+calls to a key that rejects all of them, and delays every other key's slow start by as much. 0.25 made bench.lab's
 *silent-steady* and *unlimited* 0.026 slower, 0.05 makes them 0.003 slower."""
 
 DOUBLING = 0.6931
-"""Natural logarithm of 2: what grows by this share of itself in a time has doubled by its end."""
+"""Natural logarithm of 2: continuous growth at this rate per unit of time doubles in that time."""
 
 TRIAL_FIRST = 0.25
+"""Seconds before the first test of one call above the ceiling."""
+
 TRIAL_GROWTH = 2.0
+"""Factor on that wait after each refused test."""
+
 TRIAL_MOST = 16.0
-"""Seconds before one more than the ceiling is tried, and after each refused trial."""
+"""Most seconds of that wait."""
 
 SUSPICIONS = 3
-"""Refusals in a row above all that was let in, from which a pace is given up for a ceiling."""
+"""Refusals in a row with more in flight than any admitted call, from which on a pace is given up for a ceiling."""
 
 TRIAL_GRACE = 0.05
+"""Least seconds between two tests of a ceiling."""
+
 TRIALS = 4
-"""A ceiling is lifted after so many trials in a row, so far apart, were let in: one alone may have met a slot that was
-just free (its answer under way)."""
+"""Admitted tests in a row after which a ceiling is raised. A single one may have used a slot that was just free (its
+answer still in flight)."""
 
 
 class ConcurrencyLimit:
-    """The number of slots of one key: how many calls may be in flight; never below 1, never above `highest`."""
+    """Concurrency limit of one key: its number of slots for calls in flight, at least 1, at most `highest`."""
 
     __slots__ = (
         "_before",
@@ -242,19 +257,19 @@ class ConcurrencyLimit:
 
     @property
     def growing_fast(self) -> bool:
-        """Return whether the limit is in its first round of growth."""
+        """Return whether the limit is in slow start."""
         return self._ramping
 
     def opens_at(self, now: float) -> float:
-        """When one more may go although all slots are taken; infinity: when one is given back."""
+        """Return when one more call may go although all slots are taken; infinity: when a slot is released."""
         return max(now, self._opens if self._heard else max(self._opens, self._listens_until))
 
     def heard(self) -> None:
-        """An answer came that does not reject the whole key."""
+        """Record an answer that does not reject the whole key."""
         self._heard = True
 
     def filled(self, in_flight: int, now: float) -> None:
-        """The last slot was taken, or one more than there are, by the attempt that makes it `in_flight`."""
+        """Record that the last slot, or one more, was taken by the attempt that makes it `in_flight`."""
         if self.ceiling < INFINITY:
             if in_flight > self.slots:
                 self._tried(now)
@@ -277,17 +292,17 @@ class ConcurrencyLimit:
         self._opens = now + pause
 
     def withdrawn(self, in_flight: int) -> None:
-        """One of `in_flight` was never sent: where it was to try one more than the ceiling, nothing was tried."""
+        """Undo one of `in_flight` attempts that was never sent: if it was to test the ceiling, no test was made."""
         if self.ceiling < INFINITY and in_flight > self.slots:
             self._held = max(0, self._held - 1)
 
     def announced(self, remaining: float) -> None:
-        """A header said that `remaining` requests stand ready: in the first round as many slots open faster."""
+        """Record that a header announced `remaining` requests: in slow start that many slots open faster."""
         self._heard = True
         self._told = max(self._told, remaining)
 
     def succeeded(self, in_flight: int) -> bool:
-        """Counts a success with `in_flight` calls under way, itself included; returns whether a whole slot was won."""
+        """Count a success with `in_flight` calls, including itself; return whether the limit grew by a whole slot."""
         self._heard = True
         if (
             in_flight < SATURATED * self.slots
@@ -300,9 +315,10 @@ class ConcurrencyLimit:
         return int(self._value) > before
 
     def refused(self, in_flight: int, admitted: int, now: float, new_wave: bool, grace: float) -> bool:
-        """Return whether a ceiling explains a refusal with `in_flight` under way; `admitted` is the most ever let in.
+        """Return whether a ceiling explains a refusal with `in_flight` calls; if so, cut the limit just below it.
 
-        Then the limit goes just under it. What was not refused within `grace` seconds was let in.
+        `admitted` is the highest number in flight at which an earlier attempt was sent and not refused. An attempt not
+        refused within `grace` seconds was admitted.
         """
         self._heard = True
         self._grace = max(TRIAL_GRACE, grace)
@@ -319,7 +335,7 @@ class ConcurrencyLimit:
         return True
 
     def suspect_ceiling(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
-        """Return whether it was a ceiling after all that a pace was taken for: it is, the third time in a row."""
+        """Return whether a ceiling explains the refusals of a pace; that needs `SUSPICIONS` of them in a row."""
         self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
         if self._suspicions < SUSPICIONS:
             return False
@@ -327,13 +343,13 @@ class ConcurrencyLimit:
         return self.refused(in_flight, admitted, now, True, grace)
 
     def cut_to(self, in_flight: int, now: float) -> None:
-        """The provider says that `in_flight` were too many, and no ceiling explains it; called once per epoch."""
+        """Cut the limit where the provider calls `in_flight` too many and no ceiling explains it; once per epoch."""
         self._ramping = False
         self._trial_delay = TRIAL_FIRST
         self._cap(float(int(self.cut * in_flight)), now)
 
     def bound(self, useful: float) -> None:
-        """More than `useful` in flight brings nothing; infinity: it does."""
+        """Limit the slots to `useful`, because more in flight gains nothing; infinity removes this limit."""
         if self.useful == INFINITY:
             self._before = self._value
         if self.ceiling == INFINITY:
@@ -342,16 +358,17 @@ class ConcurrencyLimit:
         self._set(self._before)
 
     def remove_ceiling(self) -> None:
-        """It was a rate that refused, no ceiling."""
+        """Remove the ceiling: a rate refused the call, no ceiling did."""
         self._heard = True
         self.ceiling = INFINITY
         self._ramping = True
         self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
     def scale_down(self, share: float) -> None:
-        """Holds back a part of the slots while `share` (0 to 1) of a quota remains: 20 % of them at 0, 60 % at 10 %.
+        """Keep a part of the slots while `share` (0 to 1) of a quota is below 0.1: 20 % at 0, 60 % just below 0.1.
 
-        Only for quotas that no mirror can pace; promptfoo's scheduler acts at the same 10 % with the same factors.
+        This is only for quotas that no mirror can pace. promptfoo's scheduler acts at the same 10 % with the same
+        factors.
         """
         self.scarcity = 1.0 if share >= 0.1 else 0.2 + 4.0 * max(0.0, share)
         if self.scarcity < 1.0 and self.ceiling == INFINITY:
@@ -359,13 +376,14 @@ class ConcurrencyLimit:
         self._set(self._value)
 
     def export(self, now: float) -> dict[str, float]:
-        """The ceiling, for a later run; nothing where none was met."""
+        """Return the ceiling for a later run; empty where none was met."""
         return {"slots": self.ceiling} if self.ceiling < INFINITY else {}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins under the ceiling of an earlier run, on trial: one more is tried after a moment.
+        """Start under the ceiling of an earlier run, on trial: one more call is tested after a moment.
 
-        Where that is refused the ceiling is what it was. Where it is let in, or less is refused, nothing was known.
+        If that is refused, the old ceiling is confirmed. If it is admitted, or fewer calls are refused, the ceiling is
+        forgotten.
         """
         slots = plain.get("slots", 0.0)
         if slots >= 1.0:

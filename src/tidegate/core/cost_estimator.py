@@ -1,10 +1,12 @@
-"""The expected charge of a request, learned per key from the usage of earlier ones.
+"""Cost estimate of a request, learned per key from the usage of earlier ones.
 
-Theory of operation. Tokens of the input are a line over its characters: `fixed_tokens` that every request has (a
-template, tools; below zero where a prefix of all is read from a cache that costs nothing), and a slope. It is fitted to
-the last answers, and leans on their plain ratio where all requests are equally long. The length of an answer depends on
-what the request allows: classifiers say `max_tokens: 16`, writers 4000, under the same key. So each power of two of the
-bound has its own mean.
+Theory of operation. Input tokens are a line over the input's characters, with a slope and the intercept `fixed_tokens`.
+The intercept is the part that every request has (a template, tools). It is below zero where a prefix of all requests is
+read from a cache that costs nothing. The line is fitted to the last answers, and follows their plain ratio where all
+requests are equally long.
+
+The length of an answer depends on the bound in the request: classifiers say `max_tokens: 16`, writers 4000, under the
+same key. So each power of two of the bound has its own mean.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from collections.abc import Mapping
 from tidegate.core.values import RequestFacts, Usage
 
 CHARS_PER_TOKEN = 4.0
-"""Prior: about four characters of English a token (OpenAI help centre, "What are tokens and how to count them")."""
+"""Prior: about four characters of English per token (OpenAI help centre, "What are tokens and how to count them")."""
 
 CHARS_BOUNDS = (0.5, 16.0)
+"""Bounds of the learned characters per token."""
+
 OUTPUT_PRIOR = 256.0
 """Prior for the length of an answer in tokens, until the key's own answers are known."""
 
@@ -24,26 +28,25 @@ MEMORY = 0.9
 """Weight of the past in the running means of answers: about the last ten (curator keeps the last fifty)."""
 
 LINE_MEMORY = 0.95
-"""Weight of the past in the line: about the last twenty."""
+"""Weight of the past in the line: about the last twenty answers."""
 
 MOST = 1e6
-"""Tokens, at the most, that an earlier run may have found (the longest answers of today have 128,000)."""
+"""Tokens that an earlier run may have found at most (the longest answers of today have 128,000)."""
 
 MOST_BELIEVED = 1e9
-"""Tokens or characters of one call from which anything is learned. Above, somebody wrote nonsense."""
+"""Tokens or characters of one call from which anything is learned at most. Above, the value is nonsense."""
 
 DOUBTED = 4.0
-"""A first answer that is so many times off what an earlier run foretold proves that run out of date."""
+"""Factor by which a first answer may differ from an earlier run's mean. Beyond it, that run is out of date."""
 
 LEAN = 0.03
-"""Requests whose lengths deviate by less than this share of their mean are equally long: the line leans on the
-ratio."""
+"""Share of their mean below which deviations of request lengths count as none: the line then follows the ratio."""
 
 UNBOUNDED = -1
 
 
 class CostEstimator:
-    """The estimates of one key: the input's line, tokens per answer over all in `mean_output` and by bound."""
+    """Cost estimates of one key: the input's line, and mean tokens per answer, overall (`mean_output`) and by bound."""
 
     __slots__ = (
         "_answers",
@@ -69,7 +72,7 @@ class CostEstimator:
         self.version = 0
 
     def export(self, now: float) -> dict[str, float]:
-        """Return what a later run may begin with; nothing before the first lesson."""
+        """Return the values that a later run may begin with; empty before the first answer."""
         if not self.version:
             return {}
         return {
@@ -79,7 +82,7 @@ class CostEstimator:
         }
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins with what an earlier run learned, in the place of the priors."""
+        """Begin with the values of an earlier run instead of the priors."""
         low, high = CHARS_BOUNDS
         self.chars_per_token = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
         self.fixed_tokens = min(MOST, max(0.0, plain.get("fixed_tokens", 0.0)))
@@ -87,13 +90,13 @@ class CostEstimator:
         self._seeded = True
 
     def output_for(self, bound: int | None) -> float:
-        """Tokens that an answer is expected to have, of a request that allows `bound` (None: any number)."""
+        """Return the expected tokens of an answer to a request that allows `bound` (None: any number)."""
         known = self._answers.get(UNBOUNDED if bound is None else bound.bit_length())
         mean = known[0] if known is not None else self.mean_output
         return mean if bound is None or mean < bound else float(bound)
 
     def learn(self, inquiry: RequestFacts, charged: Usage) -> None:
-        """Takes in what one answered request was charged; `version` counts these lessons."""
+        """Learn from the usage charged for one answered request; `version` counts these calls."""
         self.version += 1
         if 0 < charged.input_tokens <= MOST_BELIEVED and 0 < inquiry.input_chars <= MOST_BELIEVED:
             self._fit(float(inquiry.input_chars), float(charged.input_tokens))

@@ -1,6 +1,6 @@
-"""Forms of credentials in a text, and the same text without them.
+"""Patterns of credentials in a text, and their removal.
 
-This is the second line of defence: `tidegate.redaction` knows the credentials that this process uses by value, and the
+This is the second line of defence. `tidegate.redaction` knows the credentials of this process by value, and the
 patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
 bounded, or nothing that can fail follows it.
 """
@@ -14,16 +14,16 @@ from itertools import pairwise
 from typing import Literal
 
 HIDDEN = "…"
-"""Stands in a text for what was taken out."""
+"""Replacement in a text for a removed credential."""
 
 DIGEST = "~"
-"""Begins a path segment that stands for a credential; the digest follows, where there is one."""
+"""Start of a path segment that replaces a credential; the digest follows, where there is one."""
 
 TEST_CHARACTERS = 256
-"""Characters of a value by which it is judged; what is taken out goes on to the end of the value."""
+"""Characters of a value that are tested; the removal continues to the end of the value."""
 
 URL_CHARACTERS = 2048
-"""Characters of an address that are read as one; what follows is looked at as any other text."""
+"""Characters of an address that are read as one; the rest is treated as any other text."""
 
 _JOINT = r"(?:[-_. ]|%5[fF]|%2[dD]|%20)?"
 _KEYS = "access|account|api|app|auth|client|deploy|encryption|function|license|master|private|secret|service|shared"
@@ -36,10 +36,10 @@ _NAMES = (
 _SEPARATOR = r"""(?:\\{0,2}["'\]]){0,3}\s{0,3}(?::|=>|=|%3[aAdD]|(?<=["'])\s?,)\s{0,3}(?:[(\[]|\\{0,2}b?["'`]){0,3}"""
 
 NAMED = re.compile(rf"(?i)(?:{_NAMES})[\w\-]{{0,24}}?{_SEPARATOR}")
-"""A name that stands for a credential, up to its value: `api_key=`, `"clientSecret": "`, `(b'x-api-key', b'`."""
+"""Name of a credential, up to its value: `api_key=`, `"clientSecret": "`, `(b'x-api-key', b'`."""
 
 AUTHORIZATION = re.compile(rf"(?i)authorization{_SEPARATOR}(?:[a-z][\w\-]{{0,20}}\s{{1,3}})?")
-"""The header, up to its value; the scheme is left to be read."""
+"""Header with its scheme, up to the value; the scheme stays readable."""
 
 _CONNECTIVES = (
     "provided|given|supplied|used|specified|passed|received|sent|is|was|value|with|the|this|your|invalid|incorrect"
@@ -49,13 +49,13 @@ PROSE = re.compile(
     rf"(?i)(?:{_KEY}|token|secret|credentials?|password|passphrase|key (?=provided|supplied|given|invalid))"
     rf"(?P<told>(?:\s{{0,2}}(?:{_CONNECTIVES})\b){{0,3}}\s{{0,2}}[:=]?)\s{{0,2}}[\"'`(\[]{{0,2}}"
 )
-"""A sentence that names a credential, up to its value: `Incorrect API key provided: `, `the token is `."""
+"""Sentence that names a credential, up to its value: `Incorrect API key provided: `, `the token is `."""
 
 SCHEME = re.compile(r"(?i)\b(?:bearer|basic|api-?key|token|digest|negotiate|sso-key)\s{1,3}[\"']?")
-"""A scheme of HTTP authentication, up to its value."""
+"""Scheme of HTTP authentication, up to its value."""
 
 COOKIE = re.compile(r"(?i)cookie2?(?:\\{0,2}[\"'])?\s{0,3}[:=,]\s{0,3}(?:\\{0,2}b?[\"'])?(?=[\w.\-]{1,64}=)")
-"""The headers that carry cookies, up to their values."""
+"""Headers that carry cookies, up to their values."""
 
 PREFIXED = re.compile(
     r"(?<![A-Za-z0-9_])(?P<begins>"
@@ -68,41 +68,41 @@ PREFIXED = re.compile(
     r"|ABSK|LTAI|GR1348941|EAAA|EAA[MC]|EZ[AT]K|HRKU-|AKCp|cmVmd|4b1d|SK(?=[0-9a-fA-F]{32})|GOCSPX-|1//0|LCP-"
     r")(?P<value>[\w\-.~+/=%|]{10,})"
 )
-"""Credentials that their first characters give away, as the vendors document them (gitleaks, `gitleaks.toml`, 2026)."""
+"""Credentials with a known prefix, as the vendors document them (gitleaks, `gitleaks.toml`, 2026)."""
 
 VAGUE = frozenset({"key", "secret", "ops", "API", "sess"})
-"""Beginnings of ordinary names: what follows must have a part of 16 characters."""
+"""Prefixes of ordinary names: they count only if a part of 16 characters follows."""
 
 AMBIGUOUS = frozenset(
     {"sk", "pk", "rk", "hf", "fw", "r8", "xai", "npm", "pul", "pnu", "ico", "ntn", "A3", "csk", "jina"}
 )
-"""Beginnings that names have too: what follows must have a part of letters and digits, or one of 16 characters."""
+"""Prefixes that names have too: they count only if a part of letters and digits, or one of 16 characters, follows."""
 
 JWT = re.compile(r"(?<![A-Za-z0-9])(?:eyJ|ZXlK)[\w\-+/=.]{5,}")
-"""Signed tokens (RFC 7519), and what else is JSON in base64."""
+"""Signed tokens (RFC 7519), and other JSON in base64."""
 
 PEM = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,60}(?:KEY|BLOCK)[A-Z ]{0,20}-----"
     r"(?:(?!-----END)[\s\S])*(?:-----END[A-Z0-9 ]{0,80}-{0,5})?"
 )
-"""A key in PEM, to its end or to that of the text."""
+"""Key in PEM, to its end or to that of the text."""
 
 ADDRESS = re.compile(
     r"(?i)(?<![a-z0-9])[a-z][a-z0-9+.\-]{0,20}(?::\\?/\\?/|%3a%2f%2f)(?P<rest>[^\s\"'<>`]"
     rf"{{1,{URL_CHARACTERS}}})"
 )
-"""An address, as far as `masked` reads it."""
+"""Address in a text, up to `URL_CHARACTERS` after its scheme."""
 
 ENCODED_USER = re.compile(r"(?i)(%3a%2f%2f[^\s\"'<>%]{0,100}(?:%3a)?)[^\s\"'<>]{1,256}?(?=%40)")
-"""The user and password of an address that is percent-encoded, as within the query of another one."""
+"""User and password of a percent-encoded address, as within the query of another one."""
 
 PARAMETER = re.compile(
     r"(?i)(?P<start>[?&;]|%3f|%26)(?P<name>[\w.\-%\[\]]{1,60}?)(?:=|%3d)(?P<value>[^&\s\"'#;<>]{1,})"
 )
-"""A parameter of a query."""
+"""Parameter of a query."""
 
 RUN = re.compile(r"(?<![\w+/=\-])[A-Za-z0-9+/_\-]{32,}={0,2}")
-"""A run of characters that may be random."""
+"""Run of characters that may be random."""
 
 SECRET_NAME = re.compile(
     r"(?i)key|token|secret|passw|pwd|passphrase|credential|\bcred|auth|signature|\bsig\b|cookie|session|jwt|\bsas\b"
@@ -129,10 +129,10 @@ _IDENTIFIER = re.compile(
     r"(?:req|request|resp|msg|rs|fc|call|run|step|thread|asst|batch|file|vs|org|proj|user|chatcmpl|cmpl|gen|toolu|trace|span"
     r"|evt|ftjob|ft|conv|item|img|video)[-_:]"
 )
-"""Beginnings of the identifiers that providers hand out, and ask for in support."""
+"""Prefixes of the identifiers that providers issue, and ask for in support."""
 
 GIT_DIGITS = 40
-"""Hexadecimal digits of git's object names, which stay in a text; shorter ones (MD5, trace ids) are no long runs."""
+"""Hexadecimal digits of git's object names, which stay in a text; shorter ones (MD5, trace ids) are not long runs."""
 
 _FIVE_DIGITS = re.compile(r"[0-9]{5}")
 
@@ -146,7 +146,7 @@ UNMASKED = frozenset(
     security
     """.split()  # noqa: SIM905 (words are read more easily so)
 )
-"""Words that follow a name and its colon in sentences; they are no passwords."""
+"""Words that follow a name and its colon in sentences; they are not passwords."""
 
 
 def without_credentials(text: str) -> str:
@@ -167,9 +167,9 @@ def without_credentials(text: str) -> str:
 
 
 def masked(address: str, digest: Callable[[str], str] | None = None, known: Callable[[str], bool] | None = None) -> str:
-    """Return a base URL that shows no credential: no user, no query, and `~` for path segments that are credentials.
+    """Return a base URL without credentials: no user, no query, and `~` for path segments that are credentials.
 
-    `digest` makes what follows the `~`, so that two credentials stay two addresses. `known` recognises a credential
+    `digest` returns the text after the `~`, so that two credentials give two addresses. `known` recognises a credential
     that this process uses.
     """
     scheme, found, rest = address.partition("://")
@@ -183,12 +183,12 @@ def masked(address: str, digest: Callable[[str], str] | None = None, known: Call
 
 @lru_cache(maxsize=1024)
 def shown_address(address: str) -> str:
-    """Return a base URL for people: masked, without digests of what a caller's own key has in it."""
+    """Return a base URL for people: masked, without digests of a caller's own key."""
     return masked(address)
 
 
 def without_digests(address: str) -> str:
-    """Return a masked address without the digests in it: what different processes can compare."""
+    """Return a masked address without its digests, so that different processes can compare it."""
     return _DIGESTED.sub(rf"/{DIGEST}\1", address)
 
 
@@ -196,7 +196,7 @@ _DIGESTED = re.compile(rf"/{DIGEST}[0-9a-f]{{16}}(/|\Z)")
 
 
 def looks_secret(value: str) -> bool:
-    """Return whether a value, where a credential is expected, has the form of one: not a word, a number or a name."""
+    """Return whether a value at the place of a credential has the form of one: not a word, a number or a name."""
     if PREFIXED.match(value) or JWT.match(value) or _UUID.fullmatch(value):
         return True
     parts = _SEGMENT.findall(value[:TEST_CHARACTERS])
@@ -204,7 +204,7 @@ def looks_secret(value: str) -> bool:
 
 
 def is_secret_segment(segment: str) -> bool:
-    """Return whether a segment of a base URL's path may be a credential; an identifier of the same form counts too."""
+    """Return whether a segment of a base URL's path may be a credential; identifiers of the same form count too."""
     if PREFIXED.match(segment) or JWT.match(segment) or _UUID.fullmatch(segment):
         return True
     parts = _SEGMENT.findall(segment)
@@ -212,7 +212,7 @@ def is_secret_segment(segment: str) -> bool:
 
 
 def is_prefixed(text: str) -> bool:
-    """Return whether a credential stands in the text whose form no ordinary text has: a vendor's prefix, a PEM key."""
+    """Return whether a text has a credential of a form that no ordinary text has: a vendor's prefix, a PEM key."""
     if PEM.search(text):
         return True
     return any(_prefixed(match) != match[0] for match in PREFIXED.finditer(text))
@@ -227,7 +227,7 @@ def _segment(segment: str, digest: Callable[[str], str] | None, known: Callable[
 
 
 def _address(match: re.Match[str]) -> str:
-    """An address in a text: without its password, and without path segments that look like credentials."""
+    """Return an address without its password and without path segments that look like credentials."""
     rest = match["rest"]
     begins = match[0][: len(match[0]) - len(rest)]
     authority, slash, path = rest.partition("/")
@@ -278,7 +278,7 @@ def _random(match: re.Match[str]) -> str:
 
 
 def _long_segment(part: re.Match[str]) -> str:
-    """A part of a run without separators, which may be a credential or a digest where it is long."""
+    """Return a part of a run without separators, hidden where it is long and may be a credential or a digest."""
     text = part[0]
     if len(text) < 40 or (_HEX.fullmatch(text) and len(text) == GIT_DIGITS):
         return text
@@ -288,7 +288,7 @@ def _long_segment(part: re.Match[str]) -> str:
 
 
 def _is_random(run: str) -> bool:
-    """Return whether characters alternate as at random: no words, no path, no CamelCase."""
+    """Return whether characters alternate as in random text: no words, no path, no CamelCase."""
     for part in (run, *run.split("/")):
         kinds = [_kind(sign) for sign in part[:TEST_CHARACTERS] if sign.isalnum()]
         # In lower case, a path or a name of several words alternates as much as a credential does.
@@ -310,7 +310,7 @@ def _is_mixed(part: str, least: int) -> bool:
 
 
 def _is_value(value: str, least: int) -> bool:
-    """Return whether a value behind a name is more than a word, a number or a placeholder."""
+    """Return whether a value after a name is more than a word, a number or a placeholder."""
     value = value.rstrip(".,:;!?)]}")
     if len(value) < least or _is_hidden(value):
         return False
@@ -351,15 +351,15 @@ def _tells(match: re.Match[str], value: str) -> bool:
 
 
 def _is_hidden(value: str) -> bool:
-    """Return whether a value was taken out before, but for what tells its kind: `sk-…`."""
+    """Return whether a value was removed before, except for its prefix: `sk-…`."""
     return value.startswith(HIDDEN) or value.endswith(HIDDEN)
 
 
 def _run_of(text: str, start: int, match: re.Match[str]) -> tuple[str, int]:
-    """Return a value that begins at `start`, as far as it is judged, and where the whole of it ends."""
+    """Return the tested part of the value that begins at `start`, and the end of the whole value."""
     before = text[start - 1]
     if before in _QUOTED:
-        # A quote that is escaped itself is closed by an escaped one: JSON inside of a text.
+        # An escaped quote is closed by an escaped one: JSON inside a text.
         escaped = text[start - 2 : start - 1] == "\\"
         judged, rest = (_ESCAPED if escaped else _QUOTED)[before], (_ESCAPED_REST if escaped else _QUOTED_REST)[before]
     elif match.groupdict().get("strong"):
@@ -384,10 +384,9 @@ def _valued(
     is_secret: Callable[[re.Match[str], str], bool],
     run_of: Callable[[str, int, re.Match[str]], tuple[str, int]],
 ) -> str:
-    """Return the text without the values that stand behind `names` and are secrets.
+    """Return the text without the secret values that follow `names`.
 
-    What is no secret is read again from its first character: it may be a name itself. So the run of a value is only
-    followed to its end where it is taken out, which keeps the whole linear.
+    A value that is not secret is read again from its first character, because it may be a name itself.
     """
     parts: list[str] = []
     at = 0

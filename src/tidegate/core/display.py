@@ -1,4 +1,4 @@
-"""Texts as people may see them: on a terminal, in a log, in a message."""
+"""Texts made safe to show to people: on a terminal, in a log, in a message."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Characters that move the cursor, break a line, change the direction of what follows, or cannot be seen at all."""
+"""Characters that move the cursor, break a line, change the direction of text, or are invisible."""
 
 BROKEN = re.compile(UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
-"""The same, but for line feed and tab."""
+"""The same characters without line feed and tab."""
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    r"""Return the text with every control character escaped, as `\x1b`; with `lines` line feeds and tabs stay."""
+    r"""Return the text with every control character escaped, as `\x1b`; with `lines`, line feeds and tabs stay."""
     if text.isprintable() and text.isascii():
         return text
     return (BROKEN if lines else UNPRINTABLE).sub(_escaped, text)
 
 
 def json_line(value: Any) -> str:
-    """Return a value as one line of JSON in UTF-8, with every character escaped that a terminal would obey."""
+    """Return a value as one line of JSON in UTF-8, with every character escaped that a terminal would interpret."""
     return UNPRINTABLE.sub(lambda match: json.dumps(match[0])[1:-1], json.dumps(value, ensure_ascii=False))
 
 

@@ -1,4 +1,4 @@
-"""The events of tidegate, as frozen values: all telemetry starts here.
+"""Events of tidegate as frozen values: all telemetry starts here.
 
 Every event names its key and `at`, in monotonic seconds. Durations are in seconds. No event carries a credential, a
 prompt or an answer.
@@ -14,7 +14,7 @@ from tidegate.core.values import Cause, Key, Kind
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Base of all events."""
+    """Base class of all events."""
 
     key: Key
     at: float
@@ -22,7 +22,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SlotAcquired(Event):
-    """An attempt was let through after `waited` seconds in the queue."""
+    """Admission of an attempt after `waited` seconds in the queue; `in_flight` includes it."""
 
     waited: float
     in_flight: int
@@ -30,7 +30,7 @@ class SlotAcquired(Event):
 
 @dataclass(frozen=True, slots=True)
 class SlotReleased(Event):
-    """An attempt ended after holding its slot for `held` seconds; `status` is that of its answer, if it had one."""
+    """End of an attempt after `held` seconds; `in_flight` others remain, and `status` is its answer's, if any."""
 
     held: float
     in_flight: int
@@ -41,7 +41,7 @@ class SlotReleased(Event):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitHit(Event):
-    """The provider refused for want of capacity; `gate` is the quota that explains it, or empty."""
+    """Refusal for lack of capacity; `gate` is the quota that explains it, or empty."""
 
     kind: Kind
     cause: Cause
@@ -52,7 +52,7 @@ class RateLimitHit(Event):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitLearned(Event):
-    """A header named a quota for the first time: `limit` units of `unit` per `window` seconds."""
+    """First header that names a quota: `limit` units of `unit` per `window` seconds."""
 
     quota: str
     unit: str
@@ -62,7 +62,7 @@ class RateLimitLearned(Event):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitWarning(Event):
-    """Less than 10 % of `quota` remains, which nothing can pace; concurrency is held back meanwhile."""
+    """Warning that only `share` (below 0.1) of `quota` remains and nothing can pace it; concurrency is held back."""
 
     share: float
     quota: str = ""
@@ -70,14 +70,17 @@ class RateLimitWarning(Event):
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyIncreased(Event):
-    """The limit won a slot."""
+    """Growth of the concurrency limit to `limit` slots."""
 
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyDecreased(Event):
-    """The limit was cut, for the `cause` of a refusal that no quota explains; `status` is that of its answer."""
+    """Cut of the concurrency limit to `limit` slots.
+
+    After a refusal that no quota explains, `cause` and `status` are those of its answer.
+    """
 
     limit: int
     cause: Cause = Cause.NONE
@@ -86,14 +89,14 @@ class ConcurrencyDecreased(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestStarted(Event):
-    """A call's first attempt is on its way."""
+    """Start of a call's first attempt after `waited` seconds in the queue."""
 
     waited: float
 
 
 @dataclass(frozen=True, slots=True)
 class RequestWaited(Event):
-    """A call has waited for `waited` seconds until now; `gate` is what it last saw closed, or `backoff`."""
+    """End of a wait of `waited` seconds; `gate` is the gate (limiter) that was last closed, or `backoff`."""
 
     waited: float
     gate: str
@@ -101,7 +104,7 @@ class RequestWaited(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestRetrying(Event):
-    """A call goes back to the head of the queue; `attempt` is the one that ended."""
+    """Decision to repeat a call, at its old place in the queue; `attempt` is the one that ended."""
 
     attempt: int
     kind: Kind
@@ -111,7 +114,7 @@ class RequestRetrying(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestCompleted(Event):
-    """A call was answered after `attempts` attempts, `elapsed` seconds after it joined the queue."""
+    """Answer to a call after `attempts` attempts, `elapsed` seconds after it joined the queue."""
 
     attempts: int
     elapsed: float
@@ -120,7 +123,7 @@ class RequestCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed(Event):
-    """A call's failure was handed back; `given_up` says that the wait, not the provider, ended it."""
+    """Failure of a call that is handed back; `given_up` says that the wait, not the provider, ended it."""
 
     attempts: int
     elapsed: float
@@ -132,24 +135,24 @@ class RequestFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class BreakerOpened(Event):
-    """Consecutive outage failures, or a failed probe: nothing is sent until `until`."""
+    """Opening of the breaker after consecutive outage failures or a failed probe: nothing is sent until `until`."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerHalfOpened(Event):
-    """One probe is on its way."""
+    """Start of the breaker's one probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerClosed(Event):
-    """The provider answered again."""
+    """Closing of the breaker: the provider answered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPaused(Event):
-    """Nothing is sent until `until`: the provider said so, or it refused without a word (`origin`)."""
+    """Pause of the key: nothing is sent until `until`. `origin` says if the provider named the time or only refused."""
 
     until: float
     origin: Source = Source.REFUSALS
@@ -157,12 +160,12 @@ class KeyPaused(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeyResumed(Event):
-    """The first attempt after a pause is on its way."""
+    """Start of the first attempt after a pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRejected(Event):
-    """The provider rejects the whole key: calls get this answer until one that asks is let in (`until`: the reset)."""
+    """Rejection of the whole key: calls get this answer until one that asks is admitted (`until`: the reset)."""
 
     kind: Kind
     cause: Cause
@@ -172,14 +175,14 @@ class KeyRejected(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeyAccepted(Event):
-    """The provider rejects the key no more; `replayed` calls had got its rejection without a request."""
+    """End of a key's rejection; `replayed` calls had got the rejection without a request."""
 
     replayed: int
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDeadline(Event):
-    """A call left the queue after `waited` seconds, at its deadline or as `gate` opens only after it."""
+    """Exit of a call from the queue after `waited` seconds, at its deadline or because `gate` opens only after it."""
 
     waited: float
     gate: str

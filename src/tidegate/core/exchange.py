@@ -1,18 +1,20 @@
-"""One call, from the queue to its ending, as a generator that performs no I/O.
+"""Lifecycle of one call, from its queue to its result, as a generator that performs no I/O.
 
-Theory of operation. The generator yields the next step and is resumed with its result: `WaitUntil` (until an instant,
-or until woken) or `Send` (one attempt under a permit). It never reads a clock: every `Resume` carries `now`
-in monotonic seconds. `tidegate.admission.drive` has its only two interpreters: one blocks a thread, one awaits.
+Theory of operation. `exchange` yields the next step and is resumed with its result. A step is `WaitUntil` (wait until
+an instant or a wake-up) or `Send` (one attempt under a permit). The generator never reads a clock: every `Resume`
+carries `now` in monotonic seconds. `tidegate.admission.drive` has its only two interpreters: one blocks a thread, one
+awaits.
 
-We own capacity: a call that the provider refused for want of it goes back to the *head* of its queue, spends no
-attempt and waits on, until its deadline. Transient failures belong to whoever owns the retry policy: an SDK gets them
-back at once (`attempts` is 1), `registry.execute` repeats them itself. But the failure of the breaker's probe is
-nobody's answer: that call returns to the head, so an outage loses no call. Everything else is handed back at once.
+tidegate owns capacity retries. A call that the provider refuses for lack of capacity returns to the *head* of its
+queue. It spends no attempt and waits again, until its deadline. A daily limit that resets before the deadline is
+treated in the same way.
 
-However the exchange ends (return, exception, cancellation, an abandoned generator), the place in the queue or the
-permit goes back exactly once: a driver that stops early closes the generator.
+Transient failures belong to the owner of the retry policy. An SDK gets them back at once (`attempts` is 1), and
+`registry.execute` repeats them itself. But a failed probe of the circuit breaker is not handed back: its call returns
+to the head, so an outage loses no call. Every other failure is handed back at once.
 
-The words of one call's dialogue: what an exchange asks for, what it is told, how it ends, and where it stands.
+However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
+permit exactly once. A driver that stops early closes the generator.
 """
 
 from __future__ import annotations
@@ -28,7 +30,11 @@ from tidegate.core.values import CAPACITY, TERMINAL, Cause, Key, Kind, Outcome
 
 
 class Ending(StrEnum):
-    """The ending of a call."""
+    """End of a call.
+
+    `GIVEN_UP` stops the SDK's own retries, `HANDED_BACK` allows them. `EXPIRED` calls left the queue before their first
+    attempt. `REPLAYED` calls got another call's answer.
+    """
 
     ANSWERED = "answered"
     HANDED_BACK = "handed_back"
@@ -38,22 +44,22 @@ class Ending(StrEnum):
 
 
 class WaitUntil(NamedTuple):
-    """Suspend until `until` (monotonic seconds; None: for ever) or until `waker` is woken."""
+    """Step that waits until `until` (monotonic seconds; None: no limit) or until `waker` is woken."""
 
     until: float | None
     waker: Any
 
 
 class Send(NamedTuple):
-    """Perform one attempt under `permit`."""
+    """Step that performs one attempt under `permit`."""
 
     permit: Permit
 
 
 class AttemptResult:
-    """The result of one attempt: its outcome, and the response or exception that carried it.
+    """Result of one attempt: its outcome, and the response or exception that carried it.
 
-    `streaming` says that the body is still under way: the permit then goes with the stream, which settles it.
+    `streaming` says that the body is still being received: the stream then holds the permit and settles it.
     """
 
     __slots__ = ("error", "outcome", "response", "streaming")
@@ -68,7 +74,7 @@ class AttemptResult:
 
 
 class Resume:
-    """The world as the driver saw it: the time, and what became of a `Send`."""
+    """Input of the generator: the time, and the result of a `Send`."""
 
     __slots__ = ("now", "sent")
 
@@ -78,10 +84,11 @@ class Resume:
 
 
 class ExchangeResult(NamedTuple):
-    """The result of an exchange: how it ended, the last thing the provider said (if it said any), and the waiting.
+    """Result of an exchange: its ending, the last attempt's result (if any), and the seconds in the queue.
 
-    `gate` is what was closed at the end, and opens in `opens_in` seconds where that was known to be too late. The end
-    of a call that is `REPLAYED` is another call's answer, which its `sent` carries in the outcome.
+    A gate is one limiter of a key that may hold a call back. `gate` is the one that was closed at the end. It opens in
+    `opens_in` seconds, where that was known to be after the deadline. For `REPLAYED`, the outcome in `sent` is another
+    call's answer.
     """
 
     ending: Ending
@@ -92,10 +99,10 @@ class ExchangeResult(NamedTuple):
 
 
 class CallPolicy(NamedTuple):
-    """The limits of a call: it waits `max_wait` seconds in all, and repeats transient failures up to `attempts`.
+    """Limits of a call: it waits `max_wait` seconds in all, and repeats transient failures up to `attempts`.
 
-    `replayable` is False for a body that can be sent only once; back-off runs from `backoff_base` to `backoff_cap`
-    seconds with full jitter. One that is not `patient` hands a refusal straight back: somebody above asks again.
+    `replayable` is False for a body that can be sent only once. Backoff grows from `backoff_base` to `backoff_cap`
+    seconds, with full jitter. A call that is not `patient` hands a refusal back at once, because its caller retries.
     """
 
     max_wait: float
@@ -107,7 +114,7 @@ class CallPolicy(NamedTuple):
 
 
 class StartedExchange(NamedTuple):
-    """A first attempt that passed at once and was not simply answered: the dialogue goes on from here."""
+    """First attempt that was admitted at once but not simply answered: the exchange continues from it."""
 
     permit: Permit
     sent: AttemptResult
@@ -115,84 +122,84 @@ class StartedExchange(NamedTuple):
 
 
 class QueuedCall(Protocol):
-    """One call's place in its key's queue; no method blocks."""
+    """Place of one call in its key's queue; no method blocks."""
 
     @property
     def key(self) -> Key:
-        """Return whose queue it is."""
+        """Return the key of the queue."""
         ...
 
     @property
     def until(self) -> float | None:
-        """When to look again at the latest; None: when woken."""
+        """Return the latest instant to look again; None: when woken."""
         ...
 
     @property
     def gate(self) -> str:
-        """Return what is closed."""
+        """Return the name of the closed gate."""
         ...
 
     @property
     def recalled(self) -> bool:
-        """Return whether the caller wants no permit any more: the call ends as at its deadline."""
+        """Return whether the caller no longer wants a permit: the call ends as at its deadline."""
         ...
 
     @property
     def replay(self) -> Outcome | None:
-        """The answer that the call is given in the place of an attempt."""
+        """Return the answer that the call gets instead of an attempt."""
         ...
 
     @property
     def opens_at(self) -> float | None:
-        """When its gate opens, where that is known to be beyond the deadline."""
+        """Return when its gate opens, where that is known to be after the deadline."""
         ...
 
     def alarm(self) -> Any:
-        """Return what the driver waits on."""
+        """Return the waker that the driver waits on."""
         ...
 
     def stand(self, now: float, deadline: float) -> Permit | None:
-        """Joins the queue, or passes at once; a call that has stood before returns to its old place."""
+        """Join the queue, or pass at once; a call that was queued before returns to its old place."""
         ...
 
     def look(self, now: float) -> Permit | None:
-        """The permit, if it was given meanwhile."""
+        """Return the permit, if it was granted since."""
         ...
 
     def leave(self) -> None:
-        """Gives up the place, or the permit that was never used; repeating it does nothing."""
+        """Give up the place, or the unused permit; repeating it does nothing."""
         ...
 
     def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
-        """Takes in the headers of a streaming answer."""
+        """Learn from the headers of a streaming answer."""
         ...
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
-        """Gives the slot back with what the attempt came to; with `rejoin` the call stands at its old place at once."""
+        """Release the permit with the attempt's outcome; with `rejoin` the call queues at its old place at once."""
         ...
 
     def abandon(self, permit: Permit) -> None:
-        """Gives the slot back of an attempt that was cut short (cancelled, interrupted): nothing is learned."""
+        """Release the permit of an attempt that was cut short (cancelled, interrupted); learn nothing."""
         ...
 
     def resent(self, after: Kind) -> None:
-        """Counts an attempt of a call whose last one came to `after`."""
+        """Count an attempt of a call whose last one had the kind `after`."""
         ...
 
     def gave_up(self, unsent: bool) -> None:
-        """Counts a call that is given up for want of capacity, sent before or never."""
+        """Count a call that is given up for lack of capacity; `unsent` if it was never sent."""
         ...
 
     def failed(self) -> None:
-        """Counts a call whose failure is handed back."""
+        """Count a call whose failure is handed back."""
         ...
 
     def replayed(self, outcome: Outcome, unsent: bool) -> None:
-        """Counts a call that is given the answer of another one; `unsent` where no attempt of it was ever made."""
+        """Count a call that gets another call's answer; `unsent` if no attempt of it was made."""
         ...
 
     def tell(self, event: type[events.Event], *facts: object) -> None:
-        """Reports an event of this call."""
+        """Report an event of this call."""
         ...
 
 
@@ -201,7 +208,7 @@ Flow: TypeAlias = Generator[Effect, Resume, ExchangeResult]
 
 
 class RetryTime(StrEnum):
-    """The time of another attempt: never, at once, or later."""
+    """Time of another attempt: never, at once, or after a backoff."""
 
     NO = "no"
     AT_ONCE = "at_once"
@@ -211,16 +218,16 @@ class RetryTime(StrEnum):
 def exchange(
     call: QueuedCall, policy: CallPolicy, now: float, draw: Callable[[], float], begun: StartedExchange | None = None
 ) -> Flow:
-    """The dialogue of one call; `draw` gives uniform numbers in [0, 1)."""
-    # A hundred thousand may wait: one generator is all that stands for each, with few names of its own.
+    """Return the generator that runs one call; `draw` returns uniform numbers in [0, 1)."""
+    # A hundred thousand calls may wait: each costs only one generator with few local names.
     return _Exchange(call, policy, now if begun is None else begun.began).run(now, draw, begun)
 
 
 class _Exchange:
-    """The state of one exchange. `permit` is what it holds, `sent` what the last attempt came to.
+    """State of one exchange.
 
-    `gate` is what was closed when it last had to wait, `stood_at` when it joined the queue; `probing` says that the
-    last attempt was the breaker's probe.
+    `permit` is the permit that it holds, `sent` the result of the last attempt. `gate` is the gate that was closed when
+    it last waited, `stood_at` when it joined the queue. `probing` says that the last attempt was the breaker's probe.
     """
 
     __slots__ = (
@@ -252,7 +259,7 @@ class _Exchange:
         self.sent: AttemptResult | None = None
 
     def run(self, now: float, draw: Callable[[], float], begun: StartedExchange | None) -> Flow:
-        """The dialogue, from the queue or from a first attempt to the ending."""
+        """Run the call from the queue, or from a first attempt, to its ending."""
         try:
             while True:
                 if begun is None:
@@ -279,29 +286,29 @@ class _Exchange:
             self.call.leave()
 
     def stand(self, now: float) -> None:
-        """Joins the queue, or passes at once."""
+        """Join the queue, or pass at once."""
         self.gate, self.stood_at = "", now
         self.permit = self.call.look(now) if self.standing else self.call.stand(now, self.deadline)
 
     @property
     def dismissed(self) -> bool:
-        """Return whether nothing is gained by standing on."""
+        """Return whether further waiting is useless."""
         call = self.call
         return call.recalled or call.replay is not None or call.opens_at is not None
 
     def wait(self) -> WaitUntil:
-        """Until the seat is to be looked at again."""
+        """Return the step that waits until the queue must be looked at again."""
         self.gate = self.call.gate or "queue"
         return WaitUntil(self.call.until, self.call.alarm())
 
     def stood(self, now: float) -> None:
-        """Counts the time in the queue."""
+        """Count the time in the queue."""
         if self.gate:
             self.call.tell(events.RequestWaited, now - self.stood_at, self.gate)
         self.waited += now - self.stood_at
 
     def send(self, now: float) -> Generator[Effect, Resume, float]:
-        """One attempt; returns the time of its end."""
+        """Perform one attempt; return the time of its end."""
         assert self.permit is not None, "an attempt is sent under a permit"
         if self.sent is None:
             self.call.tell(events.RequestStarted, self.waited)
@@ -312,7 +319,7 @@ class _Exchange:
         return here.now
 
     def settle(self, now: float) -> RetryTime:
-        """Gives the permit back with what the attempt came to; decides whether and when there is another one."""
+        """Release the permit with the attempt's outcome; decide whether and when another attempt follows."""
         permit, sent, call = self.permit, self.sent, self.call
         assert permit is not None, "an attempt holds its permit"
         assert sent is not None, "a Send is resumed with what became of it"
@@ -333,7 +340,7 @@ class _Exchange:
         return again
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
-        """Waits before a transient failure is repeated; returns the time."""
+        """Wait before a transient failure is repeated; return the time."""
         self.failures += 1
         began, policy = now, self.policy
         until = now + full_jitter(self.failures, policy.backoff_base, policy.backoff_cap, draw())
@@ -344,7 +351,7 @@ class _Exchange:
         return now
 
     def ended(self, now: float) -> ExchangeResult:
-        """The result where the last attempt is not repeated."""
+        """Return the result where the last attempt is not repeated."""
         sent = self.sent
         assert sent is not None, "an attempt was made"
         outcome = sent.outcome
@@ -362,14 +369,14 @@ class _Exchange:
         return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
 
     def too_late(self, now: float) -> ExchangeResult:
-        """The result where the deadline came during the back-off."""
+        """Return the result where the deadline passed during the backoff."""
         assert self.sent is not None, "an attempt was made"
         self.call.gave_up(False)
         self._failed(self.sent.outcome, True, now)
         return ExchangeResult(Ending.GIVEN_UP, self.sent, self.waited)
 
     def expired(self, now: float) -> ExchangeResult:
-        """The result where the deadline came in the queue."""
+        """Return the result where the call leaves the queue without a permit."""
         sent, gate = self.sent, self.call.gate
         self.call.gave_up(sent is None)
         self.call.tell(events.QueueDeadline, now - self.began, gate)
@@ -378,7 +385,7 @@ class _Exchange:
         return ExchangeResult(ending, sent, self.waited, gate, opens - now if opens is not None else None)
 
     def replayed(self, now: float) -> ExchangeResult:
-        """The result where the call is given the answer of another one; its own, if that said the same."""
+        """Return the result where the call gets another call's answer, or its own if both are of one kind."""
         outcome, sent = self.call.replay, self.sent
         assert outcome is not None, "there is an answer to give"
         if sent is not None and sent.outcome.kind is outcome.kind:
@@ -397,7 +404,7 @@ class _Exchange:
 def again_after(policy: CallPolicy, permit: Permit, outcome: Outcome, left: float, failures: int) -> RetryTime:
     """Return whether and when another attempt follows a failed one.
 
-    `left` is the seconds to the deadline, `failures` the number of transient failures so far, this one included.
+    `left` is the seconds to the deadline. `failures` is the number of transient failures so far, including this one.
     """
     if left <= 0.0 or not policy.replayable:
         return RetryTime.NO

@@ -1,21 +1,20 @@
-"""Changes that an outcome makes to the limiters of its key.
+"""Changes that an outcome makes to the gates of its key, the limiters that may hold a call back.
 
-The lessons of a refusal for want of capacity, and the gate that it closes.
+Theory of operation. The headers of an answer change the quota mirrors (local copies of quotas), its arrival the
+concurrency limit, its failure the breaker. A failure that proves nothing about capacity (unauthorised, impossible)
+shows only that the provider answers.
 
-Theory of operation. Refusals come in waves: every attempt carries the epoch in which it was sent, and one that was sent
-before the last refusal was acted upon teaches nothing but its own headers. Each is explained once, by the first of
+Refusals for lack of capacity come in waves. Every attempt carries the epoch in which it was sent. An attempt sent
+before the last handled refusal teaches nothing but its own headers. Each refusal is explained once, by the first cause
+that applies:
 
-- a quota mirror that lacked the units: it holds the next call back by itself, and nothing is cut;
-- too many at once, or too many a second: the concurrency limit is cut, or the pacer sets the rate;
-- nothing of ours (somebody else's capacity, a model that is not ready): the pause is closed, and one goes alone after.
+- A quota mirror lacked the units: it holds the next call back by itself, and nothing is cut.
+- Too many calls were in flight, or too many a second: the concurrency limit is cut, or the pacer sets the rate.
+- The cause is not ours (other clients' capacity, a model that is not ready): the key pauses, and one attempt goes
+  alone.
 
-A time that the provider names closes the pause in any case. A refusal of what was sent beyond the learned slots and
-rate proves no more than they say already: it cuts nothing.
-
-The lessons of an answer: its headers teach the quotas, its arrival the limits, its failure the breaker.
-
-Signals that prove nothing (cancelled, unauthorised, impossible) teach nothing but that the provider answers. A refusal
-for want of capacity has a room of its own, `refusal`.
+A time that the provider names pauses the key in any case. A refusal of a call beyond the learned slots and rate proves
+no more than they already say: it cuts nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from tidegate.core.values import OK, REFUSED, Cause, Cost, Kind, Outcome, QuotaR
 
 
 def read(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """Takes in what the headers said of the quotas."""
+    """Update the quota mirrors from the headers."""
     made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
     for mirror in made:
         if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
-            # What was refused for want of this quota has seen all that was let in before it.
+            # A refusal for lack of this quota has already seen all calls admitted before it.
             _adopt(gates, mirror, permit, now)
         _tell_of(gates, mirror, now, out)
     if scarcest is None:
@@ -50,7 +49,7 @@ def read(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out:
 
 
 def prove(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """Check the quotas that only an earlier run knew: a good answer that was read names all that there are."""
+    """Check the quotas known only from an earlier run: a good answer that was read names all that exist."""
     named = {reading.name for reading in outcome.readings if reading.remaining is not None}
     for mirror in gates.quotas.prove(named, outcome.kind is OK and permit.informs):
         _open(gates, mirror, now)
@@ -58,7 +57,7 @@ def prove(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out
 
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
-    """A call came through while `saturation` were under way."""
+    """Record a success that ended while `saturation` attempts were in flight."""
     permit.answered = True
     if gates.unavailability.running:
         gates.unavailability.answered()
@@ -80,14 +79,14 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
 
 
 def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
-    """The provider answers, whatever it says: that is no outage."""
+    """Record an answer of any kind: it shows that there is no outage."""
     gates.unavailability.closed()
     if gates.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
         out.append(events.BreakerClosed(gates.key, now))
 
 
 def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """Take in an answer that no repetition mends: it may hold for the whole key."""
+    """Record an answer that no repetition changes: it may hold for the whole key."""
     if not rejects_key(outcome):
         return
     begins = gates.rejection is None
@@ -99,14 +98,14 @@ def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
 
 
 def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """End a rejection by the outcome of a later attempt, where that is something else."""
+    """End the rejection of a key where a later attempt has another outcome."""
     rejection = gates.rejection
     if rejection is None or rejects_key(outcome):
         return
     if outcome.kind is Kind.TRANSIENT or outcome.kind is Kind.ABANDONED:
         rejection.asked_in_vain(permit.order)
         return
-    # What was sent before the rejected attempt may end long after it, and says nothing of the key's state since.
+    # An attempt sent before the rejected one may end long after it, and proves nothing about the key's state since.
     if permit.order > rejection.order:
         gates.rejection = None
         if out is not None:
@@ -114,18 +113,18 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
 
 
 def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-    """The provider, or the way to it, broke down. `draw` is uniform in [0, 1)."""
+    """Record a failure of the provider or of the connection to it. `draw` is uniform in [0, 1)."""
     if outcome.cause is Cause.OUTAGE or permit.probe:
         gates.lessons.breaker.taken(Source.FAILURES, now)
         if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
         _away(gates, outcome, now)
-    # Last: who keeps the counts elsewhere writes down with them how the breaker stands now.
+    # Last: counters in shared memory save the breaker's state together with this count.
     gates.counts.failed += 1
 
 
 def _away(gates: LimiterState, outcome: Outcome, now: float) -> None:
-    """Count the time behind a breaker that is not closed; a quota that is spent meanwhile has its own reset."""
+    """Count the time for which the breaker is not closed; a quota spent during it has its own reset."""
     clocks = gates.unavailability
     clocks.last = outcome
     if gates.breaker.closed:
@@ -137,8 +136,8 @@ def _away(gates: LimiterState, outcome: Outcome, now: float) -> None:
 
 
 def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, now: float) -> None:
-    # What is in flight was sent before this mirror existed: charge it what the reading may not have seen. The
-    # connections of a first round are made at once, so any of it may have been overtaken.
+    # Attempts in flight were sent before this mirror existed: charge it for those that the reading may not have seen.
+    # Slow start opens its connections at once, so any of them may have been overtaken.
     for flying in gates.flying.values():
         amount = flying.cost.amount(mirror.unit) if flying is not permit else 0.0
         reserve = flying.cost.reserve(mirror.unit)
@@ -168,17 +167,19 @@ def _bound(gates: LimiterState, now: float, out: Out) -> None:
 
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
-"""Causes that say we send too much. Somebody else's capacity and a model that is not ready say nothing about us."""
+"""Causes that say that this client sends too much. Other clients' capacity and a model that is not ready say nothing
+about it."""
 
 NEARLY_EMPTY = 0.05
-"""Share of a limit under which a copy may be wrong about the last units: what is in flight is not yet known."""
+"""Share of a limit below which a mirror may be wrong about the last units: attempts in flight are not yet known."""
 
 ABSURD_HINT = 86_400.0
-"""A capacity answer that asks for a day or more is not believed (TinyLLM#17: 86400 s for a per-minute limit)."""
+"""Seconds: a capacity refusal that asks for this wait or more is not believed (TinyLLM#17: 86400 s for a per-minute
+limit)."""
 
 
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-    """Closes the gate that a refusal speaks of. `draw` is uniform in [0, 1)."""
+    """Close the gate that explains a refusal. `draw` is uniform in [0, 1)."""
     gates.counts.refused += 1
     if outcome.answer is not None:
         gates.refusal = outcome, now
@@ -215,7 +216,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
 
 
 def lacking(mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: Iterable[QuotaReading], now: float) -> str:
-    """The quota that a refusal's own readings show too low for `cost`; without any, a mirror nearly as low."""
+    """Return the quota that a refusal's own readings show too low for `cost`; without any, a nearly empty mirror."""
     told = False
     for reading in readings:
         if reading.remaining is not None and reading.name in mirrors:
@@ -243,14 +244,14 @@ def _credible(gates: LimiterState, hint: float | None) -> float | None:
 def _explanation(
     gates: LimiterState, permit: Permit, outcome: Outcome, hint: float | None, now: float, new_wave: bool
 ) -> str:
-    """The quota that explains a refusal, or '' where none does."""
+    """Return the quota that explains a refusal, or '' where none does."""
     quotas = gates.quotas
     if outcome.kind is not Kind.RATE_LIMIT or outcome.cause is Cause.CONCURRENCY or not quotas.mirrors:
         return ""
     ready, name = quotas.ready_at(permit.cost, now)
     if ready <= now:
-        # The copy saw room. Either it lagged behind the refusal's own reading, or, where that says nothing, it was
-        # nearly empty; else the limit that refused is another one.
+        # The mirror showed enough units. Either it lagged behind the refusal's own reading, or, without a reading, it
+        # was nearly empty. Otherwise another limit refused.
         name = lacking(quotas.mirrors, permit.cost, outcome.readings, now)
         name = name or _portion(gates, permit, hint, now, new_wave)
     if not name or name in quotas.unproven:
@@ -263,20 +264,20 @@ def _explanation(
 def _portion(gates: LimiterState, permit: Permit, hint: float | None, now: float, new_wave: bool) -> str:
     quotas = gates.quotas
     if quotas.divided or not new_wave:
-        # The later refusals of a wave come in any order, and what was let in before them is anything.
+        # Later refusals of a wave come in any order, so the calls admitted before them prove nothing.
         return quotas.explained_by_portion(now) if hint else ""
     under_way = [permit.sent_at - each.sent_at for each in gates.flying.values() if each.order < permit.order]
     run = gates.run(permit)
     calls = run.calls - (len(gates.flying) - len(under_way))
     name = quotas.portion(AdmittedBurst(under_way, calls, run.seconds), hint, now)
     if name:
-        # Whatever pace was taken for the limit was this.
+        # The pacer had taken this quota for a rate.
         _forget_pace(gates, permit)
     return name
 
 
 def _forget_pace(gates: LimiterState, permit: Permit) -> None:
-    """Begins with another pacer, which sent nothing of what is under way."""
+    """Replace the pacer by a new one, which has sent none of the attempts in flight."""
     gates.pacer = Pacer()
     permit.mark = gates.pacer.mark
     for each in gates.flying.values():
@@ -306,7 +307,10 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
 
 
 def _capped(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
-    """Return whether the concurrency limit takes the refusal. Who names a time, or a slope, has no want of slots."""
+    """Return whether the concurrency limit explains the refusal.
+
+    A slope refusal has another cause, and so has one that names a time, unless its cause is concurrency.
+    """
     cause, limit, grace = outcome.cause, gates.limit, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
         return False

@@ -1,29 +1,23 @@
-"""A local copy of a provider's quota that comes back all at once, at a boundary.
+"""Fixed window that mirrors a provider's quota, which comes back all at once at a boundary.
 
-Theory of operation. In a fixed window nothing refills until the boundary, then the whole limit is there. Response k
-says what remained when request k was admitted, and perhaps how long until the boundary, rounded; a refusal's
-retry-after says that too, and a remaining that jumped up between two sends says that one was passed. Each such sign is
-an interval in which the boundary lies; `ResetSchedule` makes of them when the next one comes.
+Theory of operation. In a fixed window nothing refills until the boundary, then the whole limit is available. Response k
+says how many units were left when request k was admitted, and perhaps the rounded time until the boundary. A refusal's
+retry-after says that time too. If `remaining` jumps up between two sends, a boundary was passed.
 
-Where that is not known, an empty window is tried carefully: one request, and twice as many whenever a step of a few
-refusal round trips has gone by without a refusal. So does a copy after its first boundary that is only `supposed` to
-be of a window, because nothing told how the quota comes back. Where little is back then, it refills continuously, and
-`turned` says so.
+Each such sign is an interval of *send* instants in which the boundary lies, because a request sent after the boundary
+arrives after it. `ResetSchedule` computes the next boundary from the signs. It intersects signs of one boundary, and
+calls wait until the later end. The distance of two signs is a whole number of periods. A declared period is certain.
+Any other is the provider's usual one until two signs deny it, and certain once they agree on it.
 
-When a quota comes back that comes back all at once: the boundaries of its windows, one period apart.
+Where the boundary is unknown, `CautiousRamp` tries an empty window: a few requests (one of a small limit), then twice
+as many after each step. A step is a few refusal round trips without a refusal. A copy that is only `supposed` to be a
+window, because nothing states its refill, does so after its first boundary. If little is back then, the quota refills
+continuously, and `turned` says so.
 
-Theory of operation. A sign says that a boundary lies in an interval of *send* instants (a request sent after it
-arrives after it): a hint that was told, a reset, or a jump that was seen. Signs of one boundary are intersected, and
-waiting goes to the later end. The distance of two signs is a whole number of periods. A period that was declared is
-certain; another is the provider's usual one until two signs deny it, and certain once they agree on it.
-
-A quota that is enforced over a shorter window than the one it is announced for.
-
-A minute's 600 requests may be let in as ten a second (OpenAI's and xAI's documents, Anthropic's, Azure's; PROVIDERS.md
-sections 1, 2, 5 and 6), and no header says so: the refusal's own reading shows plenty. What tells it is that the
-requests let in lately make up such a portion, and that the refusal names a time within the shorter window.
-
-Sending carefully, where nobody knows how much is left: a few at first, then more with every step.
+`SubWindow` mirrors a quota that is enforced over a shorter window than announced. A minute's 600 requests may be
+admitted as ten a second (OpenAI's and xAI's documents, Anthropic's, Azure's; PROVIDERS.md sections 1, 2, 5 and 6). No
+header says so: the refusal's own reading shows plenty. `portion_of` finds it by two facts: the latest admitted requests
+make up such a portion, and the refusal names a time within the shorter window.
 """
 
 from __future__ import annotations

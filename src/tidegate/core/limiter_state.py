@@ -1,16 +1,16 @@
-"""The five gates of one key: the state that decides whether the next call may go.
+"""State of one key's limiters, its permits and its counters.
 
-Theory of operation. A call may go when all five are open, and `ready_at` is their maximum:
+Theory of operation. A *gate* is one limiter of a key that may hold a call back. A call may go when all five gates are
+open, and `LimiterState.ready_at` is the latest of their opening times:
 
-- the quota mirrors (`quota`), one a reported quota, exact wherever headers exist;
-- the pacer (`pacer`), for a rate that refuses without having been announced;
-- the concurrency limit (`limit`);
-- the pause (`pause`) that an explicit retry-after moves for everybody;
-- the breaker (`breaker`) that an outage opens.
+- the quota mirrors (`core.quota`), one local copy per reported quota, exact wherever headers exist;
+- the pacer (`core.pacer`), for a rate limit that refuses calls without having been announced;
+- the concurrency limit (`core.concurrency_limit`);
+- the pause (`core.backoff`), a cooldown that a retry-after sets for all calls of the key;
+- the circuit breaker (`core.circuit_breaker`), which an outage opens.
 
-They know nothing of each other. `admission` lets calls through them; what moves them is in `answer` and `refusal`.
-
-The permit of an admitted call, and the counters of a key.
+The gates do not know each other. `core.admission_controller` admits calls through them, and `core.feedback` changes
+them by the outcomes of attempts.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ from tidegate.core.values import Cost, Key, Outcome
 
 
 class Permit:
-    """Proof of admission for one attempt; settled exactly once, by whoever holds it.
+    """Proof of admission for one attempt; its holder settles it exactly once.
 
-    `informs` says whether a success's headers are to be read: all, unless ample quota is known to be left; then now and
-    then. A refusal's are read always. One that is sent `beyond` the learned slots and rate, for a call that does not
-    wait, cuts neither where it is refused. `thread` is the identifier of the thread that runs the attempt, 0 if not
-    known, and `loop` the event loop that does, None for an attempt that blocks its thread. One that was `overcommitted`
-    took a slot that an attempt of a loop that does not run may hold yet; it is beyond the learned slots, too.
+    `informs` says whether a success's headers are to be read: always, but only now and then while ample quota is left.
+    Headers of a refusal are always read.
+
+    A permit `beyond` the learned slots and rate is for a call that does not wait: its refusal cuts neither. An
+    `overcommitted` permit is beyond them, too: it took a slot that an attempt of a stalled event loop may still hold.
+
+    `thread` is the identifier of the thread that runs the attempt, 0 if unknown. `loop` is the event loop that runs it,
+    None for an attempt that blocks its thread.
     """
 
     __slots__ = (
@@ -89,17 +92,17 @@ class Permit:
 
     @property
     def key(self) -> Key:
-        """Return whose quota it counts against."""
+        """Return the key whose quota it counts against."""
         return self.state.key
 
 
 class KeyCounts:
-    """The counters of one key since it was made; latencies of the last hundred answered attempts, in seconds.
+    """Counters of one key since its creation, and the latencies of the last hundred answered attempts, in seconds.
 
-    `resent` attempts were of calls that had been sent before, `absorbed` of those after a refusal, which the caller so
-    never saw. Calls that were `given_up` for want of capacity include those that were never sent, `unsent`. The failure
-    of `failed_calls` was handed back; `replayed` calls got an answer that another call had been given, and those of
-    them that were never sent are counted in `spared`.
+    `resent` attempts were of calls that had been sent before. Those of them after a refusal are `absorbed`: the caller
+    never saw the refusal. `given_up` calls ended for lack of capacity, including those that were never sent, `unsent`.
+    `failed_calls` had their failure handed back. `replayed` calls got another call's answer; those of them that were
+    never sent are `spared`.
     """
 
     __slots__ = (
@@ -127,35 +130,37 @@ class KeyCounts:
 
     @property
     def latency(self) -> float:
-        """The mean latency of the last answered attempts, in seconds; infinity where none was answered."""
+        """Return the mean latency of the last answered attempts in seconds; infinity where none was answered."""
         return sum(self.latencies) / len(self.latencies) if self.latencies else float("inf")
 
 
 ANNOUNCED_WINDOW = 60.0
-"""Seconds of the longest window whose rate may be enforced over shorter ones too (60 a minute as 1 a second)."""
+"""Seconds of the longest window whose rate may also be enforced over shorter ones (60 a minute as 1 a second)."""
 
 BUSY = 0.5
-"""Seconds that a first round, or a trial of a ceiling, waits for a call that was let in and has not run: a loop that
-starts two thousand calls is busy for that long, and reads no refusal. It may also be stuck, and others are not."""
+"""Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. An event loop that
+starts two thousand calls is busy for that long and reads no refusal. It may also be stalled."""
 
 OVERCOMMIT_WAIT_MIN = 0.25
-"""Seconds after which a refused slot of a loop that does not run is tried again, at least, where answers come faster.
-Raising it holds up a call that blocks its loop; lowering it pays more refusals."""
+"""Least seconds before a refused slot of a stalled event loop is tried again, where answers come faster. Raising it
+delays a call that blocks its loop; lowering it costs more refusals."""
 
 OVERCOMMIT_WAIT_UNKNOWN = 1.0
-"""The same where no answer has come yet, so its latency is not known; between the calls of small and large models."""
+"""Seconds of the same wait before the first answer, while the latency is unknown. It is between the latencies of small
+and large models."""
 
 OVERCOMMIT_WAIT_MAX = 60.0
-"""The same at most, where answers take longer. Raising it holds up a blocking call of a key of slow answers."""
+"""Most seconds of the same wait, where answers take longer. Raising it delays a blocking call of a key with slow
+answers."""
 
 INFINITY = float("inf")
 
 Out = list[events.Event] | None
-"""Where events are appended, or None where nobody listens."""
+"""List to which events are appended, or None without listeners."""
 
 
 class LimiterSettings(Protocol):
-    """The settings that the gates read; `tidegate.Settings` has them all, with units and precedents."""
+    """Settings that the gates read; `tidegate.Settings` has all of them, with units and precedents."""
 
     @property
     def start_concurrency(self) -> int: ...
@@ -176,12 +181,12 @@ class LimiterSettings(Protocol):
 
 
 class LimiterState:
-    """The gates of one key, what is under way behind them, and what was counted and learnt there.
+    """Gates of one key, its attempts in flight, its counters and its provenance.
 
-    `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was told of, and
-    that nothing has gone out since. `untaken` permits were given to calls that have not run since then, the last one
-    at `given_at`: that nothing is refused meanwhile proves little. `stalled_loops` are event loops that do not run:
-    their attempts cannot end, and do not count, from `overcommit_at` on.
+    `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was reported and
+    nothing was sent since. `untaken` permits, the last one granted at `given_at`, are of calls that have not run since.
+    Until they run, the absence of refusals proves little. `stalled_loops` are event loops that do not run. Their
+    attempts cannot end, and do not count from `overcommit_at` on.
     """
 
     __slots__ = (
@@ -241,11 +246,11 @@ class LimiterState:
 
     @property
     def in_flight(self) -> int:
-        """Attempts under way."""
+        """Return the number of attempts in flight."""
         return len(self.flying)
 
     def counted(self, blocked: int) -> int:
-        """Return the attempts under way that can end: not those of stalled loops, or of the thread `blocked`."""
+        """Return the attempts in flight that can end: not those of stalled loops, or of the thread `blocked`."""
         if not blocked and not self.stalled_loops:
             return len(self.flying)
         return sum(
@@ -254,7 +259,7 @@ class LimiterState:
         )
 
     def overcommits(self, blocked: int, now: float) -> bool:
-        """Return whether the slots are free only because attempts that cannot end do not count, as in `counted`."""
+        """Return whether slots are free only because attempts that cannot end do not count, as in `counted`."""
         return (
             bool(blocked or self.stalled_loops)
             and self.limit.opens_at(now) > now
@@ -262,7 +267,7 @@ class LimiterState:
         )
 
     def refuse_overcommit(self, now: float) -> None:
-        """Close the slots of loops that do not run for as long as an answer takes: the provider counts them yet."""
+        """Close the slots of stalled loops for as long as an answer takes: the provider still counts them."""
         latency = self.counts.latency
         wait = OVERCOMMIT_WAIT_UNKNOWN
         if latency < INFINITY:
@@ -274,9 +279,10 @@ class LimiterState:
         return any(loop is each for each in self.stalled_loops)
 
     def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
-        """When `cost` may go, and the gate that says so ('': now; infinity: when an attempt under way ends).
+        """Return when `cost` may go, and the gate that delays it ('': now; infinity: when an attempt in flight ends).
 
-        The call may block the thread `blocked` whose event loop then cannot end its attempts: they do not count.
+        The call may block the thread `blocked`. Then the event loop of that thread cannot end its attempts, so they do
+        not count.
         """
         ready, gate = now, ""
         if len(self.flying) >= self.limit.slots:
@@ -303,7 +309,7 @@ class LimiterState:
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
             if self.quotas.unproven and not self.counted(blocked):
-                # What an earlier run knew holds nobody back for long: one goes and asks.
+                # A quota known only from an earlier run must not block the key: one call tests it.
                 quota, name = self.quotas.probed_at(cost, now)
                 if quota <= ready:
                     return ready, gate
@@ -311,7 +317,7 @@ class LimiterState:
         return ready, gate
 
     def admits(self, cost: Cost, now: float) -> tuple[float, str]:
-        """As `ready_at`, without what was only inferred: slots and pace hold nobody, their upper bound does."""
+        """Return the same as `ready_at` without inferred limits: of slots and pace, only `limit.highest` counts."""
         if len(self.flying) >= self.limit.highest:
             return INFINITY, "concurrency"
         ready, gate = self.breaker.opens_at(now), "breaker"
@@ -327,14 +333,14 @@ class LimiterState:
 
     @property
     def untested(self) -> bool:
-        """Return whether only the first round holds calls back: the provider never refused any for their number."""
+        """Return whether only slow start holds calls back: the provider never refused any for their number."""
         return self.limit.growing_fast and not self.pacer.active and self.limit.useful == INFINITY
 
     def certain(self, gate: str) -> bool:
         """Return whether the provider stated the instant at which `gate` opens, and no answer in flight can change it.
 
-        Slots, pace and breaker open when they may: their instants are guesses. A quota opens sooner than its copy says
-        where a call under way returns what it was charged too much.
+        Slots, pace and breaker open at guessed instants. A quota opens earlier than its mirror says where a call in
+        flight returns units that it was overcharged.
         """
         if gate == "pause":
             return self.lessons.pause.origin is Source.RETRY_AFTER
@@ -345,7 +351,7 @@ class LimiterState:
         return lesson is not None and lesson.origin is Source.HEADERS and name not in self.quotas.unproven
 
     def unavailable(self, now: float) -> KeyOutage:
-        """Return for how long the key has answered nobody, and why."""
+        """Return for how long the key has answered no call, and why."""
         clocks = self.unavailability
         if self.breaker.state is CLOSED:
             clocks.closed()
@@ -354,7 +360,7 @@ class LimiterState:
         return clocks.at(now)
 
     def run(self, permit: Permit) -> Burst:
-        """Return what was let in before `permit` was sent, since the key was last idle."""
+        """Return the calls admitted before `permit` was sent, since the key was last idle."""
         counts = self.counts
         count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
         rates = [

@@ -1,21 +1,24 @@
-"""Finds the rate of a limit that no header announces, and holds it.
+"""Pacer: finds the rate of a limit that no header announces, and holds it.
 
-Theory of operation. The pacer is idle until a refusal that no mirror explains. From then on calls are spaced
-(`spacing`) at a pace that follows what the provider lets in between its refusals (`gauge`):
+Theory of operation. The pacer is idle until a refusal that no quota mirror explains. From then on `PacingBucket` spaces
+the calls. Their pace follows the rate that the provider admits between its refusals (`RateMeter`). `PacerPhase` has
+four phases:
 
-- *seeking* (`seek`): the rate is not known. Where nothing was let in since the last refusal, the next attempt goes
-  alone, and each time later (`waits`). The first attempts that are let in give an estimate. The pace grows from it
+- *Seeking* (`StartupPhase`): the rate is unknown. Where nothing was admitted since the last refusal, the next attempt
+  goes alone, and later each time (`next_wait`). The first admitted attempts give an estimate. The pace grows from it
   until it is refused.
-- *holding* (`holding`): just under the measured rate, for a while.
-- *rising* (`rise`): the pace is stepped up until a refusal measures the rate anew. What came back unused while holding
-  is spent by the rise, so that holding under the rate loses nothing. Each refusal that a rise costs is paid by calls
-  before the next. A rate far under the best known one may be back at any time, and waits for no calls.
-- *climbing* (`climb`): the provider refuses fast growth (slope); the pace grows steadily, slower after each refusal.
+- *Holding* (`hold_for`): the pace stays just below the measured rate for a while.
+- *Rising* (`ProbeUpPhase`): the pace is stepped up until a refusal measures the rate again. The rise uses the units
+  that came back unused during holding, so holding below the rate loses nothing. For each refusal that a rise costs, a
+  number of calls must pass before the next rise. A rate far below the best known one may recover at any time, so its
+  rise waits for no calls.
+- *Climbing* (`RampPhase`): the provider refuses fast growth (slope). The pace grows steadily, and more slowly after
+  each refusal.
 
-A key that leaves the pace unused proves nothing: its phase begins anew.
+A key that leaves the pace unused proves nothing: its phase begins again.
 
-Refusals may have nothing to do with the rate. So a pace slower than that of one lone caller is used only where that
-pace was tried first (`floor`), and a rate whose hold is refused twice in a row is raised again without patience.
+Refusals may have other causes than the rate. So a pace slower than that of one lone caller is used only where that pace
+was tried first (`PaceFloor`). A rate whose hold is refused twice in a row is raised again without a wait.
 """
 
 from __future__ import annotations

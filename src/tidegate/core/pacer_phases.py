@@ -1,32 +1,23 @@
-"""Policies of the pacer's phases, one class each.
+"""Policies of the pacer's phases, and its waits.
 
-Tries the pace of one lone caller before a slower one is believed.
+Theory of operation. After a refusal all calls wait, until one attempt goes alone (`first_wait`, `next_wait`). The first
+wait lets some of the hidden quota come back. If the lone attempt is refused too, the next one goes later, and later
+each time. A server that reports overload is asked more often, so that its recovery is seen. One that limits the growth
+of a client's rate (slope) soon admits calls again.
 
-Theory of operation. A refusal without a hint may come from a hidden rate, or from something that has nothing to do
-with how fast calls go. Under a hidden rate, slower calls are refused less; under anything else they are not. So a pace
-slower than what one caller alone would send (the *floor*) is believed only where the floor itself was tried and let in
-no more than the slow pace does. A failed trial is followed by the next one after twice as many calls. Where calls are
-refused although they go as slowly as is believed, slowness did not help, and the next trial is due at once.
+- `StartupPhase`: while the rate is unknown, the pace grows until it is refused.
+- `hold_for`: the seconds for which a measured rate is held before a rise measures it again. A rise costs refusals, and
+  gains the units that came back unused during holding. So it may be late where the hidden bucket keeps those units, but
+  not where it keeps nothing. It is soon where the rate is far below the best known one, or has just changed.
+- `ProbeUpPhase`: the steps by which a held pace is raised, until one is refused.
+- `RampPhase`: the steady growth of the pace under a slope limit.
+- `DrainDelay`: the wait after a hidden bucket was drained, because calls in flight may still be charged.
+- `PaceFloor`: the pace of one lone caller (the *floor*) is tried before a slower one is believed.
 
-The seconds for which a measured rate is held before a rise measures it anew.
-
-Theory of operation. A rise costs refusals, and brings what came back unused while less than the rate was held; so it
-may come late where the hidden bucket keeps that, and must not where nothing is kept. It comes soon where the rate is
-far under the best that was known, or has just changed.
-
-The wait after a refusal, until one attempt goes alone.
-
-Theory of operation. The first wait lets some of the hidden quota come back. Where the lone attempt is refused too the
-next one goes later, and later. A server that says that it is overloaded is asked more often, so that its recovery is
-seen; one that limits how fast a client may become faster forgives soon.
-
-The pace while the rate is not known: it grows until it is refused.
-
-The steps by which a pace that had held is raised, until one is refused.
-
-The wait after a hidden bucket was drained, because calls under way may still be charged.
-
-The pace under a limit on how fast a client may become faster (slope): it grows steadily.
+A refusal without a hint may come from a hidden rate, or from a cause unrelated to the pace. Under a hidden rate, slower
+calls are refused less; under any other cause they are not. So a pace below the floor is believed only after a trial of
+the floor that admitted no more than the slow pace does. After a failed trial the next one follows twice as many calls
+later. If calls at the believed pace are refused too, slowness did not help, and the next trial is due at once.
 """
 
 from __future__ import annotations

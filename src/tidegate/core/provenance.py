@@ -1,4 +1,4 @@
-"""The origin of a learned value, the number of its confirmations and its age: a measure of its confidence."""
+"""Provenance of learned values: origin, number of confirmations and age, which together give the confidence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from math import inf
 from tidegate.core.values import QuotaReading, Refill
 
 MINUTE = 60.0
-"""Seconds after which what an answer showed of anything but a quota is old news (most windows are of a minute)."""
+"""Seconds after which an observation of anything but a quota is old (most windows are of a minute)."""
 
 
 class Source(StrEnum):
-    """The origin of a value."""
+    """Origin of a value."""
 
     DEFAULT = "default"
     EARLIER_RUN = "earlier run"
@@ -26,11 +26,11 @@ class Source(StrEnum):
 
 
 STATED = frozenset({Source.HEADERS, Source.RETRY_AFTER})
-"""Where the provider said it itself; anything else was inferred from what it did."""
+"""Origins in which the provider stated the value itself; others are inferred from its behaviour."""
 
 
 class Confidence(StrEnum):
-    """The confidence in a value."""
+    """Confidence in a value."""
 
     STATED = "stated"
     INFERRED = "inferred"
@@ -40,10 +40,10 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LearnedValue:
-    """One thing that a key knows: what it is `of` (`quota requests`, `concurrency`, `pause`, …) and where from.
+    """Value that a key has learned: its name `of` (`quota requests`, `concurrency`, `pause`, …) and its origin.
 
-    `count` is how many observations in a row came from there, `age` how many seconds ago the last one came (infinity
-    where none did), `holds_for` for how many seconds one is news.
+    `count` is the number of observations in a row from that origin. `age` is the seconds since the last one, infinity
+    where there was none. An observation is new for `holds_for` seconds.
     """
 
     of: str
@@ -54,7 +54,7 @@ class LearnedValue:
 
     @property
     def confidence(self) -> Confidence:
-        """`assumed` by default or from an earlier run; `old` where the last observation is no news; else its kind."""
+        """Return `assumed` without observations, `old` after `holds_for` seconds, else `stated` or `inferred`."""
         if not self.count:
             return Confidence.ASSUMED
         if self.age > self.holds_for:
@@ -68,7 +68,7 @@ class LearnedValue:
 
 
 class Provenance:
-    """The last observations behind one value, while it is being learnt; `at` is in monotonic seconds."""
+    """Last observations behind one learned value; `at` is in monotonic seconds."""
 
     __slots__ = ("at", "count", "origin")
 
@@ -78,24 +78,24 @@ class Provenance:
         self.at = -inf
 
     def taken(self, origin: Source, now: float) -> None:
-        """Notes one more observation."""
+        """Record one more observation."""
         self.count = self.count + 1 if origin is self.origin else 1
         self.origin = origin
         self.at = now
 
     def seeded(self) -> None:
-        """Notes that the value is that of an earlier run, which nothing has confirmed yet."""
+        """Record that the value is from an earlier run and nothing has confirmed it yet."""
         self.origin, self.count = Source.EARLIER_RUN, 0
 
     def learnt(self, of: str, now: float, holds_for: float = MINUTE) -> LearnedValue:
-        """Return what is known now."""
+        """Return the present state of the value."""
         return LearnedValue(of, self.origin, self.count, now - self.at, holds_for)
 
 
 class QuotaProvenance(Provenance):
-    """Behind a mirror: its limit is always told; `window` is what the time over which it counts was learnt from.
+    """Provenance of a quota mirror; `window` is the origin of the time over which the quota counts.
 
-    `said` is how the headers say that it comes back, whatever it turned out to be.
+    `said` is the kind of refill that the headers state, whatever it turned out to be.
     """
 
     __slots__ = ("said", "window")
@@ -106,7 +106,7 @@ class QuotaProvenance(Provenance):
         self.said: Refill = "continuous"
 
     def heard(self, reading: QuotaReading, now: float) -> None:
-        """Notes a reading."""
+        """Record a reading."""
         self.taken(Source.HEADERS, now)
         self.said = reading.refill
         if reading.window is not None:
@@ -115,13 +115,13 @@ class QuotaProvenance(Provenance):
             self.window = Source.ANSWERS
 
     def learnt_window(self, of: str, now: float, holds_for: float) -> LearnedValue:
-        """Return what is known of the window now."""
+        """Return the present state of the window."""
         count = 0 if self.window is Source.DEFAULT else self.count
         return LearnedValue(of, self.window if self.count else self.origin, count, now - self.at, holds_for)
 
 
 class LimiterProvenance:
-    """Behind the gates of one key that keep no copy of a quota."""
+    """Provenance of the gates (limiters) of one key that keep no copy of a quota."""
 
     __slots__ = ("breaker", "limit", "pace", "pause")
 

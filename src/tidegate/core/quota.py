@@ -1,10 +1,9 @@
-"""All quota mirrors of one key: which of them binds, and what each attempt was charged.
+"""All quota mirrors of one key: the one that binds, and the charges of each attempt.
 
-The choice of the mirror for a quota, by its readings and by the fate of the last copy.
-
-Charges that wait to be booked while every quota is ample: one entry stands for a call, and is cheap to make.
-
-The time for which no answer needs to be read, while every quota is ample.
+Theory of operation. A mirror is a local copy of one quota. `mirror_of` selects its kind by the first reading, and
+`turned_into` replaces it where the quota refills in another way. While more than half of every quota is left (`ample`),
+charges wait to be booked together: each call adds one cheap entry. During that time `SamplingBudget` says for how long
+no answer needs to be read.
 """
 
 from __future__ import annotations

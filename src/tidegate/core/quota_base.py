@@ -1,14 +1,10 @@
-"""Base of a quota's local copy, and its charges that no answer has confirmed yet.
+"""Base class of quota mirrors (local copies of a quota), and the log of charges that no answer has confirmed.
 
-The charges against one quota that no answer has confirmed yet, oldest first.
+Theory of operation. A mirror's anchor says how many units were left when one request was admitted. Charges before that
+request are in the anchor, and later ones are in the `ChargeLog`, oldest first. So an answer drops the charges up to its
+request. It keeps those that it may have overtaken on their way, because the provider had not seen them.
 
-Theory of operation. A bucket's anchor says what was left when one request was admitted; what was charged before that
-request is in the anchor, what was charged after it is here. So an answer drops the charges up to its request, except
-those that it may have overtaken on their way: the provider had not seen them.
-
-An amount that is not finite, or absurd, would make the sum useless for good. A ledger books it as nothing.
-
-A local copy of one quota: what all of its kinds have and can do.
+An amount that is not finite, or absurd, would make the sum useless for good. The log books it as zero.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""The rate that a provider admits between refusals, and the spacing of calls at a pace.
+"""Rate that a provider admits between refusals, and the spacing of calls at a pace.
 
-The rate that a provider lets in, counted between refusals.
+Theory of operation. Refusals return at once, so an attempt that was not refused was admitted. A refusal says that the
+hidden quota was empty when the refused attempt was sent. Between two such instants (the last one is the *zero*) the
+provider admitted exactly the units that came back. So `admitted / seconds` is its rate (`RateMeter`), however large its
+bucket is. The calls admitted before the very first refusal are the content of the bucket, except for the units that
+came back.
 
-Theory of operation. Refusals come back at once, so what was not refused was let in. A refusal says that the hidden
-quota was empty when the refused attempt was sent: between two such instants (the last one is the *zero*) the provider
-let in exactly what came back meanwhile, so `let in / seconds` is its rate, however large its bucket is. What it let in
-before the very first refusal is what the bucket held, but for what came back.
-
-Lets calls go at a rate, one after the other, and alone after a refusal.
-
-Theory of operation. A small bucket that refills at `rate`; a refusal empties it. It holds hardly more than one call:
-what a late timer missed may be caught up, what an idle client did not use may not. After a refusal nothing goes for a
-while, then one attempt goes *alone*: refusals come back much sooner than answers, so it was let in where nothing was
-heard of it for a few refusal round trips, and only then do others follow.
+`PacingBucket` is a small token bucket that refills at `rate`; a refusal empties it. It holds hardly more than one call:
+a late timer may catch up, but an idle client may not. After a refusal nothing goes for a while, then one attempt goes
+*alone*. Since refusals return much sooner than answers, it was admitted if it is not refused within a few refusal round
+trips. Only then do others follow.
 """
 
 from __future__ import annotations

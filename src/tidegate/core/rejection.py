@@ -1,12 +1,12 @@
-"""A key that the provider rejects as a whole: its credential is wrong, its money is spent, or its day's quota is.
+"""Rejection of a whole key by its provider: a wrong credential, no money left, or a spent daily quota.
 
 Theory of operation. Such an answer holds for every call of the key, so another request would only fetch it again. The
-key keeps the answer and gives it to the calls that come within `HOLDS` seconds. Then one call asks the provider again,
-while the others still get the kept answer: a rejection comes back quickly, so an asking call that was not rejected
-within a few of its round trips was let in. A success of anything sent later ends the rejection.
+key keeps the answer and gives it to the calls of the next `HOLDS` seconds. Then one call asks the provider again, while
+the others still get the kept answer. A rejection returns quickly, so an asking call that is not rejected within a few
+of its round trips was admitted. Any other answer to a later attempt ends the rejection.
 
-A day's quota may name its reset. A call whose deadline is later waits for that, and one goes alone then. Where that
-one is rejected again, and the next one too, the named reset is not believed any more.
+A daily quota may name its reset. A call whose deadline is later waits for the reset, and then one goes alone. If that
+one is rejected again, and the next one too, the named reset is no longer believed.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ from __future__ import annotations
 from tidegate.core.values import Cause, Kind, Outcome, ReplayableRefusal
 
 HOLDS = 1.0
-"""Seconds for which a rejection is repeated before one call asks again; raising it sends fewer requests in vain and
+"""Seconds for which a rejection is repeated before one call asks again. Raising it sends fewer requests in vain, and
 finds out later that the key works again (DESIGN 9.5)."""
 
 ROUND_TRIPS = 3.0
+"""Round trips of a rejection after which an asking call counts as admitted (as `backoff.GRACE_ROUND_TRIPS`)."""
+
 GRACE = (0.25, 2.0)
-"""Round trips of a rejection after which an asking call counts as let in, and their bounds in seconds (as
-`pause.GRACE_ROUND_TRIPS`). Raising the lower bound answers more calls by a rejection that may be over."""
+"""Bounds of that time in seconds. Raising the lower one answers more calls by a rejection that may be over."""
 
 FRUITLESS = 2
 """Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Gemini names
 seconds where the quota comes back at midnight (capture gemini-429-multi-violation)."""
 
 REJECTED = "rejected"
+"""Name of the closed gate (limiter) while no reset is known."""
+
 DAY = "quota day"
-"""Names of the closed gate: a reset is not known, or is."""
+"""Name of the closed gate while a reset is known."""
 
 FORBIDDEN = 403
-"""A status that may be about one request, as of a region or a moderated text."""
+"""HTTP status that may be about one request only, such as a region or a moderated text."""
 
 
 def rejects_key(outcome: Outcome) -> bool:
@@ -48,9 +51,8 @@ def rejects_key(outcome: Outcome) -> bool:
 class KeyRejection:
     """Rejection of one key. Instants are monotonic seconds.
 
-    `outcome` is the newest rejecting answer, `order` the number of the attempt that met it. `replayed` calls were
-    given that answer without a request. `reset_at` is when the provider says that the key works again, None where it
-    did not say so.
+    `outcome` is the newest rejecting answer, `order` the number of the attempt that got it. `replayed` calls got that
+    answer without a request. `reset_at` is when the provider says that the key works again, None where it did not.
     """
 
     __slots__ = (
@@ -80,21 +82,21 @@ class KeyRejection:
 
     @property
     def answer(self) -> ReplayableRefusal | None:
-        """The provider's answer, as far as it may be repeated."""
+        """Return the provider's answer, as far as it may be repeated."""
         return self.outcome.answer
 
     @property
     def in_vain(self) -> bool:
-        """Return whether the named reset proved false and no answer is kept to repeat: asking again is no use."""
+        """Return whether the named reset proved false and no answer is kept to repeat: asking again is useless."""
         return self.answer is None and self.reset_at is None and self._fruitless >= FRUITLESS
 
     @property
     def gate(self) -> str:
-        """The name of the closed gate."""
+        """Return the name of the closed gate."""
         return REJECTED if self.reset_at is None else DAY
 
     def met(self, outcome: Outcome, order: int, sent_at: float, now: float) -> None:
-        """Take in a rejecting answer, to the attempt numbered `order` that was sent at `sent_at`."""
+        """Record a rejecting answer to the attempt numbered `order` that was sent at `sent_at`."""
         if self.reset_at is not None and sent_at >= self.reset_at:
             self._fruitless += 1
         low, high = GRACE
@@ -110,13 +112,13 @@ class KeyRejection:
         return self.reset_at is not None and self.reset_at <= deadline
 
     def replays(self, deadline: float, now: float) -> bool:
-        """Return whether a call with that deadline is given the kept answer at `now`; else it waits, or asks."""
+        """Return whether a call with that deadline gets the kept answer at `now`; else it waits, or asks."""
         if self.answer is None or self.waits(deadline):
             return False
         return now < self.asks_at or self._asking(now)
 
     def opens_at(self, deadline: float, now: float) -> float:
-        """Return when a call with that deadline may be sent, which is not given the kept answer."""
+        """Return when a call with that deadline may be sent, if it does not get the kept answer."""
         judged_at = self._asked_at + self._grace
         if self.waits(deadline):
             assert self.reset_at is not None, "it waits for a reset"
@@ -124,19 +126,19 @@ class KeyRejection:
         return max(self.asks_at, judged_at) if self.answer is not None else now
 
     def asks(self, now: float) -> bool:
-        """Return whether what goes out at `now` asks whether the rejection lasts."""
+        """Return whether an attempt sent at `now` asks if the rejection lasts."""
         begins = self.asks_at
         if self.reset_at is not None and now >= self.reset_at:
             begins = max(begins, self.reset_at)
         return now >= begins > self._asked_at
 
     def asked(self, order: int, now: float) -> None:
-        """The attempt numbered `order` goes out; the first one that may asks, alone."""
+        """Record that the attempt numbered `order` goes out; the first one that may ask does so alone."""
         if self.asks(now):
             self._asked_at, self._asker = now, order
 
     def asked_in_vain(self, order: int) -> None:
-        """The attempt numbered `order` came to nothing: where it was the asking one, the next one asks."""
+        """Record that the attempt numbered `order` had no result: if it was the asking one, the next one asks."""
         if order == self._asker:
             self._asked_at = float("-inf")
 

@@ -1,7 +1,7 @@
-"""A local copy of a provider's quota that holds in any window: what was taken comes back one window later.
+"""Rolling window that mirrors a provider's quota: each unit comes back one window after it was taken.
 
-Theory of operation. Every charge made here is kept until its window is over, confirmed or not. What others took shows
-in an answer as less left than was thought when its request was sent, and counts as taken just then.
+Theory of operation. Every charge made here is kept until its window is over, confirmed or not. Units taken by other
+clients show in an answer as fewer left than expected when its request was sent. They count as taken at that instant.
 
     level(now) = limit − (charged in the last window) − (taken by others in the last window)
 """

@@ -1,13 +1,14 @@
-"""The knowledge of a key as plain values: exported at the end of one run, and put into the next at its beginning.
+"""Learned state of a key as plain values, exported at the end of one run and loaded at the start of the next.
 
-Theory of operation. Quotas are carried as limit, window and level; the level is brought up to date for the time that
-has passed, never above the limit. Every other gate offers plain numbers of its own (`SavedLimiter`). What an earlier
-run knew is *unproven*: it may be wrong by now, so it must not cost more than one round. Hence
+Theory of operation. Quotas are saved as limit, window and level. The level is brought up to date for the elapsed time,
+never above the limit. The concurrency limit, the pacer and the cost estimator export plain numbers (`SavedLimiter`).
+The state of an earlier run is *unproven*: it may be wrong by now, so it must not cost more than one round trip.
+Therefore:
 
-- a quota that is unproven holds nobody back while nothing is under way: one call goes and asks;
-- the first good answer that is read proves the quotas that it names, and the others are forgotten;
-- an unproven quota explains no refusal;
-- a pause and a breaker are not carried: the first call finds out.
+- An unproven quota holds no call back while nothing is in flight: one call tests it.
+- The first good answer that is read proves the quotas that it names, and the others are forgotten.
+- An unproven quota explains no refusal.
+- A pause and a breaker are not saved: the first call finds out.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ Plain = Mapping[str, float]
 
 
 class SavedLimiter(Protocol):
-    """A gate that can say what it has learned in plain numbers, and begin with them."""
+    """Limiter or estimator that can export its learned state as plain numbers, and begin with them."""
 
     def export(self, now: float) -> Plain:
-        """Return what is worth carrying; empty where nothing was learned. No instants: durations and amounts only."""
+        """Return the state worth saving, empty where nothing was learned: durations and amounts, but no instants."""
         ...
 
     def seed(self, plain: Plain, now: float) -> None:
-        """Begins with what an earlier run knew; numbers that are missing or absurd are left at their defaults."""
+        """Begin with the state of an earlier run; missing or absurd numbers keep their defaults."""
         ...
 
 
 class SavedQuota(NamedTuple):
-    """A quota as one run knew it: `level` of `limit` units of `unit` were left, and all come back in `window` seconds.
+    """Quota as one run knew it: `level` of `limit` units of `unit` were left, and all come back in `window` seconds.
 
-    `back_in` is in how many seconds the whole limit comes back at once, None where that is unknown or does not happen.
-    `stated` says that a header named the window, `said` how headers say that it comes back.
+    `back_in` is the seconds until the whole limit comes back at once, None where that is unknown or does not happen.
+    `stated` says that a header named the window. `said` is the kind of refill that headers state.
     """
 
     name: str
@@ -55,7 +56,7 @@ class SavedQuota(NamedTuple):
     said: Refill
 
     def after(self, age: float) -> SavedQuota:
-        """The same `age` seconds later, if nobody used it: never above its limit."""
+        """Return the quota `age` seconds later, if no call used it: never above its limit."""
         age = max(0.0, age)
         if self.refill == "continuous":
             return self._replace(level=min(self.limit, self.level + self.limit / self.window * age))
@@ -67,19 +68,19 @@ class SavedQuota(NamedTuple):
 
 
 class SavedKey(NamedTuple):
-    """One key: its quotas, and the plain numbers of its other gates by name."""
+    """Learned state of one key: its quotas, and the plain numbers of its other limiters by name."""
 
     quotas: tuple[SavedQuota, ...]
     gates: Mapping[str, Plain]
 
 
 def learners(admission: AdmissionController) -> dict[str, SavedLimiter]:
-    """The gates of a key that are carried in plain numbers, by the names that they go by."""
+    """Return the limiters of a key that are saved as plain numbers, by their saved names."""
     return {"concurrency": admission.limit, "pace": admission.pacer, "estimate": admission.estimate}
 
 
 def export(admission: AdmissionController, now: float) -> SavedKey:
-    """Return what a key has learned by `now`; of quotas, those that headers told of in this run."""
+    """Return the state that a key has learned by `now`; of quotas, those that headers of this run named."""
     quotas = admission.quotas
     told = [mirror for name, mirror in quotas.mirrors.items() if quotas.lessons[name].origin is Source.HEADERS]
     gates = {name: dict(each.export(now)) for name, each in learners(admission).items()}
@@ -90,7 +91,7 @@ def export(admission: AdmissionController, now: float) -> SavedKey:
 
 
 def seed(admission: AdmissionController, learned: SavedKey, age: float, now: float) -> None:
-    """Lets a new key begin with what an earlier run had learned `age` seconds ago."""
+    """Load the state that an earlier run had learned `age` seconds ago into a new key."""
     for quota in learned.quotas:
         admission.quotas.seed(_reading(quota.after(age)), quota.said, now)
     for name, learner in learners(admission).items():
@@ -122,6 +123,6 @@ def _quota(mirror: QuotaMirror, lesson: QuotaProvenance, now: float) -> SavedQuo
 
 
 def _reading(quota: SavedQuota) -> QuotaReading:
-    # A period that nobody stated is left to be found anew; the rate of a bucket is what is known best of it.
+    # The window of a fixed quota is inferred again unless it was stated; the rate of a bucket is reliable.
     window = quota.window if quota.stated or quota.refill != "fixed" else None
     return QuotaReading(quota.name, quota.unit, quota.refill, quota.limit, quota.level, quota.back_in, window)

@@ -1,13 +1,10 @@
-"""State of a key for people and programs, and the ETA of its queue.
+"""Snapshot of a key's state for people and programs, and the estimated time of its queue (ETA).
 
-The present state of a key, as frozen values for people and programs.
-
-When the last of those who wait will be admitted, foreseen from what is known of one key's gates.
-
-Theory of operation. An `QueueForecast` is what a key knows, as plain numbers: it is made from an admission, or from the
-shared memory in which the processes of a run keep the same numbers. Each gate says by itself when it will have let so
-many calls through, all costing the mean of those who wait; the latest of them binds. Nobody else is taken to come,
-limits to stay, and attempts to take as long as the last ones took. What cannot be said is None.
+Theory of operation. A `QueueForecast` holds a key's state as plain numbers. They come from an `AdmissionController`, or
+from the shared memory in which the processes of a run keep the same numbers. A gate is one limiter of the key that may
+hold a call back. Each gate estimates when it will have admitted all waiting calls at their mean cost, and the latest
+estimate is the ETA. The estimate assumes that no other calls arrive, limits stay, and attempts take as long as the last
+ones. An unknown value is None.
 """
 
 from __future__ import annotations
@@ -26,10 +23,10 @@ from tidegate.core.values import Cost, Key
 
 
 class QuotaForecast(NamedTuple):
-    """A quota: `level` of `limit` units are left, and the limit comes back per `window` seconds.
+    """Quota of which `level` of `limit` units are left, and which refills the limit per `window` seconds.
 
-    `boundary_in` is how many seconds until it comes back all at once; None where it refills continuously. `amount` is
-    what one waiting call is charged.
+    `boundary_in` is the seconds until it refills all at once; None where it refills continuously. `amount` is the
+    charge of one waiting call.
     """
 
     name: str
@@ -40,7 +37,7 @@ class QuotaForecast(NamedTuple):
     amount: float
 
     def drained_in(self, calls: int, start: float) -> float:
-        """Seconds until this quota has let `calls` through, of which none goes before `start`."""
+        """Return the seconds until this quota has admitted `calls`, of which none goes before `start`."""
         if self.amount <= 0.0:
             return start
         amount = min(self.amount, self.limit)
@@ -63,11 +60,11 @@ class QuotaForecast(NamedTuple):
 
 
 class QueueForecast(NamedTuple):
-    """One key: `waiting` calls, and the gates before them. Durations are in seconds.
+    """Queue of one key: `waiting` calls, and the gates before them. Durations are in seconds.
 
-    Nothing goes for `closed_for`, which `closed_by` (pause, breaker) says. `slots` attempts may be under way, and
-    `flights` says how long each that is has been; `latency` is how long one takes (None: nobody knows). `pace` is how
-    many may go a second, 0 where nothing paces.
+    No call goes for `closed_for` seconds; `closed_by` names the reason (pause, breaker). At most `slots` attempts may
+    be in flight, and `flights` has the age of each one that is. `latency` is the duration of one attempt (None:
+    unknown). `pace` is the number of calls admitted per second, 0 without pacing.
     """
 
     waiting: int
@@ -81,14 +78,14 @@ class QueueForecast(NamedTuple):
 
 
 class Eta(NamedTuple):
-    """`seconds` until the last of those who wait is admitted, None where it cannot be said, and the gate that binds."""
+    """Seconds until the last waiting call is admitted (None: unknown), and the gate that determines it."""
 
     seconds: float | None
     gate: str
 
 
 def estimate_eta(queue_forecast: QueueForecast) -> Eta:
-    """When the last of those who wait now will be admitted, and the gate that says so ('' where nobody waits)."""
+    """Return when the last call waiting now will be admitted, and the gate that determines it ('' where none waits)."""
     if not queue_forecast.waiting:
         return Eta(0.0, "")
     latest, binding = queue_forecast.closed_for, queue_forecast.closed_by
@@ -111,7 +108,7 @@ def _gates(queue_forecast: QueueForecast) -> Iterator[tuple[float | None, str]]:
 
 
 def _slots_given(queue_forecast: QueueForecast) -> float | None:
-    # Slots are taken in turn: each is free again when what holds it has taken as long as answers take.
+    # Slots are used in turn: each is free again when its attempt has lasted for one latency.
     slots = max(1, queue_forecast.slots)
     if queue_forecast.waiting <= slots - len(queue_forecast.flights):
         return queue_forecast.closed_for
@@ -128,7 +125,7 @@ def _slots_given(queue_forecast: QueueForecast) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSnapshot:
-    """One mirrored quota: `limit` units of `unit` per `window` seconds, `level` of them left as far as is known."""
+    """Mirrored quota: `limit` units of `unit` per `window` seconds, of which `level` are left as far as is known."""
 
     name: str
     unit: str
@@ -139,24 +136,25 @@ class QuotaSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class KeySnapshot:
-    """One key. Durations are in seconds.
+    """State of one key. Durations are in seconds.
 
-    A call is one or more `attempts`: the `absorbed` refusals were repeated, so that the caller never saw them.
-    `calls` is of those that were sent, `given_up` for want of capacity, or `replayed`: given another call's answer.
-    `failed` counts attempts; `failed_calls` counts calls whose failure was handed back, each `replayed` one among them;
-    `retried` counts the attempts that followed a transient failure.
+    A call is one or more `attempts`. The `absorbed` refusals were retried, so the caller never saw them. `calls` counts
+    the calls that were sent, `given_up` for lack of capacity, or `replayed`: given another call's answer. `failed`
+    counts attempts. `failed_calls` counts calls whose failure was handed back, including each `replayed` one. `retried`
+    counts the attempts that followed a transient failure.
 
-    `ready_in` is when the next call could go (who waits first, else one request): 0 now, infinity when an attempt under
-    way must end first; `gate` says what is closed meanwhile. `eta` is when the last of those who wait now will be let
-    through, if nobody goes before them: 0 where nobody waits, None where nothing known says it; `eta_gate` is the gate
-    that binds until then. `learnt` says what each gate's state was learnt from, and how far to trust it.
+    `ready_in` is the time until the next call could go (the first waiting one, else one request). It is 0 for now, and
+    infinity when an attempt in flight must end first. `gate` is the limiter that holds it back until then. `eta` is the
+    time until the last call waiting now is admitted, if no call goes before them. It is 0 where none waits, and None
+    where it is unknown. `eta_gate` is the gate that determines it. `learnt` has the provenance of each gate's state,
+    and how far to trust it.
 
-    While the provider rejects the whole key, `rejected` is the cause (`auth`, `money`, `day`), and `rejected_for` the
+    While the provider rejects the whole key, `rejected` is the cause (`auth`, `money`, `day`). `rejected_for` is the
     time until one call asks again, or until the reset that the provider named.
 
     `ignored` counts unusable values in responses. Latencies are of the last hundred answered attempts, None before the
-    first. `chars_per_token` and `mean_output` (tokens an answer) are what costs are estimated by. `at` is when all of
-    this was so, in seconds of the registry's clock.
+    first. Costs are estimated by `chars_per_token` and `mean_output` (tokens an answer). `at` is the instant of the
+    snapshot, in seconds of the registry's clock.
     """
 
     key: Key
@@ -194,44 +192,44 @@ class KeySnapshot:
 
     @property
     def ready_at(self) -> float:
-        """When the next call could go, in seconds of the registry's clock."""
+        """Return when the next call could go, in seconds of the registry's clock."""
         return self.at + self.ready_in
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrySnapshot:
-    """Every key the registry knows, least recently used first."""
+    """State of every key that the registry knows, least recently used first."""
 
     keys: Mapping[Key, KeySnapshot]
 
     @property
     def attempts(self) -> int:
-        """Requests sent, over all keys."""
+        """Return the requests sent, over all keys."""
         return sum(each.attempts for each in self.keys.values())
 
     @property
     def answered(self) -> int:
-        """Requests answered, over all keys."""
+        """Return the requests answered, over all keys."""
         return sum(each.answered for each in self.keys.values())
 
     @property
     def refused(self) -> int:
-        """Requests refused for want of capacity, over all keys."""
+        """Return the requests refused for lack of capacity, over all keys."""
         return sum(each.refused for each in self.keys.values())
 
     @property
     def in_flight(self) -> int:
-        """Requests under way, over all keys."""
+        """Return the requests in flight, over all keys."""
         return sum(each.in_flight for each in self.keys.values())
 
     @property
     def waiting(self) -> int:
-        """Calls in a queue, over all keys."""
+        """Return the calls in a queue, over all keys."""
         return sum(each.waiting for each in self.keys.values())
 
 
 def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
-    """The state of one key at `now`, with `waiting` calls in line: the first costs `head`, each `mean` on average."""
+    """Return the state of one key at `now`, with `waiting` calls: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
     rejection = admission.rejection
     opens = now if rejection is None else rejection.opens_at(INFINITY, now)
@@ -280,7 +278,7 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
 
 
 def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now: float) -> QueueForecast:
-    """Return what the gates of one key know at `now` of `waiting` calls that cost `mean` on average."""
+    """Return the forecast of one key at `now` for `waiting` calls that cost `mean` on average."""
     closed, by = max((admission.pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"))
     latencies = admission.counts.latencies
     return QueueForecast(

@@ -1,27 +1,26 @@
-"""A local copy of a provider's bucket that refills continuously, kept exact by its own headers.
+"""Token bucket that mirrors a provider's continuously refilling quota, kept exact by its own headers.
 
 Theory of operation. The provider holds `limit` units that refill at `limit / window` a second. Response k says that
 `remaining` units were left when request k was admitted. Everything charged after k is known here, so
 
-    level(now) = remaining_k + rate · (now − sent_k) − (what was charged after k)
+    level(now) = remaining_k + rate · (now − sent_k) − (charges after k)
 
-k is the most recently *sent* request that has been answered: answers arrive seconds later and out of order, and an
-answer to an older request knows less. The first one counts from when it came: a program that starts does not know when
-its requests really left. The copy is clamped twice: a full bucket wastes its refill, so a second level
-(`_ceiling`) is kept that starts full and is clamped at every step; the truth is never above either.
+Request k is the most recently *sent* request that has been answered. Answers arrive seconds later and out of order, and
+an answer to an older request knows less. The first answer counts from its arrival, because a starting program does not
+know when its requests really left. The copy is clamped twice, because a full bucket wastes its refill. A second level
+(`_ceiling`) starts full and is clamped at every step; the true level is never above either.
 
-A charge is made when a request is sent, except for output that the provider charges as it is written: that is
-reserved at send and charged when the answer ends. Charges are numbered by `order`, one count for sends and settles.
+A charge is made when a request is sent. Output that the provider charges as it is generated is reserved at send and
+charged when the answer ends. Charges are numbered by `order`, one count for sends and settles.
 
-What it does not do: no clock, no randomness, no decision about anything but this one quota.
+`EstimateScale` learns the worth of an estimated token in the provider's count, and the spread of its error. Between two
+answers the level falls by the charges less the refill. Over a tenth of the limit, the ratio of that fall to the
+estimates is the worth of an estimated token. Single steps show the deviation of estimates, and so that of the ones not
+yet confirmed.
 
-The worth of estimated tokens in the provider's count, and the spread of their error.
+`SafetyMargin` keeps a reserve, so that inexact knowledge does not overdraw the bucket.
 
-Theory of operation. Between two answers a bucket's level falls by what was charged less what came back. Over a span of
-a tenth of the limit that is held against what had been estimated, and their ratio is the worth of an estimate. Single
-steps say how far estimates are off: the deviation of those that no answer has confirmed yet follows from it.
-
-The reserve of a bucket, so that what nobody can know exactly does not overdraw it.
+The module has no clock and no randomness, and decides about nothing but this one quota.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The time for which a key has answered nobody, without the time that a stated reset explains.
+"""Time for which a key has answered no call, without the time that a stated reset explains.
 
-Theory of operation. A stretch begins with a refusal, or when the breaker opens, and ends with the next answer. While
-the provider has named the time of a reset (a cooldown, a quota) and it has not come, the clock stands still: such a
-wait has a known end. All instants are monotonic seconds.
+Theory of operation. A stretch begins with a refusal, or when the breaker opens, and ends with the next answer. The
+clocks stop while a reset that the provider named (a cooldown, a quota) is still ahead, because such a wait has a known
+end. All instants are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ NEVER = float("-inf")
 
 
 class KeyOutage(NamedTuple):
-    """The state of a key at one instant, in seconds.
+    """Availability of a key at one instant, in seconds.
 
-    `unanswered` counts since it answered last, `outage` since its breaker was closed last; both leave out stated
-    resets. `stated_for` is left of the present one; `last` is the newest refusal or failure.
+    `unanswered` counts since the first refusal or outage after the last answer, `outage` since the breaker opened. Both
+    exclude stated resets. `stated_for` is left of the present one. `last` is the newest refusal or failure.
     """
 
     unanswered: float = 0.0
@@ -31,7 +31,7 @@ AVAILABLE = KeyOutage()
 
 
 class OutageClock:
-    """The clocks of one key; `stated_until` is when the latest stated reset comes."""
+    """Clocks of one key; `stated_until` is the instant of the latest stated reset."""
 
     __slots__ = ("_down", "_since", "_stated", "_stated_from", "last", "stated_until")
 
@@ -44,26 +44,26 @@ class OutageClock:
 
     @property
     def running(self) -> bool:
-        """Return whether nobody was answered since a refusal or an outage."""
+        """Return whether no call was answered since a refusal or an outage."""
         return self._since is not None
 
     def refused(self, outcome: Outcome, now: float) -> None:
-        """Take in a refusal, or a failure behind an open breaker."""
+        """Record a refusal, or a failure while the breaker is not closed."""
         self.last = outcome
         if self._since is None:
             self._since = now, self._stated_by(now)
 
     def opened(self, now: float) -> None:
-        """Take in that the breaker is not closed; repeating it changes nothing."""
+        """Record that the breaker is not closed; repeating it changes nothing."""
         if self._down is None:
             self._down = now, self._stated_by(now)
 
     def closed(self) -> None:
-        """Take in that the breaker is closed."""
+        """Record that the breaker is closed."""
         self._down = None
 
     def answered(self) -> None:
-        """End the stretch: somebody was answered."""
+        """End the stretch: a call was answered."""
         self._since = None
 
     def stated(self, now: float, until: float) -> None:
@@ -85,7 +85,7 @@ class OutageClock:
         return KeyOutage(unanswered, outage, max(0.0, self.stated_until - now), self.last)
 
     def _stated_by(self, now: float) -> float:
-        """Return the seconds for which the clocks have stood still until `now`, all told."""
+        """Return the seconds for which the clocks have stopped until `now`, in all."""
         if self._stated_from == NEVER:
             return 0.0
         return self._stated + max(0.0, min(now, self.stated_until) - self._stated_from)

@@ -1,8 +1,7 @@
-"""The words of the project as values: key, cost, usage, reading, outcome.
+"""Value types of the project: key, cost, usage, quota reading, outcome.
 
-One word means one thing. A *quota* is what the provider enforces, and a *reading* is what one response said of it. A
-*cost* is our estimate before the call, and *usage* is what the response said the call used. An *outcome* is what an
-attempt came to.
+A *quota* is a limit that the provider enforces, and a *reading* is its state in one response. A *cost* is our estimate
+before the call, and *usage* is the consumption that the response states. An *outcome* is the result of an attempt.
 """
 
 from __future__ import annotations
@@ -14,17 +13,18 @@ from tidegate.core.credentials import shown_address
 from tidegate.core.display import printable
 
 MOST_AMOUNT = 1e15
-"""Units that one call may be charged at most. Above, a sum of charges would lose single units (a float has 53 bits)."""
+"""Units that one call may be charged at most. Above it, a sum of charges would lose single units (a float has 53 bits).
+"""
 
 Unit = str
-"""What a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
+"""Unit that a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
 
 Refill = Literal["continuous", "fixed", "rolling"]
-"""How a quota comes back: continuously, all at once at a boundary, or each unit a window after it was taken."""
+"""Kind of refill of a quota: continuously, all at once at a boundary, or each unit a window after it was taken."""
 
 
 class Kind(StrEnum):
-    """The kind of an attempt's result, as far as the caller's next step is concerned."""
+    """Kind of an attempt's result, by the caller's next step."""
 
     OK = "ok"
     RATE_LIMIT = "rate_limit"
@@ -37,11 +37,11 @@ class Kind(StrEnum):
 
 
 OK = Kind.OK
-"""By a name of its own, for what every call passes through: Python 3.11 finds a member of an enumeration in 50 ns."""
+"""Alias for every call's path, because Python 3.11 needs 50 ns to find a member of an enumeration."""
 
 
 class Cause(StrEnum):
-    """Why, told apart where one status means several things (a 429 has seven meanings)."""
+    """Cause of a result, where one status means several things (a 429 has seven meanings)."""
 
     NONE = "none"
     RATE = "rate"
@@ -59,21 +59,21 @@ class Cause(StrEnum):
 
 
 CAPACITY = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED})
-"""Kinds that cost no attempt: the call waits and goes on (promise 3)."""
+"""Kinds that cost no attempt: the call waits and is sent again (promise 3)."""
 
 REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED})
 """Kinds that the provider did not charge for."""
 
 TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
-"""Kinds that another attempt cannot mend within this call."""
+"""Kinds that another attempt cannot change within this call."""
 
 
 class Key(NamedTuple):
-    """The owner of the quota that a call counts against: one admission state per key.
+    """Owner of the quota that a call counts against: one admission state per key.
 
-    `credential` is a keyed digest (hexadecimal), never the secret or a part of it; `scope` is the model, deployment or
-    region where the provider's quota has that scope, else empty; `family` names an endpoint family whose limits are
-    separate, else empty.
+    `credential` is a keyed digest (hexadecimal), never the secret or a part of it. `scope` is the model, deployment or
+    region where the provider's quota has that scope, else empty. `family` names an endpoint family with separate
+    limits, else empty.
     """
 
     provider: str
@@ -94,11 +94,11 @@ class Key(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """The expected charge of a call, estimated before it is sent. `tokens` is the provider's combined count.
+    """Expected charge of a call, estimated before it is sent. `tokens` is the provider's combined count.
 
-    `produced` is the output that a provider charges only as it is written (Anthropic): it counts against `tokens` and
-    `output_tokens` when the answer ends, and is reserved until then. An output token counts `weight`. Of `tokens`, the
-    part `held` is given back when the answer ends, but for what it came to.
+    `produced` is the output that a provider charges only as it is generated (Anthropic). It is reserved at first, and
+    counts against `tokens` and `output_tokens` when the answer ends. An output token counts `weight`. The part `held`
+    of `tokens` is returned when the answer ends, except for the output produced.
     """
 
     requests: float = 1.0
@@ -111,8 +111,8 @@ class Cost(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Return whether the amounts are not negative, come to `MOST_AMOUNT` at most, and `weight` is above zero."""
-        # Written out, for every call passes here: `min` and `sum` take twice as long. No comparison with NaN holds.
+        """Return whether no amount is negative, their sum is at most `MOST_AMOUNT`, and `weight` is above zero."""
+        # Written out because every call runs this: `min` and `sum` take twice as long. A comparison with NaN is False.
         requests, tokens, given, output, produced, weight, held = self
         return (
             requests >= 0.0
@@ -126,34 +126,34 @@ class Cost(NamedTuple):
         )
 
     def mended(self) -> Cost:
-        """Return the same cost with the default in the place of each amount that no quota can be charged."""
+        """Return the same cost with the default instead of each amount that no quota can be charged."""
         plain = Cost()
         kept = [given if 0.0 <= given <= MOST_AMOUNT else other for given, other in zip(self, plain, strict=True)]
         mended = Cost(*kept)
         return mended if mended.weight > 0.0 else mended._replace(weight=plain.weight)
 
     def amount(self, unit: Unit) -> float:
-        """The amount charged at admission to a quota that counts `unit`; 0 for a unit that no estimate knows."""
+        """Return the amount charged at admission to a quota that counts `unit`; 0 for an unknown unit."""
         place = PLACES.get(unit)
         return self[place] if place is not None else 0.0
 
     def reserve(self, unit: Unit) -> float:
-        """The amount that a quota of `unit` will be charged when the answer ends."""
+        """Return the amount that a quota of `unit` is charged when the answer ends."""
         return self.produced if unit in PRODUCED else 0.0
 
 
 PLACES: dict[Unit, Literal[0, 1, 2, 3]] = {"requests": 0, "tokens": 1, "input_tokens": 2, "output_tokens": 3}
-"""Where in a cost the amount stands that is charged to a quota of each unit at admission."""
+"""Index of the field of `Cost` that a quota of each unit is charged at admission."""
 
 HOLDING = "tokens"
-"""The unit of the quotas that are charged the bound of the output, and give back what was not produced."""
+"""Unit of the quotas that are charged the bound of the output and get back the part not produced."""
 
 PRODUCED = frozenset({"tokens", "output_tokens"})
-"""Units that count what was produced when the answer ends."""
+"""Units that count the produced output when the answer ends."""
 
 
 class Usage(NamedTuple):
-    """The usage that a response names, in tokens; `cached_tokens` is the part of the input read from a cache."""
+    """Usage that a response states, in tokens; `cached_tokens` is the part of the input read from a cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -161,10 +161,10 @@ class Usage(NamedTuple):
 
 
 class RequestFacts(NamedTuple):
-    """The facts of a request, read once from its body before it is queued.
+    """Facts of a request, read once from its body before it is queued.
 
-    `input_chars` is the length of what will be counted as input; `max_output_tokens` is the request's own bound or
-    None; `model` is empty where the request names none.
+    `input_chars` is the number of characters that count as input. `max_output_tokens` is the request's own bound or
+    None. `model` is empty where the request names none.
     """
 
     model: str = ""
@@ -174,12 +174,12 @@ class RequestFacts(NamedTuple):
 
 
 class QuotaReading(NamedTuple):
-    """The state of one quota as one response named it.
+    """State of one quota as one response states it.
 
-    `name` tells the quotas of one key apart (it is constant over responses, whatever window is derived). `window` is in
-    seconds where the header's name, its value or the provider's table says it, else None. `reset_after` is in seconds
-    from the response: until full for `continuous`, until the boundary for `fixed`; it was rounded to `resolution`
-    seconds. `remaining` was rounded to `quantum`.
+    `name` identifies the quota within its key, and is constant over responses, whatever window is derived. `window` is
+    in seconds where the header's name, its value or the provider's table states it, else None. `reset_after` is in
+    seconds from the response: until full for `continuous`, until the boundary for `fixed`. It was rounded to
+    `resolution` seconds, and `remaining` to `quantum`.
     """
 
     name: str
@@ -194,7 +194,7 @@ class QuotaReading(NamedTuple):
 
 
 class ReplayableRefusal(NamedTuple):
-    """The error object of a refusal, as JSON in `body`, without anything that belongs to one call only.
+    """Error object of a refusal, as JSON in `body`, without anything that belongs to one call only.
 
     `code` names the error where a provider does so in a header (Amazon's `x-amzn-errortype`).
     """
@@ -205,11 +205,11 @@ class ReplayableRefusal(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The result of one attempt and its lessons.
+    """Result of one attempt, and the facts learned from it.
 
-    `retry_after` is in seconds and None where the answer named no time (or is no refusal); `row` names the table row
-    that decided; `ignored` counts the values that were unusable (negative, not a number, absurd, too long). `answer` is
-    the refusal itself, where other calls of the key may be given it too.
+    `retry_after` is in seconds, and None where the answer names no time (or is no refusal). `row` names the table row
+    that decided. `ignored` counts unusable values (negative, not a number, absurd, too long). `answer` is the refusal
+    itself, where other calls of the key may get it too.
     """
 
     kind: Kind

@@ -1,16 +1,16 @@
-"""The window of a quota and its kind of refill, inferred from the times that its answers name.
+"""Inference of a quota's window and its kind of refill from the reset times in answers.
 
-Theory of operation. A reset is the time until full of a bucket, so `reset · limit / used` is its window: every answer
-bounds it, and the bounds are intersected. Where no window makes all of them true, one of three things is so. The same
-instant is named again and again: it is the boundary of a fixed window. The same time is: what was taken last comes
-back so much later, and the quota counts over a rolling window. Else the bucket holds less than its limit (a minute's
-quota enforced over seconds) and is full soon: what remains, and what comes back until then, is what it holds.
+Theory of operation. A continuously refilled bucket of `limit` gets back `limit / window` a second. After `used` units
+were taken, it is full again in `used * window / limit` seconds. A response states `limit`, `remaining` and that time,
+each rounded. So `reset * limit / used` bounds the window, and the bounds of all answers are intersected. Source:
+PROVIDERS.md rules 2 and 3 (of 2,750 captured OpenAI answers 2,586 fit 60 s, 109 fit a day).
 
-A quota's window, inferred from what one response said of it.
+If no window satisfies all bounds, one of three cases applies:
 
-A continuously refilled bucket of `limit` gets back `limit / window` a second, so one that was used by `u` is full again
-after `u * window / limit` seconds. A response says `limit`, `remaining` and that time, each rounded; turned round they
-bound the window. Source: PROVIDERS.md rules 2 and 3 (of 2,750 captured OpenAI answers 2,586 fit 60 s, 109 fit a day).
+- All answers name the same instant: it is the boundary of a fixed window.
+- All answers name the same duration: units come back that long after they were taken, in a rolling window.
+- Else the bucket holds less than its limit (a minute's quota enforced over seconds) and is full soon. It holds what
+  remains, plus what comes back until then.
 """
 
 from __future__ import annotations
