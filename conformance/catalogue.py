@@ -26,7 +26,7 @@ class Framework:
     installation  below .venv, and its exact versions in `pins/<installation>.txt`
     requirements  what is installed: the framework, and what it needs beside it
     example       in examples/frameworks
-    page          in docs/frameworks, without its ending
+    page          anchor of its section in docs/frameworks.md
     command       run in a copy of examples/frameworks; `{url}` is the endpoint, `{model}` the model
     outcome       what the run came to, from its standard output and the folder it ran in
     answer        the form in which the model gives the right answer
