@@ -149,6 +149,9 @@ def test_credential_that_the_bound_cuts_is_taken_out() -> None:
     [
         ("JUDGE_KEY", WORDY, WORDY),
         ("MY_PWD", WORDY, WORDY),
+        ("PROVIDER_API_KEY", WORDY, WORDY),
+        ("REGION_SECRET_KEY", WORDY, WORDY),
+        ("HTTP_PROXY_URL_PASSWORD", WORDY, WORDY),
         ("DB_PASS", WORDY, WORDY),
         ("DATABASE_URL", f"postgresql://u:{WORDY}@h/db", WORDY),
         ("HTTPS_PROXY", "http://u:p%40ssw%C3%B6rd1@proxy:3128", "p@sswörd1"),
@@ -173,6 +176,8 @@ def test_variables_about_credentials_are_not_taken_for_them(tmp_path: Path) -> N
         "SSL_KEY": str(tmp_path / "x" / "my.key"),
         "AUTH_MODE": "required-always",
         "MAX_TOKENS": "100000000",
+        "MAX_TOKENS_PER_MINUTE": "unlimited-here",
+        "API_KEY_FILE": "somewhere-else",
         "TOKENIZERS_PARALLELISM": "disabled",
         "OPENAI_BASE_URL": "https://gateway.test/openai/v1",
         "API_KEY_HEADER_NAME": "x-harbour-name",

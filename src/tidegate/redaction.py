@@ -63,9 +63,11 @@ SECRETIVE = re.compile(
 
 HARMLESS = re.compile(
     r"(?i)(?:_|\b)(?:mode|type|method|url|uri|endpoint|file|path|dir|home|sock|socket|version|name|region|enabled|count"
-    r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port)\b|max_tokens"
+    r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port)$"
+    r"|\bmax tokens"
 )
-"""Words in a variable's name that mark a fact about a credential, and not the credential."""
+"""Endings of a variable's name, with spaces for underscores, that mark a fact about a credential, and not the
+credential: `TOKEN_FILE` names a file, `FILE_TOKEN` is a token."""
 
 PLAIN_HEADERS = frozenset(
     """
