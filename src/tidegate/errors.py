@@ -90,7 +90,7 @@ class KeyRefused(NotAdmitted):
 
 
 class PermitMisuse(Error, RuntimeError):
-    """Error of a permit that was settled before."""
+    """Error of a permit that was settled before, or that another registry gave."""
 
 
 class StoreError(Error):

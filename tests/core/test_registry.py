@@ -63,6 +63,18 @@ def test_a_permit_is_settled_once(registry: RateLimitRegistry) -> None:
         registry.settle(permit, OK)
 
 
+def test_permit_of_another_registry_is_refused_and_stays_its_own(registry: RateLimitRegistry) -> None:
+    other = RateLimitRegistry(Settings())
+    permit = other.try_admit(KEY)
+    registry.try_admit(KEY)
+    for step in (registry.withdraw, lambda permit: registry.settle(permit, OK)):
+        with pytest.raises(PermitMisuse, match="another registry"):
+            step(permit)
+    assert in_flight(other) == 1
+    other.settle(permit, OK)
+    assert in_flight(other) == 0
+
+
 def started(clock: VirtualClock, calls: int) -> tuple[RateLimitRegistry, list[Waiter]]:
     """A busy program: in 10 ms each, so many calls come after the first two, and none of them runs."""
     registry = RateLimitRegistry(Settings(start_concurrency=2), clock=clock, draw=lambda: 0.5)

@@ -82,7 +82,7 @@ class KeyTable:
         self._executors = ExecutorTable()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
-        self._rejections: deque[tuple[Key, KeyRejection | None, KeyRejection | None]] = deque()
+        self._rejections: deque[tuple[Key, KeyRejection | None, KeyRejection | None, bool]] = deque()
         fork.follow(self)
 
     @property
@@ -155,15 +155,16 @@ class KeyTable:
         return permit
 
     def settle(self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None) -> None:
-        """Settle a permit with the outcome of its attempt; raise `PermitMisuse` if it was settled before.
+        """Settle a permit with the outcome of its attempt.
+
+        Raise `PermitMisuse` if it was settled before, or is another registry's.
 
         `rejoin` is the call that held it, where that call continues. It returns to its old place before any other call
         is admitted.
         """
         out: list[events.Event] | None = [] if self._listeners.all else None
         with self._lock:
-            if permit.settled:
-                raise PermitMisuse(f"{permit.key}: this permit was settled before")
+            self._require_own(permit)
             woken = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
                 woken = [waiter for waiter in woken if waiter is not rejoin]
@@ -184,16 +185,14 @@ class KeyTable:
     def withdraw(self, permit: Permit) -> None:
         """Take back a permit under which nothing was sent; nothing is learned.
 
-        Raise `PermitMisuse` if it was settled before.
+        Raise `PermitMisuse` if it was settled before, or is another registry's.
         """
         out = self._out()
         with self._lock:
-            if permit.settled:
-                raise PermitMisuse(f"{permit.key}: this permit was settled before")
+            slots = self._require_own(permit)
             now = self.clock()
-            slots = self._slots_behind(permit)
             permit.settled = True
-            if slots is not None and permit.generation == slots.admission.generation:
+            if permit.generation == slots.admission.generation:
                 slots.admission.withdraw(permit, now, out)
             woken = self._pump(slots, now, out)
         self._act(woken, out)
@@ -208,7 +207,7 @@ class KeyTable:
                 before = slots.admission.rejection
                 slots.admission.learn(permit, outcome, now, out)
                 if slots.admission.rejection is not before:
-                    self._rejections.append((permit.key, before, slots.admission.rejection))
+                    self._rejections.append((permit.key, before, slots.admission.rejection, False))
             woken = self._pump(slots, now, out)
         if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
@@ -385,7 +384,7 @@ class KeyTable:
                 self._slots.move_to_end(key)
             elif over or now - slots.admission.used_at > self.settings.idle_after:
                 if slots.admission.rejection is not None:
-                    self._rejections.append((key, slots.admission.rejection, None))
+                    self._rejections.append((key, slots.admission.rejection, None, True))
                 del self._slots[key]
                 over = len(self._slots) >= self.settings.max_keys
 
@@ -414,7 +413,7 @@ class KeyTable:
             before = slots.admission.rejection
             slots.admission.settle(permit, outcome, now, draw, out)
             if slots.admission.rejection is not before:
-                self._rejections.append((permit.key, before, slots.admission.rejection))
+                self._rejections.append((permit.key, before, slots.admission.rejection, False))
         if rejoin is None or rejoin.slots is None:
             return self._pump(slots, now, out)
         woken: list[Waiter] = []
@@ -430,6 +429,15 @@ class KeyTable:
         """Return the queue of the key that gave a permit; None if another registry gave it."""
         slots = self._slots.get(permit.state.key)
         return slots if slots is not None and slots.admission is permit.state else None
+
+    def _require_own(self, permit: Permit) -> KeyQueue:
+        """Return the queue of the key that gave a permit; raise `PermitMisuse` for one that cannot be settled here."""
+        if permit.settled:
+            raise PermitMisuse(f"{permit.key}: this permit was settled before")
+        slots = self._slots_behind(permit)
+        if slots is None:
+            raise PermitMisuse(f"{permit.key}: this permit is another registry's; it is settled there")
+        return slots
 
     def _pump(self, slots: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
         if slots is None or not (slots.line.count or slots.asking):
@@ -450,9 +458,9 @@ class KeyTable:
         """Log the rejections that began or ended; `log_rest` logs those that last until the process ends."""
         while self._rejections:
             with suppress(IndexError):
-                key, ended, begun = self._rejections.popleft()
+                key, ended, begun, forgotten = self._rejections.popleft()
                 if ended is not None:
-                    log_end(key, ended, "a call was let in again")
+                    log_end(key, ended, "the key was forgotten" if forgotten else "a call was admitted again")
                 if begun is not None:
                     log_begin(self, key, begun)
 
