@@ -159,8 +159,8 @@ SHORTER = (1.0, 10.0)
 SEEN = 0.25
 WHOLE = 0.9
 MORE = 1.1
-"""Shares of a portion that must have been let in lately: where only what is still under way is known (the rest may have
-been answered meanwhile), and where all of it is; and that may have been."""
+"""Shares of a portion that must have been admitted recently: where only what is still under way is known (the
+rest may have been answered since), and where all of it is; and that may have been."""
 
 STRIKES = 3
 STRIKES_WINDOWS = 5.0
@@ -193,8 +193,8 @@ class SubWindow:
 
 
 class AdmittedBurst(NamedTuple):
-    """The calls let in before a refused request: seconds before it, of those under way; how many in all since the first
-    of them, in so many seconds.
+    """The calls admitted before a refused request: seconds before it, of those under way; how many in all since the
+    first of them, in so many seconds.
     """
 
     under_way: list[float]
@@ -210,11 +210,11 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
     for shorter in SHORTER:
         portion = float(round(limit * shorter / window))
         known = let_in.seconds <= shorter
-        lately = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
+        recently = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
         least = portion * (WHOLE if known else SEEN)
-        if 2.0 * shorter <= window and wait <= shorter and least <= lately <= int(MORE * portion):
-            # The window may be known roughly only: what was let in fits in.
-            whole = max(1.0, portion, float(lately))
+        if 2.0 * shorter <= window and wait <= shorter and least <= recently <= int(MORE * portion):
+            # The window may be known roughly only: what was admitted fits in.
+            whole = max(1.0, portion, float(recently))
             return QuotaReading(f"{name}-{shorter:g}s", "requests", "fixed", whole, 0.0, None, shorter)
     return None
 

@@ -67,8 +67,8 @@ SURE = 4
 MANY = 30
 TRUE_SHARE = 0.9
 DOUBTS = 2
-"""Calls let in between two refusals from which their rate is taken, and so many from a deep bucket. While holding, less
-than `TRUE_SHARE` of the pace was no drop but a measurement too high; a few calls are doubted so many times."""
+"""Calls admitted between two refusals from which their rate is taken, and so many from a deep bucket. While holding,
+less than `TRUE_SHARE` of the pace was no drop but a measurement too high; a few calls are doubted so many times."""
 
 KEPT_CALLS = 2 * SURE
 """A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too high.
@@ -168,9 +168,9 @@ class Pacer:
     def begin(
         self, run: Burst, sent_at: float, now: float, cause: Cause, grace: float, latency: float = INFINITY
     ) -> None:
-        """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were let in.
+        """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were admitted.
 
-        Of what goes alone nothing is heard for `grace` seconds where it was let in. Answers take `latency` seconds.
+        Of what goes alone nothing is heard for `grace` seconds where it was admitted. Answers take `latency` seconds.
         """
         self._floor.know(latency)
         self._floor.trying = False
@@ -237,7 +237,7 @@ class Pacer:
         return {"rate": self._base or self.rate, "burst": self.gauge.burst}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins by holding the rate that an earlier run measured; the first rise or refusal measures it anew."""
+        """Begins by holding the rate that an earlier run measured; the first rise or refusal measures it again."""
         rate = plain.get("rate", 0.0)
         if not SLOWEST <= rate <= FASTEST:
             return
@@ -255,7 +255,7 @@ class Pacer:
         return seeded and self.gauge.sent <= SURE
 
     def _learn(self, let_in: int, count: int, seconds: float, cause: Cause, now: float) -> None:
-        """Take in that `count` calls were let in within `seconds` since the zero, of `let_in` altogether."""
+        """Take in that `count` calls were admitted within `seconds` since the zero, of `let_in` altogether."""
         holding, rate = self.phase is PacerPhase.HOLDING, self.rate
         if holding and count >= KEPT_CALLS:
             self._broken += 1
@@ -283,7 +283,7 @@ class Pacer:
             self._aftermath.refused(self.spacing.wait, now)
 
     def _wait(self, cause: Cause, now: float) -> None:
-        """Nothing, or next to nothing, was let in since the last refusal: the next one goes alone, and later."""
+        """Nothing, or next to nothing, was admitted since the last refusal: the next one goes alone, and later."""
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
         seconds = next_wait(self.spacing, cause)
@@ -353,7 +353,7 @@ class Pacer:
         self._try_floor(now)
 
     def _step(self, now: float) -> None:
-        """Take in that the calls sent at this pace were let in."""
+        """Take in that the calls sent at this pace were admitted."""
         if self.phase is PacerPhase.CLIMBING:
             self.spacing.rate = self._climb.step(self.rate)
             self._after(self._climb.seconds, 0, now)

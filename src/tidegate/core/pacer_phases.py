@@ -82,7 +82,7 @@ SLOWEST = 1.0 / 60.0
 FIRST_WAIT_MOST = 0.75
 FIRST_WAIT_SHARE = 0.8
 """The first refusal holds everybody back for this share of the run before it, at most so many seconds: what comes back
-meanwhile is kept by any bucket that the run came from."""
+in the meantime is kept by any bucket that the run came from."""
 
 WAIT_GROWTH = 1.6
 WAIT_CALLS = 2.0
@@ -90,7 +90,7 @@ OUTAGE_SECONDS = 0.5
 OUTAGE_GROWTH = 1.1
 OUTAGE_WAITS = 4
 WAITS_MOST = 60
-"""Waits grow while nothing is let in, from two calls' time on. Where a server says that it is overloaded they stay
+"""Waits grow while nothing is admitted, from two calls' time on. Where a server says that it is overloaded they stay
 within half a second at first, so that its recovery is seen; after so many of them it was an outage, and everything is
 as it was before. None grows beyond the sixtieth."""
 
@@ -126,8 +126,8 @@ SEEK_STEP = 1.5
 SEEK_CALLS = 3
 SEEK_BACK = 0.5
 SEEK_LEAD = 2.0
-"""While the rate is not known the pace grows by half when so many calls were let in; a refusal halves it at most. It
-runs ahead of what was let in so far by no more than this (as a rise: `RISE_MOST`), or only after `PATIENCE_SECONDS`:
+"""While the rate is not known the pace grows by half when so many calls were admitted; a refusal halves it at most. It
+runs ahead of what was admitted so far by no more than this (as a rise: `RISE_MOST`), or only after `PATIENCE_SECONDS`:
 the faster it is when it is refused, the more calls are under way, and are refused or charged later."""
 
 
@@ -148,7 +148,7 @@ class StartupPhase:
         self._lead_until = now + PATIENCE_SECONDS
 
     def back(self, pace: float, count: int, seconds: float) -> float:
-        """The pace after one at which only `count` calls were let in, in so many seconds."""
+        """The pace after one at which only `count` calls were admitted, in so many seconds."""
         return min(pace, max(pace * SEEK_BACK, (count + 0.5) / seconds))
 
     def step(self, pace: float, let_in: float, now: float) -> float:
@@ -198,7 +198,7 @@ CLIMB = 1.1
 CLIMB_SECONDS = 0.15
 CLIMB_SOONER = 0.8
 CLIMB_SLOWER = 1.2
-"""Under a slope limit: the first pace, times what was let in during a second; its growth at each step; seconds to the
+"""Under a slope limit: the first pace, times what was admitted during a second; its growth at each step; seconds to the
 first step, and how they change with a step that holds and one that is refused."""
 
 
@@ -215,7 +215,7 @@ class RampPhase:
         return CLIMB_FROM * run.calls / max(1.0, run.seconds)
 
     def step(self, pace: float) -> float:
-        """The pace after one that was let in."""
+        """The pace after one that was admitted."""
         self.seconds = max(CLIMB_SECONDS, self.seconds * CLIMB_SOONER)
         return pace * CLIMB
 
@@ -267,7 +267,7 @@ BETTER = 2.0
 that random refusals interrupt; at 1 a trial of a true rate would succeed by rounding."""
 
 TRIALS_APART = 64
-"""Calls let in between two failed trials at most: one refusal in 64 calls is within the 0.02 of a silent provider."""
+"""Calls admitted between two failed trials at most: one refusal in 64 calls is within the 0.02 of a silent provider."""
 
 PROOFS = 4
 """Failed trials in a row, one a call, before they come apart. Raising it costs a true rate one more refusal each time

@@ -58,7 +58,7 @@ def turned_into(
 
 
 LONGEST_TAB = 128
-"""Charges that wait to be booked at the most, however long no reading comes: a reading books most of them in one."""
+"""Charges that wait to be booked at most, however long no reading comes: a reading books most of them in one."""
 
 Charge = tuple[QuotaMirror, LoggedCharge, float]
 """A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
@@ -122,7 +122,7 @@ class SamplingBudget:
         self.calls, self.until = 0, 0.0
 
     def renew(self, charged: Iterable[tuple[QuotaMirror, int, bool]], cost: Cost, now: float) -> None:
-        """Begins anew with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
+        """Begins again with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
         calls: float = READ_CALLS
         for mirror, place, reserves in charged:
             amount = cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
@@ -140,7 +140,7 @@ class QuotaSet:
 
     Those that are `unproven` an earlier run knew, and this one has not seen yet.
 
-    `ample` says that more than half of each is left; it is found anew with each answer that is read, and ends between
+    `ample` says that more than half of each is left; it is found again with each answer that is read, and ends between
     two of them where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are
     booked in one go before anything looks at a mirror: what a mirror says is the same. `asks` says that the answer to
     the call charged last is to be read.

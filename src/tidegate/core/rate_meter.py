@@ -20,11 +20,11 @@ BEST_FADES = 0.93
 """What is left of the best rate at each measurement: it is forgotten over some ten of them."""
 
 DEEP = 3.0
-"""Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is let in for a while."""
+"""Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is admitted at first."""
 
 
 class Burst(NamedTuple):
-    """Calls that were let in within `seconds` before a refusal, since the key was last idle.
+    """Calls that were admitted within `seconds` before a refusal, since the key was last idle.
 
     `most` is the rate of the fastest announced quota of requests, in calls a second; infinity without any.
     """
@@ -35,7 +35,7 @@ class Burst(NamedTuple):
 
 
 class RateMeter:
-    """The counts of one key. Rates are in calls a second: `rate` was measured last (0: never), `best` of all lately.
+    """The counts of one key. Rates are in calls a second: `rate` was measured last (0: never), `best` of all recently.
 
     `burst` is what the hidden bucket seems to hold, in calls; `price` is how many refusals the next measurement has
     cost so far. `last` is what `rate` was taken from: calls and seconds.
@@ -66,7 +66,7 @@ class RateMeter:
 
     @property
     def let_in(self) -> int:
-        """Calls that were let in, or are not known to have been refused."""
+        """Calls that were admitted, or are not known to have been refused."""
         return self.sent - self._refused
 
     def note(self, run: Burst) -> None:
@@ -81,27 +81,27 @@ class RateMeter:
         self.price = 0
 
     def refused(self, mark: int) -> int:
-        """Counts a refusal of what was sent after `mark` others; returns how many of those were let in."""
+        """Counts a refusal of what was sent after `mark` others; returns how many of those were admitted."""
         self.price += 1
         let_in = mark - self._refused
         self._refused += 1
         return let_in
 
     def withdrawn(self) -> None:
-        """Take back a call that was counted as sent: it never was, so it was not let in, and cost nothing."""
+        """Take back a call that was counted as sent: it never was, so it was not admitted, and cost nothing."""
         self._refused += 1
 
     def since_zero(self, let_in: int, sent_at: float) -> tuple[int, float]:
-        """Calls that were let in since the zero, and the seconds it took."""
+        """Calls that were admitted since the zero, and the seconds it took."""
         return let_in - self._zero_count, sent_at - self._zero_at
 
     def pace(self, now: float) -> float:
-        """Calls a second that were let in since the zero, or are not known to have been refused."""
+        """Calls a second that were admitted since the zero, or are not known to have been refused."""
         count, seconds = self.since_zero(self.let_in, now)
         return count / seconds if seconds > 0.0 else 0.0
 
     def nothing_new(self, let_in: int) -> bool:
-        """Return whether nothing was let in since the last refusal that was asked about."""
+        """Return whether nothing was admitted since the last refusal that was asked about."""
         before, self._seen = self._seen, let_in
         return let_in == before
 
@@ -132,8 +132,8 @@ INFINITY = float("inf")
 class PacingBucket:
     """The spacing of one key's calls; `rate` is in calls a second, instants are monotonic seconds.
 
-    An attempt that went alone was let in where nothing was heard of it for `grace` seconds. `waits` counts how often in
-    a row one was refused, `wait` is how long the last of them waited, in seconds.
+    An attempt that went alone was admitted where nothing was heard of it for `grace` seconds. `waits` counts how often
+    in a row one was refused, `wait` is how long the last of them waited, in seconds.
     """
 
     __slots__ = ("_at", "_judged_at", "_level", "_lone", "grace", "rate", "wait", "waits")
@@ -157,7 +157,7 @@ class PacingBucket:
         return now < self._judged_at < INFINITY
 
     def proven(self, now: float) -> bool:
-        """Return whether the attempt that went alone has been let in by now; true once for each."""
+        """Return whether the attempt that went alone has been admitted by now; true once for each."""
         if now < self._judged_at:
             return False
         self._judged_at = INFINITY
@@ -206,5 +206,5 @@ class PacingBucket:
         self._lone = True
 
     def reset_backoff(self) -> None:
-        """Enough was let in: the next wait is short again."""
+        """Enough was admitted: the next wait is short again."""
         self.waits, self.wait = 0, 0.0

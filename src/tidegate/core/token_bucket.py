@@ -157,7 +157,7 @@ class SafetyMargin:
 BRIM_SECONDS = 0.005
 SPILT_MOST = 0.25
 """A bucket that holds hardly more than one request cannot keep anything in hand: it is left full for so long before
-each, and what comes back meanwhile, a quarter of a request at most, is lost."""
+each, and what comes back in the meantime, a quarter of a request at most, is lost."""
 
 REORDER_FIRST = 0.2
 REORDER_BOUNDS = (0.01, 0.5)
@@ -171,9 +171,9 @@ DRAG_MEMORY = 0.3
 DRAG_NOISE = 0.1
 DRAG_MOST = 0.9
 DRAG_SECONDS = 2.0
-"""What others took of the refill lately they are taken to go on taking, for so many seconds after an answer showed it:
-a running mean over the first time, less the share of the rate that may be noise, which is also the most that one answer
-counts: one alone proves nothing."""
+"""What others took of the refill recently they are taken to go on taking, for so many seconds after an answer showed
+it: a running mean over the first time, less the share of the rate that may be noise, which is also the most that one
+answer counts: one alone proves nothing."""
 
 HELD_WEIGHT = 0.1
 """What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:

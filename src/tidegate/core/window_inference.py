@@ -179,7 +179,7 @@ class WindowInference:
         return [(at, amount) for at, amount in self._taken if at < sent_at - JITTER]
 
     def forget(self) -> None:
-        """Begins anew: the limit has changed."""
+        """Begins again: the limit has changed."""
         self._low, self._high = 0.0, float("inf")
         self._natural = self._reset = self.capacity = None
         self._first = None

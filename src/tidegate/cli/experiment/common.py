@@ -42,7 +42,7 @@ class Code(IntEnum):
 
 MEANINGS = {
     Code.DONE: "every row was answered, and every answer judged",
-    Code.FAILED: "it could not be done: the database, the dataset or the code is not there, or somebody else runs it",
+    Code.FAILED: "it could not be done: the database, the dataset or the code is not there, or another process runs it",
     Code.UNUSABLE: "an option, a name or a file that cannot be used",
     Code.ERRORS: "it ran to its end, and rows or evaluations have failed, or rows are invalid",
     Code.PARKED: "it ran to its end, and rows or evaluations are parked: `resume` tries them again",
