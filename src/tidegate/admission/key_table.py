@@ -31,7 +31,7 @@ from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.credentials import masked
-from tidegate.core.limiter_state import Permit
+from tidegate.core.limiter_state import INFINITY, Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.values import CAPACITY, OK, Key, Kind, Outcome, RequestFacts, Usage
@@ -149,7 +149,8 @@ class KeyTable:
                 if permit is not None:
                     # The attempt starts now; the permit was given when another call settled.
                     permit.sent_at = now
-                    if not slots.admission.untaken and slots.gate == "concurrency":
+                    limit = slots.admission.limit
+                    if not slots.admission.untaken and slots.gate == "concurrency" and limit.opens_at(now) < INFINITY:
                         woken += slots.pump(now, out)
         self._act(woken, out)
         return permit
