@@ -4,11 +4,11 @@ import pytest
 
 from tests.core.values import KEY, OK, Standing
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.wait_queue import NEVER, Waiter
+from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, RequestFacts, Usage
+from tidegate.core.values import INFINITY, Cost, RequestFacts, Usage
 from tidegate.settings import Settings
 
 
@@ -132,7 +132,7 @@ def test_the_holder_is_woken_when_it_must_look_sooner_and_only_then(slots: KeyQu
 def test_behind_a_gate_that_opens_at_no_known_instant_the_head_waits_for_the_first_deadline(
     slots: KeyQueue, taken: Permit
 ) -> None:
-    first = waiter(deadline=NEVER)
+    first = waiter(deadline=INFINITY)
     slots.stand(first, 0.0, None)
     assert first.until is None
     assert slots.stand(waiter(deadline=7.0), 0.0, None) == [first]

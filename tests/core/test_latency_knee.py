@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.core.concurrency_limit import HOLD_FIRST, INFINITY, LatencyKnee
+from tidegate.core.concurrency_limit import HOLD_FIRST, LatencyKnee
+from tidegate.core.values import INFINITY
 
 
 class Server:

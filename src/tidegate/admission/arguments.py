@@ -5,10 +5,9 @@ A wrong argument must fail at the call that passes it. Later it would fail in an
 
 from __future__ import annotations
 
-from tidegate.core.values import MOST_AMOUNT, Cost, Key
+from tidegate.core.values import INFINITY, MOST_AMOUNT, Cost, Key
 from tidegate.errors import ConfigurationError
 
-INFINITY = float("inf")
 NUMBERS = frozenset({int, float})
 """Types of the amounts that are checked all at once; a bool, or a subclass, is checked separately."""
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from tidegate.core.exchange import AttemptResult, ExchangeResult, Flow, Resume, Send
 from tidegate.core.limiter_state import Permit
+from tidegate.core.values import INFINITY
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 """Seconds of the longest wait that `threading` accepts."""
@@ -259,7 +260,7 @@ class TrioWaker:
 
     async def wait(self, until: float | None) -> None:
         """Suspend until woken or `until`."""
-        timeout = float("inf") if until is None else max(0.0, until - time.monotonic())
+        timeout = INFINITY if until is None else max(0.0, until - time.monotonic())
         with self._trio.move_on_after(timeout):
             await self._event.wait()
         self._event = self._trio.Event()

@@ -18,14 +18,14 @@ from itertools import islice
 
 from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
 from tidegate.admission.loop_monitor import LoopMonitor
-from tidegate.admission.wait_queue import NEVER, UNPRICED, ExecutorGroup, Price, ReadyCallback, Waiter, WaitQueue
+from tidegate.admission.wait_queue import UNPRICED, ExecutorGroup, Price, ReadyCallback, Waiter, WaitQueue
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import KeySnapshot, key_snapshot
-from tidegate.core.values import Cost
+from tidegate.core.values import INFINITY, Cost
 
 SAMPLE = 256
 """Queued calls whose cost `mean_cost` reads, at most: a mean of this many is right within a few per cent."""
@@ -67,7 +67,7 @@ class KeyQueue:
         self._mixed = False
         self._watchers: list[ExecutorGroup] = []
         # No queued call has an earlier deadline.
-        self._soonest = NEVER
+        self._soonest = INFINITY
         # Number of the attempt whose rejection the queued calls were given last.
         self._answered = 0
         self._monitor = LoopMonitor(admission, self.executors)
@@ -218,7 +218,7 @@ class KeyQueue:
     def taken_back_at(self, now: float) -> float:
         """Return when to look next for a permit that was not taken; infinity if there is none."""
         if not self._given:
-            return NEVER
+            return INFINITY
         waiter, given_at = next(iter(self._given.items()))
         executor = waiter.executor
         at = (given_at if executor is None else max(given_at, executor.seen_at)) + PATIENCE
@@ -231,7 +231,7 @@ class KeyQueue:
         (0: none). `others` calls wait outside the queue.
         """
         woken: list[Waiter] = []
-        line, admission, until, doubt_at = self.line, self.admission, NEVER, NEVER
+        line, admission, until, doubt_at = self.line, self.admission, INFINITY, INFINITY
         left: list[ExecutorGroup] = []
         if self._given:
             self.take_back(now, out, here, others)
@@ -286,7 +286,7 @@ class KeyQueue:
             self._monitor.forget()
         if line.passed:
             self._tell_passed(woken)
-        if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < NEVER:
+        if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < INFINITY:
             woken += self.asking.values()
             self.asking.clear()
         return woken
@@ -302,11 +302,11 @@ class KeyQueue:
         woken: list[Waiter],
     ) -> bool:
         """Set the timer of the head's group; return False where deadlines have passed and calls were taken out."""
-        if now < self._soonest and ready == NEVER and doubt_at == NEVER and group.holder is head and head.until:
+        if now < self._soonest and ready == INFINITY and doubt_at == INFINITY and group.holder is head and head.until:
             # No deadline has passed, and the head's timer is set for the next one.
             return True
         earliest = group.earliest()
-        deadline = earliest.deadline if earliest is not None else NEVER
+        deadline = earliest.deadline if earliest is not None else INFINITY
         if deadline <= now:
             self._expire(group, now, woken, out)
             return False
@@ -410,11 +410,11 @@ class KeyQueue:
         """
         if not self.admission.certain(self.gate):
             return False
-        dismissed, soonest = False, NEVER
+        dismissed, soonest = False, INFINITY
         for group in list(self.line.groups.values()):
             while (first := group.earliest()) is not None:
                 opens, gate = self._ready_at(first, now) if now < first.deadline < ready else (now, "")
-                if not first.deadline < opens < NEVER or not self.admission.certain(gate):
+                if not first.deadline < opens < INFINITY or not self.admission.certain(gate):
                     soonest = min(soonest, first.deadline)
                     break
                 self._remove(first, left)
@@ -453,7 +453,7 @@ class KeyQueue:
         group = self.line.groups.get(executor)
         if group is not None and group.holder is waiter:
             # Its timer has run out, or is about to be set again.
-            group.watch_at = NEVER
+            group.watch_at = INFINITY
             waiter.until = None
 
     def _others(self, executor: Executor, others: int) -> bool:
@@ -478,7 +478,7 @@ class KeyQueue:
             if group.first is not None and group.stalled:
                 if group.holder is not None:
                     group.holder.until = None
-                group.holder, group.watch_at = None, NEVER
+                group.holder, group.watch_at = None, INFINITY
                 group.first.until = None
                 woken.append(group.first)
         self.line.passed.clear()
@@ -527,8 +527,8 @@ class KeyQueue:
                 group.holder.until = None
             group.holder = holder
         sooner = holder.until is None or until < holder.until - 1e-6
-        holder.until = until if until < NEVER else None
-        if sooner and until < NEVER:
+        holder.until = until if until < INFINITY else None
+        if sooner and until < INFINITY:
             woken.append(holder)
 
     def _keep_clock(self, group: ExecutorGroup, woken: list[Waiter]) -> None:
@@ -536,8 +536,8 @@ class KeyQueue:
         earliest, holder = group.earliest(), group.holder
         if earliest is None or group.stalled:
             return
-        if holder is None or (holder.until is None and earliest.deadline < NEVER):
-            self._hold_clock(group, NEVER, woken)
+        if holder is None or (holder.until is None and earliest.deadline < INFINITY):
+            self._hold_clock(group, INFINITY, woken)
         elif holder.until is not None and earliest.deadline < holder.until - 1e-6:
             self._hold_clock(group, holder.until, woken)
 
@@ -557,7 +557,7 @@ class KeyQueue:
                 self._stall(executor, now, out)
         watchers[:] = [group for group in watchers if group.entry is not None and group is not own]
         due = min(ready + PATIENCE, self.taken_back_at(now))
-        if due == NEVER:
+        if due == INFINITY:
             return
         if len(watchers) < WATCHERS:
             watchers += [group for group in self._candidates(own) if group not in watchers][: WATCHERS - len(watchers)]
@@ -572,7 +572,7 @@ class KeyQueue:
             at = due + number * PATIENCE
             if at < group.watch_at - 1e-6:
                 group.watch_at = at
-                self._hold_clock(group, ready if group is own else NEVER, woken)
+                self._hold_clock(group, ready if group is own else INFINITY, woken)
 
     def _candidates(self, own: ExecutorGroup | None) -> Iterator[ExecutorGroup]:
         """Yield the newest groups: they wait longest, so a watcher is seldom replaced."""

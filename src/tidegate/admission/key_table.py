@@ -31,10 +31,10 @@ from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.credentials import masked
-from tidegate.core.limiter_state import INFINITY, Permit
+from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import RegistrySnapshot
-from tidegate.core.values import CAPACITY, OK, Key, Kind, Outcome, RequestFacts, Usage
+from tidegate.core.values import CAPACITY, INFINITY, OK, Key, Kind, Outcome, RequestFacts, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings

@@ -11,8 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
-from tidegate.admission.wait_queue import NEVER, ReadyCallback, Waiter
+from tidegate.admission.wait_queue import ReadyCallback, Waiter
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.values import INFINITY
 
 
 class LoopProbe(ReadyCallback):
@@ -59,7 +60,7 @@ class LoopMonitor:
         self._executors = executors
         self._probe: LoopProbe | None = None
         # When the last probed loop showed that it runs, in monotonic seconds.
-        self._alive_at = -NEVER
+        self._alive_at = -INFINITY
 
     def forget(self) -> None:
         """Drop the probe in flight: no call needs its answer."""
@@ -93,7 +94,7 @@ class LoopMonitor:
         loop = oldest.loop if oldest is not None else None
         if oldest is None or loop is None or (running < 2 and executor is not None and executor.loop is loop):
             self._probe = None
-            return NEVER, None
+            return INFINITY, None
         known, probe = self._executors.of(loop), self._probe
         if here and here == oldest.thread:
             self._probe, self._alive_at = None, now

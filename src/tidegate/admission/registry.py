@@ -13,12 +13,12 @@ from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
-from tidegate.admission.wait_queue import NEVER, ReadyCallback, Waiter
+from tidegate.admission.wait_queue import ReadyCallback, Waiter
 from tidegate.core import events
-from tidegate.core.limiter_state import INFINITY, Permit
+from tidegate.core.limiter_state import Permit
 from tidegate.core.saved_state import export
 from tidegate.core.unavailability import AVAILABLE, KeyOutage
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import MOST_KEYS, LearnedKey, LearnedState
@@ -133,9 +133,9 @@ class RateLimitRegistry(KeyTable):
         ready, gate = admission.ready_at(cost, now)
         stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
         head, rejection = slots.line.head(), admission.rejection
-        opens = now if rejection is None else rejection.opens_at(NEVER, now)
+        opens = now if rejection is None else rejection.opens_at(INFINITY, now)
         if rejection is not None and opens > now:
-            refusal = NotReady(opens, rejection.gate, rejection.waits(NEVER))
+            refusal = NotReady(opens, rejection.gate, rejection.waits(INFINITY))
         elif head is not None:
             first, _ = admission.ready_at(head.cost, now)
             refusal = NotReady(max(ready, first), gate or "queue", bool(gate) and stated)

@@ -17,9 +17,7 @@ from typing import Any, Protocol
 from tidegate.admission.executors import Executor
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, Outcome
-
-NEVER = float("inf")
+from tidegate.core.values import INFINITY, Cost, Outcome
 
 
 class Waker(Protocol):
@@ -84,7 +82,7 @@ class Waiter:
         self.timed: list[Any] | None = None
         self.place = 0
         self.joined_at = 0.0
-        self.deadline = NEVER
+        self.deadline = INFINITY
         self.permit: Permit | None = None
         self.replay: Outcome | None = None
         self.opens_at: float | None = None
@@ -150,7 +148,7 @@ class PriorityLane:
     def __init__(self) -> None:
         self.returned: list[Waiter] = []
         self.count = 0
-        self.latest = -NEVER
+        self.latest = -INFINITY
         self.fresh: Waiter | None = None
         self._last: Waiter | None = None
 
@@ -222,7 +220,7 @@ class ExecutorGroup:
         self.first: Waiter | None = None
         self.holder: Waiter | None = None
         self.entry: list[Any] | None = None
-        self.watch_at = NEVER
+        self.watch_at = INFINITY
         self.count = 0
         self._lanes: dict[int, PriorityLane] = {}
         self._deadlines: list[list[Any]] = []

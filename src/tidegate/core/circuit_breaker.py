@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from tidegate.core.values import INFINITY
+
 
 class BreakerState(StrEnum):
     """State of a circuit breaker."""
@@ -79,13 +81,13 @@ class CircuitBreaker:
         self.first = first
         self.cap = cap
         self.state = BreakerState.CLOSED
-        self.ready_at = float("-inf")
+        self.ready_at = -INFINITY
         self.failures = 0
         self._cooldown = first
-        self._closed_at = float("-inf")
-        self._failing_since = float("-inf")
+        self._closed_at = -INFINITY
+        self._failing_since = -INFINITY
         self._took = 0.0
-        self._silent_at = float("inf")
+        self._silent_at = INFINITY
 
     @property
     def closed(self) -> bool:
@@ -99,7 +101,7 @@ class CircuitBreaker:
         """
         if sent_at >= self._failing_since:
             self.failures = 0
-            self._failing_since = float("-inf")
+            self._failing_since = -INFINITY
         return probe and self._close(now)
 
     def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
@@ -147,7 +149,7 @@ class CircuitBreaker:
         if not self._to(BreakerEvent.PROBE_ANSWERED):
             return False
         self._cooldown = self.first
-        self.ready_at = float("-inf")
+        self.ready_at = -INFINITY
         self._closed_at = now
         self.failures = 0
         return True

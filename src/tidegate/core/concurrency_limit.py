@@ -26,6 +26,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import sqrt
 
+from tidegate.core.values import INFINITY
+
 WORTH = 0.3
 """Share of the gain that a higher level has to bring (CONTROL 3). Raising it cuts the limit sooner."""
 
@@ -56,8 +58,6 @@ AGAIN = 1.5
 
 AGAIN_AFTER = 2.0
 """Seconds from one such step to the next, while the limit proves useful."""
-
-INFINITY = float("inf")
 
 
 class LatencyLevel:

@@ -29,7 +29,7 @@ from tidegate.core.quota import Charge, QuotaSet
 from tidegate.core.rate_meter import Burst
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.unavailability import KeyOutage, OutageClock
-from tidegate.core.values import Cost, Key, Outcome
+from tidegate.core.values import INFINITY, Cost, Key, Outcome
 
 
 class Permit:
@@ -131,7 +131,7 @@ class KeyCounts:
     @property
     def latency(self) -> float:
         """Return the mean latency of the last answered attempts in seconds; infinity where none was answered."""
-        return sum(self.latencies) / len(self.latencies) if self.latencies else float("inf")
+        return sum(self.latencies) / len(self.latencies) if self.latencies else INFINITY
 
 
 ANNOUNCED_WINDOW = 60.0
@@ -152,8 +152,6 @@ and large models."""
 OVERCOMMIT_WAIT_MAX = 60.0
 """Most seconds of the same wait, where answers take longer. Raising it delays a blocking call of a key with slow
 answers."""
-
-INFINITY = float("inf")
 
 Out = list[events.Event] | None
 """List to which events are appended, or None without listeners."""

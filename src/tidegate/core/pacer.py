@@ -48,8 +48,8 @@ from tidegate.core.pacer_phases import (
     next_wait,
     shallow,
 )
-from tidegate.core.rate_meter import INFINITY, Burst, PacingBucket, RateMeter
-from tidegate.core.values import Cause
+from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
+from tidegate.core.values import INFINITY, Cause
 
 DROP = 0.25
 """Cut at a refusal where the pace had held: capacity went, nobody knows how much. A bucket keeps what this leaves."""

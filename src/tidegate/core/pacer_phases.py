@@ -22,8 +22,8 @@ later. If calls at the believed pace are refused too, slowness did not help, and
 
 from __future__ import annotations
 
-from tidegate.core.rate_meter import INFINITY, Burst, PacingBucket, RateMeter
-from tidegate.core.values import Cause
+from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
+from tidegate.core.values import INFINITY, Cause
 
 MARGIN = 0.97
 """Share of the measured rate that is held; the rest is spent by the next rise (langroid holds 0.9, and spends none)."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf
 
-from tidegate.core.values import QuotaReading, Refill
+from tidegate.core.values import INFINITY, QuotaReading, Refill
 
 MINUTE = 60.0
 """Seconds after which an observation of anything but a quota is old (most windows are of a minute)."""
@@ -75,7 +74,7 @@ class Provenance:
     def __init__(self) -> None:
         self.origin = Source.DEFAULT
         self.count = 0
-        self.at = -inf
+        self.at = -INFINITY
 
     def taken(self, origin: Source, now: float) -> None:
         """Record one more observation."""

@@ -13,9 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection
 
-from tidegate.core.values import MOST_AMOUNT, QuotaReading, Refill
-
-INFINITY = float("inf")
+from tidegate.core.values import INFINITY, MOST_AMOUNT, QuotaReading, Refill
 
 UNSEEN = 0.5
 UNDERWAY = 5.0

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidegate.core.values import INFINITY
+
 BEST_FADES = 0.93
 """What is left of the best rate at each measurement: it is forgotten over some ten of them."""
 
@@ -125,8 +127,6 @@ class RateMeter:
 
 BURST_SECONDS = 0.05
 """What a late timer may catch up, in seconds of the pace, on top of one call."""
-
-INFINITY = float("inf")
 
 
 class PacingBucket:

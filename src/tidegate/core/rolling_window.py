@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
-from tidegate.core.values import QuotaReading
+from tidegate.core.values import INFINITY, QuotaReading
 
 RETURN_GUARD = 0.02
 """Seconds waited past the return of a unit, so that a request does not arrive just before it."""
@@ -72,8 +72,8 @@ class RollingWindowMirror(QuotaMirror):
         self._theirs = sum(debit.amount for debit in self._others)
         self._corrected = 0.0
         self._gap = self._back_at = 0.0
-        self._late_from, self._late_until = float("inf"), float("-inf")
-        self._arrived_at = float("-inf")
+        self._late_from, self._late_until = INFINITY, -INFINITY
+        self._arrived_at = -INFINITY
         self._views: deque[LedgerView] = deque()
 
     def level(self, now: float) -> float:

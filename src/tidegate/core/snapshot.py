@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import ceil, floor, inf
+from math import ceil, floor
 from typing import NamedTuple
 
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.circuit_breaker import BreakerState
-from tidegate.core.limiter_state import INFINITY
 from tidegate.core.provenance import LearnedValue
 from tidegate.core.quota_base import QuotaMirror
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key
 
 
 class QuotaForecast(NamedTuple):
@@ -89,7 +88,7 @@ def estimate_eta(queue_forecast: QueueForecast) -> Eta:
     if not queue_forecast.waiting:
         return Eta(0.0, "")
     latest, binding = queue_forecast.closed_for, queue_forecast.closed_by
-    if latest == inf:
+    if latest == INFINITY:
         return Eta(None, binding)
     for seconds, gate in _gates(queue_forecast):
         if seconds is None:

@@ -25,8 +25,8 @@ The module has no clock and no randomness, and decides about nothing but this on
 
 from __future__ import annotations
 
-from tidegate.core.quota_base import INFINITY, LoggedCharge, QuotaMirror
-from tidegate.core.values import QuotaReading, Refill
+from tidegate.core.quota_base import LoggedCharge, QuotaMirror
+from tidegate.core.values import INFINITY, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, usable_window
 
 SCALE_SPAN = 0.1

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.core.values import Outcome
+from tidegate.core.values import INFINITY, Outcome
 
-NEVER = float("-inf")
+NEVER = -INFINITY
 
 
 class KeyOutage(NamedTuple):

@@ -16,6 +16,9 @@ MOST_AMOUNT = 1e15
 """Units that one call may be charged at most. Above it, a sum of charges would lose single units (a float has 53 bits).
 """
 
+INFINITY = float("inf")
+"""An instant that does not come, or an amount without a bound."""
+
 Unit = str
 """Unit that a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
 

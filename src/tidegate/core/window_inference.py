@@ -15,9 +15,7 @@ If no window satisfies all bounds, one of three cases applies:
 
 from __future__ import annotations
 
-from math import inf
-
-from tidegate.core.values import QuotaReading, Refill
+from tidegate.core.values import INFINITY, QuotaReading, Refill
 
 NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
 """Windows, in seconds, that providers really use (PROVIDERS.md rule 2), shortest first."""
@@ -49,7 +47,7 @@ def window_interval(
     most = used + (quantum if quantum > 1 else 0.0)
     least = used - quantum
     low = reset_after * limit / most
-    high = (reset_after + resolution) * limit / least if least > 0 else inf
+    high = (reset_after + resolution) * limit / least if least > 0 else INFINITY
     return low, high
 
 
@@ -136,7 +134,7 @@ class WindowInference:
         self._default = default
         self._denied = False
         self.turned: Refill | None = None
-        self._low, self._high = 0.0, float("inf")
+        self._low, self._high = 0.0, INFINITY
         self._natural: float | None = None
         self._reset: float | None = None
         self._first: tuple[float, float] | None = None
@@ -180,11 +178,11 @@ class WindowInference:
 
     def forget(self) -> None:
         """Begins again: the limit has changed."""
-        self._low, self._high = 0.0, float("inf")
+        self._low, self._high = 0.0, INFINITY
         self._natural = self._reset = self.capacity = None
         self._first = None
         self._same_instant = self._same_time = True
-        self._least, self._most = float("inf"), 0.0
+        self._least, self._most = INFINITY, 0.0
         self._used = 0.0
         self._taken: list[tuple[float, float]] = []
 

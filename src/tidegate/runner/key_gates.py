@@ -22,12 +22,11 @@ from tidegate.core.backoff import half_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, KeyOutage
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.runner.fair_queue import FairQueue
 from tidegate.runner.job import ObservedHandoff, Stage
 from tidegate.runner.work_queue import WorkQueue
 
-FOREVER = float("inf")
 SOONEST = 0.001
 """Minimum seconds before a gate is asked again without a wake call from the registry."""
 
@@ -116,13 +115,13 @@ class KeyGates:
             return True
         # An earlier waiter may be admitted now and must run first; asking again at once would only spin.
         wait = max(SOONEST, answer.ready_at - self._registry.clock())
-        known = answer.ready_at < FOREVER and answer.stated
+        known = answer.ready_at < INFINITY and answer.stated
         self._shut(name, gate, GateClosing(answer.gate, self._loop.time() + wait), known)
         return False
 
     def shut(self, name: StageGate, reason: str) -> None:
         """Close a stage's own gate until `open` is called."""
-        self._shut(name, self._gate(name), GateClosing(reason, FOREVER), False)
+        self._shut(name, self._gate(name), GateClosing(reason, INFINITY), False)
 
     def refused(self, name: StageGate, hint: float | None, away: bool) -> None:
         """Pause a stage without a key after a refusal, for `hint` seconds or for a growing time.
@@ -235,7 +234,7 @@ class KeyGates:
     def _shut(self, name: Hashable, gate: _KeyGate, closed: GateClosing, known: bool) -> None:
         self._end_closing(gate)
         gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
-        if closed.until < FOREVER:
+        if closed.until < INFINITY:
             gate.timer = self._loop.call_at(closed.until, self.open, name)
         self._fair_queue.close(name)
         self._tell(gate)

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable
 
 from tidegate.core.unavailability import KeyOutage
-from tidegate.core.values import Key, Outcome
+from tidegate.core.values import INFINITY, Key, Outcome
 from tidegate.runner.item import Item
 from tidegate.runner.job import Job, Stage
 from tidegate.runner.run_state import RunState
@@ -143,7 +143,7 @@ class RetryTimers:
 
     def _due(self, now: float) -> float:
         """Return the seconds until anything may be overdue; infinity if nothing waits."""
-        run, due = self._run, float("inf")
+        run, due = self._run, INFINITY
         max_outage = run.shared.settings.max_outage
         for stage in run.stages:
             items = run.work_queue.items(stage.index)
@@ -161,7 +161,7 @@ class RetryTimers:
         return due
 
     def _look_within(self, seconds: float) -> None:
-        if seconds == float("inf"):
+        if seconds == INFINITY:
             return
         loop = self._run.shared.loop
         at = loop.time() + max(SHORTEST, seconds)
