@@ -59,7 +59,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         False,
         set(),
     ),
-    "admission.drive": (CORE, True, set()),
+    "admission.drive": ({*CORE, "admission.call"}, True, set()),
     "admission.context": (set(), False, set()),
     "admission.key_hook": (set(), False, set()),
     "imports": (set(), True, set()),

@@ -11,129 +11,83 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tidegate.core.exchange import AttemptResult, ExchangeResult, Flow, Resume, Send
-from tidegate.core.limiter_state import Permit
+from tidegate.core.exchange import ExchangeResult, Resume, Send
 from tidegate.core.values import INFINITY
+
+if TYPE_CHECKING:
+    # Its provider tables are loaded when the first call is made.
+    from tidegate.admission.call import GovernedCall
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 """Seconds of the longest wait that `threading` accepts."""
 
 
-class DrivenCall(Protocol):
-    """One call at a key; see `tidegate.admission.call.GovernedCall`."""
+def drive(call: GovernedCall) -> Any:
+    """Run a call to its end on this thread; return its result.
 
-    def now(self) -> float:
-        """Return the time in monotonic seconds."""
-        ...
-
-    def begin(self) -> Permit | None:
-        """Return a permit if the call may go at once, else None."""
-        ...
-
-    def finish_fast(self, permit: Permit, sent: AttemptResult) -> bool:
-        """Settle an attempt that succeeded and return True; else return False."""
-        ...
-
-    def abandon(self, permit: Permit) -> None:
-        """Settle the permit of an attempt that was cut short."""
-        ...
-
-    def exchange(self, make_waker: Callable[[], Any], permit: Permit | None, sent: AttemptResult | None) -> Flow:
-        """Return the exchange, from the beginning or after an attempt with the result `sent`."""
-        ...
-
-    def finish(self, ended: ExchangeResult) -> Any:
-        """Return or raise the result of an exchange for the caller."""
-        ...
-
-
-class BlockingCall(DrivenCall, Protocol):
-    """A call that blocks this thread.
-
-    An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through.
+    An exception that its `send` raises, rather than returns in `AttemptResult.error`, passes through.
     """
-
-    @property
-    def deadline(self) -> float:
-        """Return the end of its wait in monotonic seconds."""
-        ...
-
-    def send(self, permit: Permit) -> AttemptResult:
-        """Perform one attempt."""
-        ...
-
-
-class AsyncCall(DrivenCall, Protocol):
-    """A call that is awaited; exceptions of `asend` pass through as those of `BlockingCall.send` do."""
-
-    def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
-        """Perform one attempt."""
-        ...
-
-
-def drive(turn: BlockingCall) -> Any:
-    """Run a call to its end on this thread; return its result."""
     sent = None
-    permit = turn.begin()
+    permit = call.begin()
     if permit is not None:
         try:
-            sent = turn.send(permit)
+            sent = call.send(permit)
         except BaseException:
-            turn.abandon(permit)
+            call.abandon(permit)
             raise
-        if turn.finish_fast(permit, sent):
+        if call.finish_fast(permit, sent):
             if sent.error is not None:
                 raise sent.error
             return sent.response
-    flow = turn.exchange(ThreadWaker, permit, sent)
+    flow = call.exchange(ThreadWaker, permit, sent)
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                resume = Resume(0.0, turn.send(effect.permit))
+                resume = Resume(0.0, call.send(effect.permit))
             else:
                 # The call keeps its own deadline, even if no other executor runs.
-                effect.waker.wait(turn.deadline if effect.until is None else effect.until)
+                effect.waker.wait(call.deadline if effect.until is None else effect.until)
                 resume = Resume(0.0)
-            resume.now = turn.now()
+            resume.now = call.now()
             effect = flow.send(resume)
     except StopIteration as stop:
         ended: ExchangeResult = stop.value
     finally:
         flow.close()
-    return turn.finish(ended)
+    return call.finish(ended)
 
 
-async def adrive(turn: AsyncCall) -> Any:
+async def adrive(call: GovernedCall) -> Any:
     """Run a call to its end in this task; cancellation closes the exchange and passes through."""
     sent = None
-    permit = turn.begin()
+    permit = call.begin()
     if permit is not None:
         permit.loop = _running_loop()
         try:
-            sent = await turn.asend(permit)
+            sent = await call.asend(permit)
         except BaseException:
-            turn.abandon(permit)
+            call.abandon(permit)
             raise
-        if turn.finish_fast(permit, sent):
+        if call.finish_fast(permit, sent):
             if sent.error is not None:
                 raise sent.error
             return sent.response
-    flow, waker = turn.exchange(async_waker, permit, sent), None
+    flow, waker = call.exchange(async_waker, permit, sent), None
     try:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
                 effect.permit.loop = _running_loop()
-                resume = Resume(0.0, await turn.asend(effect.permit))
+                resume = Resume(0.0, await call.asend(effect.permit))
             else:
                 until, waker = effect
                 del effect
                 await waker.wait(until)
                 resume = Resume(0.0)
-            resume.now = turn.now()
+            resume.now = call.now()
             effect = flow.send(resume)
     except StopIteration as stop:
         ended: ExchangeResult = stop.value
@@ -141,7 +95,7 @@ async def adrive(turn: AsyncCall) -> Any:
         flow.close()
         if waker is not None:
             waker.close()
-    return turn.finish(ended)
+    return call.finish(ended)
 
 
 class ThreadWaker:
