@@ -239,7 +239,7 @@ class TestEvents:
         registry.subscribe(lambda event: heard.append((type(event).__name__, here.get())))
         here.set("somewhere")
         registry.drop(permit)
-        assert (heard, registry._slots[KEY].admission.in_flight) == ([], 0)
+        assert (heard, registry._queues[KEY].admission.in_flight) == ([], 0)
         registry.try_admit(KEY)
         assert heard == [("SlotReleased", "nowhere"), ("SlotAcquired", "somewhere")]
 
@@ -340,11 +340,11 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
 
     class Dropping(Waiter):
         @property
-        def slots(self) -> Any:
+        def queue(self) -> Any:
             registry.drop(permit)
-            return registry._slots[key]
+            return registry._queues[key]
 
-        def belong(self, slots: object) -> None:
+        def belong(self, queue: object) -> None:
             registry.drop(permit)
 
     waiter = Dropping.__new__(Dropping)

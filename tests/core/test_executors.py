@@ -294,7 +294,7 @@ def test_blocking_call_takes_over_the_probe_that_its_loop_cannot_end(
         permit = taken(registry)
         clock.advance(600.0)
         registry.settle(permit, OUTAGE)
-    breaker = registry._slots[KEY].admission.breaker
+    breaker = registry._queues[KEY].admission.breaker
     assert breaker.state is BreakerState.OPEN
     clock.advance(120.0)
     probe = taken(registry)
@@ -311,7 +311,7 @@ def test_blocking_call_takes_over_the_probe_that_its_loop_cannot_end(
 
 def test_pace_of_a_permit_taken_back_is_returned(clock: VirtualClock) -> None:
     registry = make(clock, 8)
-    admission = registry._slots_of(KEY, 60.0, 0.0).admission
+    admission = registry._queue_of(KEY, 60.0, 0.0).admission
     registry.settle(taken(registry), refusal())
     assert admission.pacer.active
     clock.advance(600.0)
@@ -453,7 +453,7 @@ def test_loop_is_let_go_when_its_attempts_have_ended(
 
 def taken_by(waiter: Waiter) -> Permit:
     """The newest permit of a key: that of a call that has just looked."""
-    permit: Permit = list(waiter.slots.admission.flying.values())[-1]
+    permit: Permit = list(waiter.queue.admission.flying.values())[-1]
     return permit
 
 

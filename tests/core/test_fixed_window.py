@@ -122,7 +122,7 @@ def test_an_unknown_boundary_is_tried_carefully_until_a_refusal_comes(mirror: Fi
         mirror.debit(1.0, 0.0, order, now)
         went.append(now)
     assert went == [0.0, STEP_FIRST, STEP_FIRST, 2 * STEP_FIRST]
-    mirror.on_rejected(1.0, 1.1, None)
+    mirror.on_refused(1.0, 1.1, None)
     assert mirror.ready_at(1.0, 0.0, 1.1) == 1.1 + PROBE_FIRST
 
 
@@ -151,30 +151,30 @@ def test_probes_come_at_least_every_quarter_of_a_minute(mirror: FixedWindowMirro
     for order in range(2, 30):
         now = mirror.ready_at(1.0, 0.0, now)
         mirror.debit(1.0, 0.0, order, now)
-        mirror.on_rejected(now, now, None)
+        mirror.on_refused(now, now, None)
     assert mirror.ready_at(1.0, 0.0, now) - now == pytest.approx(PROBE_LAST)
 
 
 def test_the_first_refusal_tells_the_boundary(mirror: FixedWindowMirror) -> None:
-    mirror.on_rejected(4.9, 5.0, 12.5)
+    mirror.on_refused(4.9, 5.0, 12.5)
     assert mirror.ready_at(1.0, 0.0, 5.0) == 17.5 + BOUNDARY_GUARD
     assert mirror.level(17.6) == 10.0
 
 
 def test_a_refusal_empties_the_window_whatever_was_counted(bounded: FixedWindowMirror) -> None:
     spend(bounded, 2, 1.0, first=2)
-    bounded.on_rejected(1.0, 2.0, None)
+    bounded.on_refused(1.0, 2.0, None)
     assert bounded.level(2.0) <= 0.0
     assert bounded.ready_at(1.0, 0.0, 2.0) == 40.0 + BOUNDARY_GUARD
 
 
 def test_two_boundaries_give_the_period() -> None:
     mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0)
-    mirror.on_rejected(0.1, 0.1, 2.4)
+    mirror.on_refused(0.1, 0.1, 2.4)
     assert mirror.ready_at(1.0, 0.0, 0.2) == 2.5 + BOUNDARY_GUARD
     spend(mirror, 10, 2.6)
     assert mirror.ready_at(1.0, 0.0, 2.7) == 2.7, "whether the next one is a minute away nobody knows: one tries"
-    mirror.on_rejected(2.7, 2.7, 9.8)
+    mirror.on_refused(2.7, 2.7, 9.8)
     assert mirror.window == 10.0
     spend(mirror, 10, 12.6, first=12)
     assert mirror.ready_at(1.0, 0.0, 12.7) == 22.5 + BOUNDARY_GUARD
@@ -183,17 +183,17 @@ def test_two_boundaries_give_the_period() -> None:
 def test_a_period_that_no_provider_uses_is_believed_when_it_was_seen_twice() -> None:
     mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0)
     for boundary in (2.5, 8.5):
-        mirror.on_rejected(boundary - 0.5, boundary - 0.5, 0.5)
+        mirror.on_refused(boundary - 0.5, boundary - 0.5, 0.5)
         spend(mirror, 10, boundary + 0.1)
         assert mirror.ready_at(1.0, 0.0, boundary + 0.2) == boundary + 0.2
-    mirror.on_rejected(14.3, 14.3, 0.2)
+    mirror.on_refused(14.3, 14.3, 0.2)
     spend(mirror, 10, 14.6)
     assert mirror.ready_at(1.0, 0.0, 14.7) == 20.5 + BOUNDARY_GUARD
 
 
 def test_what_is_only_supposed_to_be_a_window_is_tried_carefully_after_its_boundary() -> None:
     mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
-    mirror.on_rejected(0.1, 0.1, 2.4)
+    mirror.on_refused(0.1, 0.1, 2.4)
     mirror.debit(1.0, 0.0, 2, 2.6)
     assert mirror.ready_at(1.0, 0.0, 2.6) > 2.6
     observe(mirror, 2, 2.6, remaining=9.0, window=None)
@@ -215,7 +215,7 @@ def test_care_lets_the_whole_limit_out_within_a_window_however_late_refusals_com
     mirror = FixedWindowMirror(
         QuotaReading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True
     )
-    mirror.on_rejected(0.0, 1.2, 0.5)
+    mirror.on_refused(0.0, 1.2, 0.5)
     assert spent_by(mirror, 2.72, 1.72) >= 50
 
 
@@ -223,16 +223,16 @@ def test_what_lets_its_whole_limit_out_unrefused_is_a_window() -> None:
     mirror = FixedWindowMirror(
         QuotaReading("requests-1s", "requests", "fixed", 50.0, 0.0, None, 1.0), 0.0, supposed=True
     )
-    mirror.on_rejected(0.0, 0.02, 0.5)
+    mirror.on_refused(0.0, 0.02, 0.5)
     spent_by(mirror, 1.52, 0.02)
     assert spent_by(mirror, 1.56, 1.52) == 50, "no care is left"
 
 
 def test_where_little_is_back_after_a_boundary_the_quota_refills_continuously() -> None:
     mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0, 60.0, supposed=True)
-    mirror.on_rejected(0.1, 0.1, 0.4)
+    mirror.on_refused(0.1, 0.1, 0.4)
     mirror.debit(1.0, 0.0, 2, 0.6)
-    mirror.on_rejected(0.62, 0.62, 0.4)
+    mirror.on_refused(0.62, 0.62, 0.4)
     assert mirror.turned == "continuous"
 
 

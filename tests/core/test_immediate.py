@@ -108,7 +108,7 @@ def test_refusals_of_immediate_calls_cut_nothing(scene: Scene) -> None:
 def test_refusals_of_immediate_calls_do_not_slow_a_learned_pace(scene: Scene) -> None:
     refused = scene.call()
     refused.reply(REFUSED)
-    pace = scene.registry._slots[scene.seen.key].admission.pacer
+    pace = scene.registry._queues[scene.seen.key].admission.pacer
     assert pace.active
     before = pace.rate
     assert refused.state == "waiting"

@@ -49,13 +49,13 @@ def test_a_call_passes_where_nobody_stands_and_the_gates_are_open(slots: KeyQueu
     passing = waiter()
     assert slots.stand(passing, 5.0, None) == []
     assert passing.permit is not None
-    assert (slots.line.count, slots.idle) == (0, False)
+    assert (slots.waiting.count, slots.idle) == (0, False)
 
 
 def test_a_call_stands_where_a_gate_is_closed(slots: KeyQueue, taken: Permit) -> None:
     standing = waiter()
     assert slots.stand(standing, 0.0, None) == []
-    assert (standing.permit, slots.line.count, slots.gate) == (None, 1, "concurrency")
+    assert (standing.permit, slots.waiting.count, slots.gate) == (None, 1, "concurrency")
 
 
 def test_nobody_passes_one_who_stands(slots: KeyQueue) -> None:
@@ -82,7 +82,7 @@ def test_a_freed_slot_wakes_exactly_the_one_who_may_go(slots: KeyQueue, taken: P
         slots.stand(each, 0.0, None)
     woken = free(slots, taken)
     assert [each for each in woken if each.permit is not None] == made[:1]
-    assert slots.line.count == 2
+    assert slots.waiting.count == 2
 
 
 def test_the_head_alone_holds_the_clock(slots: KeyQueue) -> None:
@@ -147,7 +147,7 @@ def test_the_earliest_deadline_expires_wherever_it_stands(slots: KeyQueue, taken
     assert slots.pump(9.9, None) == []
     assert made[at] in slots.pump(10.0, None)
     assert made[at].permit is None
-    assert slots.line.count == 2
+    assert slots.waiting.count == 2
 
 
 def test_all_who_are_past_their_deadline_step_out_at_once(slots: KeyQueue, taken: Permit) -> None:
@@ -155,12 +155,12 @@ def test_all_who_are_past_their_deadline_step_out_at_once(slots: KeyQueue, taken
     for each in made:
         slots.stand(each, 0.0, None)
     assert set(slots.pump(11.0, None)) == set(made)
-    assert slots.line.count == 0
+    assert slots.waiting.count == 0
 
 
 def test_one_who_returns_stands_before_anybody_is_let_in(slots: KeyQueue, taken: Permit) -> None:
     refused, fresh = waiter(), waiter()
-    refused.place = slots.line.next_place()
+    refused.place = slots.waiting.next_place()
     slots.stand(fresh, 0.0, None)
     slots.admission.settle(taken, OK, 0.0, 0.5, None)
     slots.rejoin(refused, 0.0, None)

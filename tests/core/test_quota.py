@@ -163,7 +163,7 @@ def test_a_refusal_ends_what_passed_for_ample() -> None:
     quotas = QuotaSet()
     quotas.observe((fixed(100.0, 100.0, reset_after=30.0),), 1, 0.0, 0.0, [])
     assert quotas.ready_at(Cost(), 0.0) == (0.0, "")
-    quotas.on_rejected("requests", 1, 0.0, 0.0, None)
+    quotas.on_refused("requests", 1, 0.0, 0.0, None)
     assert quotas.ready_at(Cost(), 0.0)[1] == "requests"
 
 

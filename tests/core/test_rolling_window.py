@@ -85,7 +85,7 @@ def test_a_refused_request_took_nothing_and_proves_nothing(mirror: RollingWindow
 
 
 def test_a_refusal_that_it_did_not_see_coming_is_believed_until_the_time_it_names(mirror: RollingWindowMirror) -> None:
-    mirror.on_rejected(0.0, 0.1, 4.0)
+    mirror.on_refused(0.0, 0.1, 4.0)
     assert mirror.level(0.1) == 0.0
     assert mirror.ready_at(1.0, 0.0, 0.1) == pytest.approx(4.1 + RETURN_GUARD)
 
@@ -94,7 +94,7 @@ def test_after_a_wave_that_came_just_too_early_the_rest_comes_back_bit_by_bit() 
     mirror = RollingWindowMirror(left(0.0), 0.0, WINDOW, [(-9.1, 10.0)])
     first, second = mirror.debit(1.0, 0.0, 1, 1.0), mirror.debit(1.0, 0.0, 2, 1.0)
     mirror.refund(first, 0.0)
-    mirror.on_rejected(1.0, 1.01, 0.005)
+    mirror.on_refused(1.0, 1.01, 0.005)
     mirror.refund(second, 0.0)
     ready = [mirror.ready_at(float(count), 0.0, 1.01) for count in (9, 10)]
     assert ready == pytest.approx([1.015 + RETURN_GUARD, 1.025 + RETURN_GUARD])

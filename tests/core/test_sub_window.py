@@ -49,7 +49,7 @@ def divided() -> QuotaSet:
     quotas = QuotaSet()
     quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
     assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
-    quotas.on_rejected("requests-1s", 11, 1.0, 1.01, 0.5)
+    quotas.on_refused("requests-1s", 11, 1.0, 1.01, 0.5)
     return quotas
 
 

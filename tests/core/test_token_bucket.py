@@ -176,10 +176,10 @@ def test_no_reservation_is_released_twice(mirror: TokenBucketMirror) -> None:
 
 
 def test_a_refusal_that_the_copy_did_not_see_coming_keeps_more_in_hand(mirror: TokenBucketMirror) -> None:
-    mirror.on_rejected(0.0, 0.0, None)
+    mirror.on_refused(0.0, 0.0, None)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(2.0 + MARGIN_SECONDS)
     for _ in range(100):
-        mirror.on_rejected(0.0, 0.0, None)
+        mirror.on_refused(0.0, 0.0, None)
     assert mirror.ready_at(1.0, 0.0, 0.0) == pytest.approx(1.0 + MARGIN_SECONDS + 0.05 * 60.0)
 
 
@@ -202,7 +202,7 @@ def test_one_answer_proves_no_other_tenant() -> None:
 
 
 def test_what_is_kept_in_hand_is_given_up_by_and_by(mirror: TokenBucketMirror) -> None:
-    mirror.on_rejected(0.0, 0.0, None)
+    mirror.on_refused(0.0, 0.0, None)
     for order in range(2, 1202):
         mirror.debit(1.0, 0.0, order, float(order)).answered = True
         observe(mirror, reading(60.0, 0.0), order, float(order))

@@ -40,7 +40,7 @@ ways = st.fixed_dictionaries(
 def leaves_nothing(played: World) -> None:
     for key in played.registry.snapshot().keys.values():
         assert (key.in_flight, key.waiting) == (0, 0)
-    held = played.registry._slots.get(KEY)
+    held = played.registry._queues.get(KEY)
     for mirror in held.admission.quotas.mirrors.values() if held is not None else ():
         assert mirror.reserved == 0.0
     assert all(sending.permit.settled for sending in played.sends)

@@ -43,7 +43,7 @@ def test_no_call_is_first_sent_while_a_refused_one_of_its_priority_stands(
         for sending in played.sends[seen:]:
             if sending.before:
                 continue
-            for group in played.registry._slots[KEY].line.groups.values():
+            for group in played.registry._queues[KEY].waiting.groups.values():
                 for priority, lane in group._lanes.items():
                     if priority >= made[sending.row].priority:
                         early = [each for each in lane.returned if each.joined_at < sending.at]

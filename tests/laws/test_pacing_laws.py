@@ -29,7 +29,7 @@ generous = st.one_of(slots(5), st.integers(20, 60).map(lambda rate: Limit(limit=
 
 
 def admission_of(played: World) -> AdmissionController:
-    return played.registry._slots[KEY].admission
+    return played.registry._queues[KEY].admission
 
 
 def silent(limit: Limit, made: list[Caller], facts: dict[str, float], **more: object) -> World:
@@ -47,7 +47,7 @@ def test_the_limit_and_the_pace_stay_in_their_bounds(limit: Limit, made: list[Ca
         if admission.pacer.active:
             assert SLOWEST <= admission.pacer.rate < 1e6
 
-    played.watch = lambda played: watch(played) if KEY in played.registry._slots else None
+    played.watch = lambda played: watch(played) if KEY in played.registry._queues else None
     played.run()
 
 

@@ -30,7 +30,7 @@ def occupied(world: LoopWorld) -> Permit:
 def leaves_nothing(world: LoopWorld) -> None:
     key = world.registry.snapshot().keys[KEY]
     assert (key.in_flight, key.waiting) == (0, 0)
-    assert world.registry._slots[KEY].admission.untaken == 0
+    assert world.registry._queues[KEY].admission.untaken == 0
     assert all(sending.permit.settled for sending in world.sends)
 
 
@@ -47,7 +47,7 @@ def test_calls_of_running_loops_pass_stalled_loops_within_a_quarter_second_each(
     for loop in stalled:
         world.loops[loop].stops.append((1.0, math.inf))
     if paused:
-        world.registry._slots[KEY].admission.pause.close(0.0, 2.0, False, 0.0, True)
+        world.registry._queues[KEY].admission.pause.close(0.0, 2.0, False, 0.0, True)
         world.after(1.5, lambda: [world.registry.settle(permit, OK) for permit in permits])
     else:
         world.after(2.0, lambda: [world.registry.settle(permit, OK) for permit in permits])
@@ -59,8 +59,8 @@ def test_calls_of_running_loops_pass_stalled_loops_within_a_quarter_second_each(
     for number, sending in enumerate(sends):
         assert sending.at <= late + (number // slots) * world.latency
     assert all(world.ended[row].ending is Ending.ANSWERED for row in running)
-    left = world.registry._slots[KEY]
-    assert left.line.count + left.admission.untaken == len(made) - len(running)
+    left = world.registry._queues[KEY]
+    assert left.waiting.count + left.admission.untaken == len(made) - len(running)
 
 
 @given(rows, st.lists(st.tuples(st.integers(0, LOOPS - 1), spans), max_size=8), st.integers(1, 3))

@@ -110,7 +110,7 @@ class GovernedCall(Waiter):
     @property
     def gate(self) -> str:
         """Return the closed gate (a limiter of the key) that holds the queue, else an empty string."""
-        return self.slots.gate if self.slots is not None else ""
+        return self.queue.gate if self.queue is not None else ""
 
     @property
     def recalled(self) -> bool:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 told: Callable[[Any], None] | None = None
-"""Called with the `KeyQueue` of each new key, under the registry's lock; it must not fail."""
+"""Called with the `KeyQueue` of each new key, under the key table's lock; it must not fail."""
 
 passed: Callable[[str], None] | None = None
 """Called with the host of each ungoverned call to an inference path; it must not fail."""

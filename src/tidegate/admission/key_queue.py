@@ -3,7 +3,7 @@
 Theory of operation. A gate is one limiter of the key that may hold a call back. Only the head of the wait queue waits
 with a timeout: until it could be admitted, or until the first deadline of its executor's calls. All other calls wait to
 be woken. Every change (`settle`, `stand`, `leave`, a timer) ends in `pump`. It admits from the head as many calls as
-may go, and returns the waiters to wake. The caller wakes them after it has released the registry's lock.
+may go, and returns the waiters to wake. The caller wakes them after it has released the key table's lock.
 
 An executor is an event loop or a thread. Nothing depends on the head's executor alone. If several executors wait, a few
 others *watch*: they look `PATIENCE` seconds after the head had to look, or a permit had to be taken. A permit that was
@@ -52,13 +52,13 @@ class KeyQueue:
         "asking",
         "executors",
         "gate",
-        "line",
+        "waiting",
     )
 
     def __init__(self, admission: AdmissionController, executors: ExecutorTable | None = None) -> None:
         self.admission = admission
         self.executors = executors if executors is not None else ExecutorTable()
-        self.line = WaitQueue()
+        self.waiting = WaitQueue()
         self.gate = ""
         self.asking: dict[Callable[[], object], ReadyCallback] = {}
         # Calls with a permit that they have not taken yet, and its instant.
@@ -75,18 +75,18 @@ class KeyQueue:
     @property
     def idle(self) -> bool:
         """Return whether no call waits and no attempt is in flight."""
-        return not self.line.count and not self.admission.flying
+        return not self.waiting.count and not self.admission.flying
 
     def snapshot(self, now: float) -> KeySnapshot:
         """Return the state of the key at `now`."""
-        head = self.line.head()
+        head = self.waiting.head()
         first = head.cost if head is not None else UNPRICED
-        return key_snapshot(self.admission, self.line.count, first, self.mean_cost(), now)
+        return key_snapshot(self.admission, self.waiting.count, first, self.mean_cost(), now)
 
     def mean_cost(self) -> Cost:
         """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
         total, count = [0.0] * len(UNPRICED), 0
-        for waiter in islice(self.line.standing(), SAMPLE):
+        for waiter in islice(self.waiting.standing(), SAMPLE):
             self._price(waiter)
             total = [sum(pair) for pair in zip(total, waiter.cost, strict=True)]
             count += 1
@@ -94,15 +94,15 @@ class KeyQueue:
 
     def enter(self, price: Price, now: float) -> Permit | None:
         """Return the permit of a call that may go at once with no call queued before it; else None, without effect."""
-        line, admission = self.line, self.admission
-        if line.count or admission.rejection is not None:
+        waiting, admission = self.waiting, self.admission
+        if waiting.count or admission.rejection is not None:
             return None
         cost = _priced(price, admission.estimate, UNPRICED)
         ready, self.gate = admission.ready_at(cost, now)
         if ready > now:
             return None
         permit = admission.admit(cost, now, 0.0, None)
-        permit.place = line.next_place()
+        permit.place = waiting.next_place()
         return permit
 
     def stand(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
@@ -116,11 +116,11 @@ class KeyQueue:
         if waiter.immediate:
             self._pass_or_refuse(waiter, now, out)
             return []
-        if not self.line.count and self.admission.rejection is None:
+        if not self.waiting.count and self.admission.rejection is None:
             self._price(waiter)
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
             if ready <= now:
-                waiter.place = waiter.place or self.line.next_place()
+                waiter.place = waiter.place or self.waiting.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
                 self._gave(waiter, now)
                 return []
@@ -139,7 +139,7 @@ class KeyQueue:
         """
         executor, head = group.executor, group.first
         return (
-            self.line.running > 1
+            self.waiting.running > 1
             or head is waiter
             or head is None
             or group.holder is not head
@@ -161,7 +161,7 @@ class KeyQueue:
         return permit
 
     def rejoin(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
-        """Put a refused call back to its old place; the caller pumps, and wakes the returned waiters."""
+        """Put a refused call back to its old place; return the waiters to wake. The caller pumps after it."""
         waiter.joined_at = now
         woken: list[Waiter] = []
         self._keep_clock(self._join(waiter, now, out), woken)
@@ -171,7 +171,7 @@ class KeyQueue:
         """Look on behalf of a waiting call, which shows that its executor runs; return the waiters to wake."""
         self._seen(waiter, now)
         woken = self.pump(now, out)
-        group = self.line.groups.get(waiter.executor)
+        group = self.waiting.groups.get(waiter.executor)
         if group is not None:
             self._expire(group, now, woken, out)
             self._keep_clock(group, woken)
@@ -181,9 +181,9 @@ class KeyQueue:
         """Take a call out of the queue; return the waiters to wake."""
         executor = waiter.executor
         revived = executor is not None and executor.stalled
-        group = self.line.groups.get(executor) if waiter.standing else None
+        group = self.waiting.groups.get(executor) if waiter.standing else None
         held = group is not None and group.holder is waiter
-        if not self.line.leave(waiter):
+        if not self.waiting.leave(waiter):
             return []
         if executor is not None:
             executor.seen(now)
@@ -196,7 +196,7 @@ class KeyQueue:
 
     def forget(self) -> None:
         """Forget waiting calls and permits not taken yet: after a fork they belong to the parent."""
-        self.line.clear()
+        self.waiting.clear()
         self.asking.clear()
         self._given.clear()
         self._mixed = False
@@ -231,17 +231,17 @@ class KeyQueue:
         (0: none). `others` calls wait outside the queue.
         """
         woken: list[Waiter] = []
-        line, admission, until, doubt_at = self.line, self.admission, INFINITY, INFINITY
+        waiting, admission, until, doubt_at = self.waiting, self.admission, INFINITY, INFINITY
         left: list[ExecutorGroup] = []
         if self._given:
             self.take_back(now, out, here, others)
         rejection = admission.rejection
         if rejection is not None and rejection.order != self._answered:
             self._answer_line(rejection, now, left, woken)
-        while (group := line.head_group()) is not None:
+        while (group := waiting.head_group()) is not None:
             head, executor = group.first, group.executor
             assert head is not None, "an empty group is taken out of the line"
-            if line.running + others > 1 and executor is not None and _missed(group, now, here):
+            if waiting.running + others > 1 and executor is not None and _missed(group, now, here):
                 self._stall(executor, now, out)
                 continue
             blocks = executor.blocks if executor is not None else 0
@@ -252,8 +252,8 @@ class KeyQueue:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
             self.gate = gate
             if ready > now:
-                if gate == "concurrency" and self._monitor.doubts(executor, line.running):
-                    doubt_at, blocked = self._monitor.ask(executor, line.running, now, here, woken)
+                if gate == "concurrency" and self._monitor.doubts(executor, waiting.running):
+                    doubt_at, blocked = self._monitor.ask(executor, waiting.running, now, here, woken)
                     if blocked is not None:
                         self._stall(blocked, now, out)
                     if doubt_at <= now:
@@ -271,20 +271,20 @@ class KeyQueue:
             if executor is not None:
                 permit.thread = executor.thread
             self._gave(head, now)
-            line.leave(head)
+            waiting.leave(head)
             head.until = None
             if group.holder is None and group.count:
                 left.append(group)
             woken.append(head)
         for each in left:
             self._keep_clock(each, woken)
-        if line.running > 1 or (
+        if waiting.running > 1 or (
             self._given and group is not None and (self._mixed or self._first_given().executor is not group.executor)
         ):
             self._watch(group, min(until, doubt_at - PATIENCE), now, here, out, woken)
         if group is None:
             self._monitor.forget()
-        if line.passed:
+        if waiting.passed:
             self._tell_passed(woken)
         if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < INFINITY:
             woken += self.asking.values()
@@ -310,7 +310,7 @@ class KeyQueue:
         if deadline <= now:
             self._expire(group, now, woken, out)
             return False
-        if doubt_at < group.watch_at and self.line.running < 2:
+        if doubt_at < group.watch_at and self.waiting.running < 2:
             group.watch_at = doubt_at
             self._hold_clock(group, ready, woken)
         elif group.holder is not head or head.until != min(ready, deadline):
@@ -347,7 +347,7 @@ class KeyQueue:
         asks = rejection.asks(now) or not waiter.replayable() or rejection.answer is None
         ready, self.gate = (admission.admits if asks else admission.ready_at)(waiter.cost, now)
         if ready <= now:
-            waiter.place = waiter.place or self.line.next_place()
+            waiter.place = waiter.place or self.waiting.next_place()
             waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=asks)
             self._gave(waiter, now)
             return True
@@ -364,7 +364,7 @@ class KeyQueue:
         self._answered = rejection.order
         if rejection.answer is None:
             return
-        for waiter in list(self.line.standing()):
+        for waiter in list(self.waiting.standing()):
             if rejection.replays(waiter.deadline, now) and waiter.replayable():
                 self._remove(waiter, left)
                 self._replay(waiter)
@@ -382,7 +382,7 @@ class KeyQueue:
         Learned concurrency and pace do not hold it, nor does a queue that only these hold. But it takes no capacity
         that the head waits for. Otherwise the call gets the newest refusal of the last `MINUTE` seconds.
         """
-        admission, head = self.admission, self.line.head()
+        admission, head = self.admission, self.waiting.head()
         self._price(waiter)
         ready, gate = now, ""
         if head is not None:
@@ -393,7 +393,7 @@ class KeyQueue:
         self.gate = gate
         if ready <= now:
             within = head is None and admission.ready_at(waiter.cost, now)[0] <= now
-            waiter.place = waiter.place or self.line.next_place()
+            waiter.place = waiter.place or self.waiting.next_place()
             waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=not within)
             self._gave(waiter, now)
             return
@@ -411,7 +411,7 @@ class KeyQueue:
         if not self.admission.certain(self.gate):
             return False
         dismissed, soonest = False, INFINITY
-        for group in list(self.line.groups.values()):
+        for group in list(self.waiting.groups.values()):
             while (first := group.earliest()) is not None:
                 opens, gate = self._ready_at(first, now) if now < first.deadline < ready else (now, "")
                 if not first.deadline < opens < INFINITY or not self.admission.certain(gate):
@@ -426,8 +426,8 @@ class KeyQueue:
 
     def _remove(self, waiter: Waiter, left: list[ExecutorGroup]) -> None:
         """Take a call out of the queue; the caller then keeps the timer of its group, appended to `left`."""
-        group = self.line.groups[waiter.executor]
-        self.line.leave(waiter)
+        group = self.waiting.groups[waiter.executor]
+        self.waiting.leave(waiter)
         waiter.until = None
         left.append(group)
 
@@ -441,8 +441,8 @@ class KeyQueue:
             for blocked in self.executors.stall_thread(executor.blocks):
                 self._stall(blocked, now, out)
             self.admission.release_probe(executor.blocks, now)
-        self._soonest = min(self._soonest, waiter.deadline) if self.line.count else waiter.deadline
-        return self.line.join(waiter)
+        self._soonest = min(self._soonest, waiter.deadline) if self.waiting.count else waiter.deadline
+        return self.waiting.join(waiter)
 
     def _seen(self, waiter: Waiter, now: float) -> None:
         """Note that the executor of a waiting call runs; clear the group's timer if the call held it."""
@@ -450,7 +450,7 @@ class KeyQueue:
         if executor is None:
             return
         executor.seen(now)
-        group = self.line.groups.get(executor)
+        group = self.waiting.groups.get(executor)
         if group is not None and group.holder is waiter:
             # Its timer has run out, or is about to be set again.
             group.watch_at = INFINITY
@@ -458,8 +458,8 @@ class KeyQueue:
 
     def _others(self, executor: Executor, others: int) -> bool:
         """Return whether calls of running executors other than `executor` wait."""
-        group = self.line.groups.get(executor)
-        return self.line.running + others > (group is not None and group.entry is not None)
+        group = self.waiting.groups.get(executor)
+        return self.waiting.running + others > (group is not None and group.entry is not None)
 
     def _stall(self, executor: Executor, now: float, out: Out) -> None:
         """Pass an executor over until it runs again, and take back the permits that it has not taken."""
@@ -470,18 +470,18 @@ class KeyQueue:
                 self.admission.withdraw(permit, now, out)
             # It was woken for that permit: it looks as soon as it runs.
             waiter.until = None
-            self.line.join(waiter)
+            self.waiting.join(waiter)
 
     def _tell_passed(self, woken: list[Waiter]) -> None:
         """Wake one call of each group that is passed over: it looks as soon as its executor runs."""
-        for group in self.line.passed:
+        for group in self.waiting.passed:
             if group.first is not None and group.stalled:
                 if group.holder is not None:
                     group.holder.until = None
                 group.holder, group.watch_at = None, INFINITY
                 group.first.until = None
                 woken.append(group.first)
-        self.line.passed.clear()
+        self.waiting.passed.clear()
 
     def _first_given(self) -> Waiter:
         """Return the call whose permit has waited longest to be taken; there must be one."""
@@ -506,7 +506,7 @@ class KeyQueue:
             if self._would_be_taken(first, now):
                 first.permit = self.admission.admit(first.cost, now, now - first.joined_at, out, beyond=True)
                 self._gave(first, now)
-            self.line.leave(first)
+            self.waiting.leave(first)
             first.until = first.deadline
             woken.append(first)
 
@@ -550,10 +550,10 @@ class KeyQueue:
         costs that much. The head's own timer serves for this only where few others watch, since each admission changes
         the head.
         """
-        line, watchers = self.line, self._watchers
+        waiting, watchers = self.waiting, self._watchers
         for group in watchers:
             executor = group.executor
-            if executor is not None and group.entry is not None and line.running > 1 and _missed(group, now, here):
+            if executor is not None and group.entry is not None and waiting.running > 1 and _missed(group, now, here):
                 self._stall(executor, now, out)
         watchers[:] = [group for group in watchers if group.entry is not None and group is not own]
         due = min(ready + PATIENCE, self.taken_back_at(now))
@@ -576,7 +576,7 @@ class KeyQueue:
 
     def _candidates(self, own: ExecutorGroup | None) -> Iterator[ExecutorGroup]:
         """Yield the newest groups: they wait longest, so a watcher is seldom replaced."""
-        for group in islice(reversed(self.line.groups.values()), 2 * WATCHERS):
+        for group in islice(reversed(self.waiting.groups.values()), 2 * WATCHERS):
             if group is not own and group.entry is not None:
                 yield group
 

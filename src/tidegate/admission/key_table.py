@@ -78,7 +78,7 @@ class KeyTable:
         self.clock = clock
         self.draw = draw
         self._lock = threading.Lock()
-        self._slots: OrderedDict[Key, KeyQueue] = OrderedDict()
+        self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._executors = ExecutorTable()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
@@ -100,7 +100,7 @@ class KeyTable:
             return None
         with self._lock:
             now = self.clock()
-            permit = self._slots_of(key, window, now).enter(price, now)
+            permit = self._queue_of(key, window, now).enter(price, now)
             if permit is not None:
                 permit.thread = threading.get_ident()
         if self._dropped:
@@ -112,10 +112,10 @@ class KeyTable:
         out = self._out()
         with self._lock:
             now = self.clock()
-            slots = self._slots_of(key, window, now)
-            waiter.belong(slots)
-            woken = slots.stand(waiter, now, out)
-            permit = slots.take(waiter)
+            queue = self._queue_of(key, window, now)
+            waiter.belong(queue)
+            woken = queue.stand(waiter, now, out)
+            permit = queue.take(waiter)
             if permit is not None:
                 permit.thread = threading.get_ident()
         if woken or out or self._dropped:
@@ -127,7 +127,7 @@ class KeyTable:
     def seat(self, waiter: Waiter, key: Key, window: float) -> None:
         """Tie an admitted call that has not queued to the queue that it may have to return to."""
         with self._lock:
-            waiter.belong(self._slots_of(key, window, self.clock()))
+            waiter.belong(self._queue_of(key, window, self.clock()))
         if self._dropped:
             self._drain()
 
@@ -135,23 +135,23 @@ class KeyTable:
         """Return the permit of a waiting call, if it has one by now."""
         out = self._out()
         with self._lock:
-            slots: KeyQueue | None = waiter.slots
+            queue: KeyQueue | None = waiter.queue
             woken: list[Waiter] = []
             permit = None
-            if slots is not None:
+            if queue is not None:
                 now = self.clock()
                 executor = waiter.executor
                 if waiter.permit is None or (executor is not None and executor.stalled):
-                    woken = [each for each in slots.look(waiter, now, out) if each is not waiter]
+                    woken = [each for each in queue.look(waiter, now, out) if each is not waiter]
                 elif executor is not None:
                     executor.seen(now)
-                permit = slots.take(waiter)
+                permit = queue.take(waiter)
                 if permit is not None:
                     # The attempt starts now; the permit was given when another call settled.
                     permit.sent_at = now
-                    limit = slots.admission.limit
-                    if not slots.admission.untaken and slots.gate == "concurrency" and limit.opens_at(now) < INFINITY:
-                        woken += slots.pump(now, out)
+                    limit = queue.admission.limit
+                    if not queue.admission.untaken and queue.gate == "concurrency" and limit.opens_at(now) < INFINITY:
+                        woken += queue.pump(now, out)
         self._act(woken, out)
         return permit
 
@@ -190,12 +190,12 @@ class KeyTable:
         """
         out = self._out()
         with self._lock:
-            slots = self._require_own(permit)
+            queue = self._require_own(permit)
             now = self.clock()
             permit.settled = True
-            if permit.generation == slots.admission.generation:
-                slots.admission.withdraw(permit, now, out)
-            woken = self._pump(slots, now, out)
+            if permit.generation == queue.admission.generation:
+                queue.admission.withdraw(permit, now, out)
+            woken = self._pump(queue, now, out)
         self._act(woken, out)
 
     def learn(self, permit: Permit, outcome: Outcome) -> None:
@@ -203,13 +203,13 @@ class KeyTable:
         out = self._out()
         with self._lock:
             now = self.clock()
-            slots = self._slots_behind(permit)
-            if slots is not None:
-                before = slots.admission.rejection
-                slots.admission.learn(permit, outcome, now, out)
-                if slots.admission.rejection is not before:
-                    self._rejections.append((permit.key, before, slots.admission.rejection, False))
-            woken = self._pump(slots, now, out)
+            queue = self._queue_behind(permit)
+            if queue is not None:
+                before = queue.admission.rejection
+                queue.admission.learn(permit, outcome, now, out)
+                if queue.admission.rejection is not before:
+                    self._rejections.append((permit.key, before, queue.admission.rejection, False))
+            woken = self._pump(queue, now, out)
         if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
 
@@ -223,7 +223,7 @@ class KeyTable:
     def resent(self, waiter: Waiter, after: Kind) -> None:
         """Count a repeated attempt; `after` is the kind of the call's last outcome."""
         with self._lock:
-            counts = waiter.slots.admission.counts
+            counts = waiter.queue.admission.counts
             counts.resent += 1
             counts.absorbed += after in CAPACITY
         if self._dropped:
@@ -232,7 +232,7 @@ class KeyTable:
     def gave_up(self, waiter: Waiter, unsent: bool) -> None:
         """Count a call that is given up for lack of capacity; `unsent` says that it made no attempt."""
         with self._lock:
-            counts = waiter.slots.admission.counts
+            counts = waiter.queue.admission.counts
             counts.given_up += 1
             counts.unsent += unsent
         if self._dropped:
@@ -241,14 +241,14 @@ class KeyTable:
     def count_failed(self, waiter: Waiter) -> None:
         """Count a call whose failure is handed back."""
         with self._lock:
-            waiter.slots.admission.counts.failed_calls += 1
+            waiter.queue.admission.counts.failed_calls += 1
         if self._dropped:
             self._drain()
 
     def count_replayed(self, waiter: Waiter, unsent: bool) -> None:
         """Count a call that gets the answer of another one; `unsent` says that it made no attempt."""
         with self._lock:
-            counts = waiter.slots.admission.counts
+            counts = waiter.queue.admission.counts
             counts.failed_calls += 1
             counts.replayed += 1
             counts.spared += unsent
@@ -325,7 +325,7 @@ class KeyTable:
         """
         with self._lock:
             now = self.clock()
-            keys = {key: slots.snapshot(now) for key, slots in self._slots.items()}
+            keys = {key: queue.snapshot(now) for key, queue in self._queues.items()}
         if self._dropped or self._listeners.untold:
             self._act([], None)
         return RegistrySnapshot(keys)
@@ -343,24 +343,24 @@ class KeyTable:
         self._lock = threading.Lock()
         self._dropped.clear()
         self._listeners.untold.clear()
-        for slots in self._slots.values():
-            slots.forget()
-            slots.admission.forked()
+        for queue in self._queues.values():
+            queue.forget()
+            queue.admission.forked()
         self._executors.clear()
 
     def _out(self) -> list[events.Event] | None:
         return [] if self._listeners.all else None
 
-    def _slots_of(self, key: Key, window: float, now: float) -> KeyQueue:
-        slots = self._slots.get(key)
-        if slots is None:
+    def _queue_of(self, key: Key, window: float, now: float) -> KeyQueue:
+        queue = self._queues.get(key)
+        if queue is None:
             self._evict(now)
-            slots = self._slots[key] = KeyQueue(self._seeded(key, window, now), self._executors)
+            queue = self._queues[key] = KeyQueue(self._seeded(key, window, now), self._executors)
             if key_hook.told is not None:
-                key_hook.told(slots)
+                key_hook.told(queue)
         else:
-            self._slots.move_to_end(key)
-        return slots
+            self._queues.move_to_end(key)
+        return queue
 
     def _seeded(self, key: Key, window: float, now: float) -> AdmissionController:
         admission = AdmissionController(key, self.settings, window, now)
@@ -378,72 +378,72 @@ class KeyTable:
 
     def _evict(self, now: float) -> None:
         # Least recently used first; a key with calls waiting or in flight is never forgotten.
-        over = len(self._slots) >= self.settings.max_keys
-        for key in list(islice(self._slots, 64 if over else 2)):
-            slots = self._slots[key]
-            if not slots.idle:
-                self._slots.move_to_end(key)
-            elif over or now - slots.admission.used_at > self.settings.idle_after:
-                if slots.admission.rejection is not None:
-                    self._rejections.append((key, slots.admission.rejection, None, True))
-                del self._slots[key]
-                over = len(self._slots) >= self.settings.max_keys
+        over = len(self._queues) >= self.settings.max_keys
+        for key in list(islice(self._queues, 64 if over else 2)):
+            queue = self._queues[key]
+            if not queue.idle:
+                self._queues.move_to_end(key)
+            elif over or now - queue.admission.used_at > self.settings.idle_after:
+                if queue.admission.rejection is not None:
+                    self._rejections.append((key, queue.admission.rejection, None, True))
+                del self._queues[key]
+                over = len(self._queues) >= self.settings.max_keys
 
     def _remove(self, waiter: Waiter, out: list[events.Event] | None) -> list[Waiter]:
-        slots: KeyQueue | None = waiter.slots
-        if slots is None:
+        queue: KeyQueue | None = waiter.queue
+        if queue is None:
             return []
         with self._lock:
             now = self.clock()
-            permit = slots.take(waiter)
+            permit = queue.take(waiter)
             if permit is not None:
-                if not permit.settled and permit.generation == slots.admission.generation:
-                    slots.admission.withdraw(permit, now, out)
-                return slots.look(waiter, now, out)
-            return slots.leave(waiter, now, out)
+                if not permit.settled and permit.generation == queue.admission.generation:
+                    queue.admission.withdraw(permit, now, out)
+                return queue.look(waiter, now, out)
+            return queue.leave(waiter, now, out)
 
     def _settle(
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
     ) -> list[Waiter]:
         now = self.clock()
-        slots = self._slots_behind(permit)
-        if slots is None or permit.generation != slots.admission.generation:
+        queue = self._queue_behind(permit)
+        if queue is None or permit.generation != queue.admission.generation:
             permit.settled = True
         elif not permit.settled:
             draw = 0.0 if outcome.kind is OK else self.draw()
-            before = slots.admission.rejection
-            slots.admission.settle(permit, outcome, now, draw, out)
-            if slots.admission.rejection is not before:
-                self._rejections.append((permit.key, before, slots.admission.rejection, False))
-        if rejoin is None or rejoin.slots is None:
-            return self._pump(slots, now, out)
+            before = queue.admission.rejection
+            queue.admission.settle(permit, outcome, now, draw, out)
+            if queue.admission.rejection is not before:
+                self._rejections.append((permit.key, before, queue.admission.rejection, False))
+        if rejoin is None or rejoin.queue is None:
+            return self._pump(queue, now, out)
         woken: list[Waiter] = []
         rejection = permit.state.rejection
         if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.in_vain:
             # The call gets its own answer: another attempt would get the same one.
             rejoin.replay = outcome
         else:
-            woken = rejoin.slots.rejoin(rejoin, now, out)
-        return [*woken, *self._pump(slots, now, out)]
+            woken = rejoin.queue.rejoin(rejoin, now, out)
+        return [*woken, *self._pump(queue, now, out)]
 
-    def _slots_behind(self, permit: Permit) -> KeyQueue | None:
+    def _queue_behind(self, permit: Permit) -> KeyQueue | None:
         """Return the queue of the key that gave a permit; None if another registry gave it."""
-        slots = self._slots.get(permit.state.key)
-        return slots if slots is not None and slots.admission is permit.state else None
+        queue = self._queues.get(permit.state.key)
+        return queue if queue is not None and queue.admission is permit.state else None
 
     def _require_own(self, permit: Permit) -> KeyQueue:
         """Return the queue of the key that gave a permit; raise `PermitMisuse` for one that cannot be settled here."""
         if permit.settled:
             raise PermitMisuse(f"{permit.key}: this permit was settled before")
-        slots = self._slots_behind(permit)
-        if slots is None:
+        queue = self._queue_behind(permit)
+        if queue is None:
             raise PermitMisuse(f"{permit.key}: this permit is another registry's; it is settled there")
-        return slots
+        return queue
 
-    def _pump(self, slots: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
-        if slots is None or not (slots.line.count or slots.asking):
+    def _pump(self, queue: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
+        if queue is None or not (queue.waiting.count or queue.asking):
             return []
-        return slots.pump(now, out, threading.get_ident())
+        return queue.pump(now, out, threading.get_ident())
 
     def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
         """Wake waiters, settle dropped permits and notify listeners, with the lock free."""
@@ -468,7 +468,7 @@ class KeyTable:
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
         """Return the keys that the provider rejects now."""
         with self._lock:
-            found = [(key, slots.admission.rejection) for key, slots in self._slots.items()]
+            found = [(key, queue.admission.rejection) for key, queue in self._queues.items()]
         return [(key, rejection) for key, rejection in found if rejection is not None]
 
     def _wake_all(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
@@ -506,8 +506,8 @@ def _warn_of_blocking(waiter: Waiter) -> None:
             "event loop of thread %s blocked: a synchronous call waits on it for %s of %s; it goes before the loop's"
             " own calls, which stand still until it returns; use the asynchronous client, or asyncio.to_thread",
             threading.current_thread().name,
-            waiter.slots.gate or "its turn",
-            waiter.slots.admission.key,
+            waiter.queue.gate or "its turn",
+            waiter.queue.admission.key,
         )
 
 

@@ -28,11 +28,11 @@ class Listeners:
         self.untold: deque[events.Event] = deque()
 
     def add(self, listener: Listener) -> None:
-        """Notify `listener` of every event from now on; the caller holds the registry's lock."""
+        """Notify `listener` of every event from now on; the caller holds the key table's lock."""
         self.all = (*self.all, listener)
 
     def remove(self, listener: Listener) -> None:
-        """Stop notifying `listener`; the caller holds the registry's lock."""
+        """Stop notifying `listener`; the caller holds the key table's lock."""
         self.all = tuple(each for each in self.all if each is not listener)
 
     def tell(self, out: Iterable[events.Event]) -> None:

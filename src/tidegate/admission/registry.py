@@ -83,7 +83,7 @@ class RateLimitRegistry(KeyTable):
         """
         with self._lock:
             now = self.clock()
-            taken = {key: export(slots.admission, now) for key, slots in self._slots.items()}
+            taken = {key: export(queue.admission, now) for key, queue in self._queues.items()}
         today, told = self._calendar(), bool(self._digests)
         keys = [LearnedKey.of(key, each, today, told) for key, each in taken.items() if each.quotas or each.gates]
         return LearnedState(digests=self._digests, keys=tuple(keys[-MOST_KEYS:]))
@@ -106,33 +106,33 @@ class RateLimitRegistry(KeyTable):
         out = self._out()
         with self._lock:
             now = self.clock()
-            slots = self._slots_of(key, DEFAULT_WINDOW, now)
-            admission = slots.admission
+            queue = self._queue_of(key, DEFAULT_WINDOW, now)
+            admission = queue.admission
             woken: list[Waiter] = []
-            free = not slots.line.count and admission.rejection is None
+            free = not queue.waiting.count and admission.rejection is None
             if free and admission.ready_at(cost, now)[0] <= now:
                 permit = admission.admit(cost, now, 0.0, out)
                 permit.thread = threading.get_ident()
                 answer: Permit | NotReady = permit
             else:
-                woken, answer = self._admit_or_refuse(slots, cost, now, out)
+                woken, answer = self._admit_or_refuse(queue, cost, now, out)
                 if wake is not None and not answer:
-                    slots.asking.setdefault(wake, ReadyCallback(wake))
+                    queue.asking.setdefault(wake, ReadyCallback(wake))
         if woken or out or self._dropped or self._rejections:
             self._act(woken, out)
         return answer
 
     def _admit_or_refuse(
-        self, slots: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
+        self, queue: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
     ) -> tuple[list[Waiter], Permit | NotReady]:
         """Answer `try_admit` if other calls wait or a gate is closed; return the waiters to wake, and the answer."""
-        admission = slots.admission
+        admission = queue.admission
         woken: list[Waiter] = []
-        if slots.line.count or admission.untaken:
-            woken = slots.pump(now, out, threading.get_ident(), others=1)
+        if queue.waiting.count or admission.untaken:
+            woken = queue.pump(now, out, threading.get_ident(), others=1)
         ready, gate = admission.ready_at(cost, now)
         stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
-        head, rejection = slots.line.head(), admission.rejection
+        head, rejection = queue.waiting.head(), admission.rejection
         opens = now if rejection is None else rejection.opens_at(INFINITY, now)
         if rejection is not None and opens > now:
             refusal = NotReady(opens, rejection.gate, rejection.waits(INFINITY))
@@ -146,14 +146,14 @@ class RateLimitRegistry(KeyTable):
             permit.thread = threading.get_ident()
             return woken, permit
         # Permits that other calls do not take are taken back then.
-        refusal.ready_at = min(refusal.ready_at, slots.taken_back_at(now))
+        refusal.ready_at = min(refusal.ready_at, queue.taken_back_at(now))
         return woken, refusal
 
     def unavailable(self, key: Key) -> KeyOutage:
         """Return for how long `key` has answered no call, and why; zero seconds for an unknown key."""
         with self._lock:
-            slots = self._slots.get(key)
-            return slots.admission.unavailable(self.clock()) if slots is not None else AVAILABLE
+            queue = self._queues.get(key)
+            return queue.admission.unavailable(self.clock()) if queue is not None else AVAILABLE
 
     def execute(
         self,

@@ -45,7 +45,7 @@ UNPRICED = Cost()
 class Waiter:
     """One call in a wait queue. Instants are monotonic seconds; `place` orders calls of equal priority.
 
-    A call may wait long, so its price is computed when it is the head, from the knowledge by then. `slots` is its key
+    A call may wait long, so its price is computed when it is the head, from the knowledge by then. `queue` is its key
     queue, and `executor` runs it. A call that need not wait gets one of two results. `replay` is an answer in place of
     an attempt. `opens_at` is the instant, after its deadline, at which its gate (a limiter of the key) opens.
     """
@@ -63,8 +63,8 @@ class Waiter:
         "place",
         "priced_by",
         "priority",
+        "queue",
         "replay",
-        "slots",
         "standing",
         "timed",
         "until",
@@ -87,7 +87,7 @@ class Waiter:
         self.replay: Outcome | None = None
         self.opens_at: float | None = None
         self.until: float | None = None
-        self.slots: Any = None
+        self.queue: Any = None
         self.before: Waiter | None = None
         self.behind: Waiter | None = None
 
@@ -104,10 +104,10 @@ class Waiter:
         """Return the expected charge of the call, from the knowledge of its key so far; here one request."""
         return UNPRICED
 
-    def belong(self, slots: object) -> None:
+    def belong(self, queue: object) -> None:
         """Tie the call to its key queue, which may have been forgotten and made again since it last waited."""
-        if self.slots is not slots:
-            self.slots = slots
+        if self.queue is not queue:
+            self.queue = queue
             self.timed = None
 
     def alarm(self) -> Waker:
@@ -128,7 +128,7 @@ class ReadyCallback(Waiter):
         self._told = told
 
     def wake(self) -> bool:
-        """Call the function; later calls are possible at any time."""
+        """Call the function; return True, as it can always be called again."""
         self._told()
         return True
 
@@ -210,12 +210,12 @@ class ExecutorGroup:
         "executor",
         "first",
         "holder",
-        "line",
+        "waiting",
         "watch_at",
     )
 
-    def __init__(self, line: WaitQueue, executor: Executor | None) -> None:
-        self.line = line
+    def __init__(self, waiting: WaitQueue, executor: Executor | None) -> None:
+        self.waiting = waiting
         self.executor = executor
         self.first: Waiter | None = None
         self.holder: Waiter | None = None
@@ -233,11 +233,11 @@ class ExecutorGroup:
 
     def enlist(self) -> None:
         """Put the group into the order of its queue, unless its executor is stalled."""
-        self.line.enlist(self)
+        self.waiting.enlist(self)
 
     def pass_over(self) -> None:
         """Take the group out of the order of its queue; its calls keep their places."""
-        self.line.pass_over(self)
+        self.waiting.pass_over(self)
 
     def join(self, waiter: Waiter) -> None:
         """Add a call at the tail, or at its old place if it has one."""
@@ -248,7 +248,7 @@ class ExecutorGroup:
         if waiter.place:
             lane.come_back(waiter)
         else:
-            waiter.place = self.line.next_place()
+            waiter.place = self.waiting.next_place()
             lane.append(waiter)
             if waiter.deadline >= lane.latest:
                 # Nearly all deadlines are in order of arrival: the lane's first fresh call then has the earliest.

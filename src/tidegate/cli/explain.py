@@ -80,7 +80,10 @@ def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
 
 
 def explanation(line: bytes, max_pause: float) -> dict[str, Any]:
-    """Return the meaning of the answer on `line`; raise `BadLine`. `max_pause` is the longest wait, in seconds."""
+    """Return the meaning of the answer on `line`; raise `BadLine`.
+
+    `max_pause` is the longest pause after a capacity refusal, in seconds.
+    """
     answer = _object(line)
     status = answer.get("status")
     if type(status) is not int or not 100 <= status <= 599:

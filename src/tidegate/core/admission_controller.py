@@ -3,7 +3,7 @@
 Theory of operation. An admitted call holds a *permit*, which is settled exactly once. `core.limiter_state` has the
 gates: the limiters of a key that may hold a call back. `core.feedback` changes them by the outcomes of attempts.
 
-All methods take `now` in monotonic seconds and run under the registry's lock. Events are appended to `out` where it is
+All methods take `now` in monotonic seconds and run under the key table's lock. Events are appended to `out` where it is
 a list.
 """
 

@@ -1,7 +1,7 @@
 """Lifecycle of one call, from its queue to its result, as a generator that performs no I/O.
 
-Theory of operation. `exchange` yields the next step and is resumed with its result. A step is `WaitUntil` (wait until
-an instant or a wake-up) or `Send` (one attempt under a permit). The generator never reads a clock: every `Resume`
+Theory of operation. `exchange` yields the next effect and is resumed with its result. An effect is `WaitUntil` (wait
+until an instant or a wake-up) or `Send` (one attempt under a permit). The generator never reads a clock: every `Resume`
 carries `now` in monotonic seconds. `tidegate.admission.drive` has its only two interpreters: one blocks a thread, one
 awaits.
 
@@ -14,7 +14,7 @@ Transient failures belong to the owner of the retry policy. An SDK gets them bac
 to the head, so an outage loses no call. Every other failure is handed back at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
-permit exactly once. A driver that stops early closes the generator.
+permit exactly once. An interpreter that stops early closes the generator.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class QueuedCall(Protocol):
         ...
 
     def failed(self) -> None:
-        """Count a call whose failure is handed back."""
+        """Count a call that ended with a failure of the provider, handed back or final."""
         ...
 
     def replayed(self, outcome: Outcome, unsent: bool) -> None:

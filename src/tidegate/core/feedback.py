@@ -257,7 +257,7 @@ def _explanation(
     if not name or name in quotas.unproven:
         return ""
     if new_wave:
-        quotas.on_rejected(name, permit.order, permit.sent_at, now, hint)
+        quotas.on_refused(name, permit.order, permit.sent_at, now, hint)
     return name
 
 

@@ -325,7 +325,7 @@ class FixedWindowMirror(QuotaMirror):
         return high + BOUNDARY_GUARD if high is not None else now + self.window
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """The earliest instant at which both fit: now, after the boundary, or when the next may try."""
+        """Return when `amount` and `reserve` fit: now, after the boundary, or when the next may try."""
         if amount + reserve <= 0.0:
             return now
         self._roll(now)
@@ -364,7 +364,7 @@ class FixedWindowMirror(QuotaMirror):
         debit.amount = 0.0
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def on_rejected(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused what was sent at `sent_at`: the window is empty, whatever was counted.
 
         `retry_after` (seconds) tells its boundary.

@@ -292,11 +292,11 @@ class QuotaSet:
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
-    def on_rejected(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
         self.ample = False
         mirror = self.mirrors[name]
-        mirror.on_rejected(sent_at, now, retry_after)
+        mirror.on_refused(sent_at, now, retry_after)
         portion = self._portion
         if portion is not None and portion.mirror is mirror:
             portion.refused()

@@ -190,7 +190,7 @@ class QuotaMirror(ABC):
 
     @abstractmethod
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """The earliest instant at which `amount` fits, and `reserve` with it; what is above the limit fits alone."""
+        """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits alone."""
 
     @abstractmethod
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
@@ -210,7 +210,7 @@ class QuotaMirror(ABC):
         """Takes back the charge of a request that the provider refused: it was not debited there."""
 
     @abstractmethod
-    def on_rejected(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
 
     @abstractmethod

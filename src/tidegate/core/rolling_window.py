@@ -82,7 +82,7 @@ class RollingWindowMirror(QuotaMirror):
         return self.limit - self.ledger.total - self._theirs - self.reserved
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """The earliest instant at which both fit; what is above the limit fits alone."""
+        """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits alone."""
         if amount + reserve <= 0.0:
             return now
         missing = min(amount + reserve, self.limit) - self.level(now)
@@ -120,7 +120,7 @@ class RollingWindowMirror(QuotaMirror):
         self.ledger.amend(debit, 0.0)
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def on_rejected(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: others took it, and it comes back when the refusal says."""
         wait, room = retry_after or 0.0, max(0.0, self.level(now))
         if wait >= LATE_MOST:
@@ -149,7 +149,7 @@ class RollingWindowMirror(QuotaMirror):
             return
         view = self._views.popleft()
         if debit is None or debit.amount <= 0.0:
-            return  # it was refused: what it found it did not take, and `on_rejected` makes of it what it means
+            return  # it was refused: what it found it did not take, and `on_refused` makes of it what it means
         news = self.limit - reading.remaining - view.taken - (self._corrected - view.corrected)
         before, after = self._around(order, sent_at)
         # What is around it may have overtaken it, or have been overtaken.

@@ -245,7 +245,7 @@ class TokenBucketMirror(QuotaMirror):
         return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """The earliest instant at which both fit; what is above the limit fits alone, in a full bucket."""
+        """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits a full bucket."""
         if amount + reserve <= 0.0:
             return now
         noise = 0.0
@@ -293,7 +293,7 @@ class TokenBucketMirror(QuotaMirror):
         debit.estimate = 0.0
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def on_rejected(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
         if retry_after and self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
             self._read_wait(retry_after)

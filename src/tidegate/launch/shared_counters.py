@@ -185,7 +185,7 @@ class CounterFile:
         """Count in a row the events of the key queue `slots` from now on."""
         counts = SharedKeyCounts(slots, self.row)
         slots.admission.counts = counts
-        slots.line = SharedLineLength(counts)
+        slots.waiting = SharedLineLength(counts)
         self._counts.add(counts)
 
     def row(self) -> memoryview:

@@ -74,7 +74,10 @@ class _KeyGate:
 
 
 class KeyGates:
-    """Gates of a runner. `opened` is called after a gate has opened; it must be cheap."""
+    """Gates of a runner: each holds back the work of one key, or of a stage whose key is not known.
+
+    `opened` is called after a gate has opened; it must be cheap.
+    """
 
     def __init__(
         self,
@@ -200,7 +203,7 @@ class KeyGates:
         return max(0.0, gate.closed.until - self._loop.time())
 
     def unavailable(self, name: Hashable) -> KeyOutage:
-        """Return the time for which no call behind a gate was answered, without stated resets."""
+        """Return for how long no call behind the gate `name` was answered, and the last outcome."""
         if isinstance(name, Key):
             return self._registry.unavailable(name)
         gate = self._gates.get(name)

@@ -130,7 +130,7 @@ class RetryTimers:
         return min(due, limit - self._refused_for(item, now) + closed)
 
     def _job_left(self, job: Job, now: float) -> float:
-        """Return the seconds that remain for an item that waits inside a call, over all keys at which it waits."""
+        """Return the fewest seconds until an item inside a call is overdue, at any key where it waits."""
         gates, gate = self._run.shared.gates, self._run.work_queue.gate(job.item.stage)
         waited = 0.0
         for key in job.handoff.standing_at():

@@ -71,7 +71,7 @@ class Readers:
 
 
 async def begun(content: Any, body: ErrorBody) -> None:
-    """Read the beginning of an error's body. The caller's own reading raises any failure of this one."""
+    """Read the beginning of an error's body. A failure here is kept, and raised when the caller reads."""
     loop = asyncio.get_running_loop()
     body.until = loop.time() + MAX_SECONDS
     try:

@@ -391,7 +391,7 @@ def _watched(streaming: Any, watch: StreamWatch) -> bool:
 
 
 def _stack(raw: object) -> str:
-    """Return the package of a raw response's class or of one of its base classes, `""` if it is another one."""
+    """Return `aiohttp`, `httpx` or `httpx2`, from which the class of a raw response is or derives; else `""`."""
     packages = [each.__module__.partition(".")[0] for each in type(raw).__mro__]
     return next((package for package in packages if package in ("aiohttp", "httpx", "httpx2")), "")
 
