@@ -236,6 +236,28 @@ def test_hostile_text_is_read_in_linear_steps(part: str) -> None:
     assert steps(16_000) <= 5 * steps(4_000) + 500
 
 
+@pytest.mark.parametrize("part", ["pass={", "key=(", "token: ["])
+def test_end_of_a_value_is_looked_for_only_where_it_is_secret(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of names alone took time with the square of its length: each value ends where the text does."""
+    read = 0
+
+    class Counted:
+        def __init__(self, pattern: re.Pattern[str]) -> None:
+            self.pattern = pattern
+
+        def match(self, text: str, at: int) -> re.Match[str] | None:
+            nonlocal read
+            found = self.pattern.match(text, at)
+            read += found.end() - at if found is not None else 0
+            return found
+
+    for name in ("_REST", "_STRONG_REST"):
+        monkeypatch.setattr(credentials, name, Counted(getattr(credentials, name)))
+    text = part * 2000
+    without_credentials(text)
+    assert read <= len(text)
+
+
 def test_masked_address_tells_two_credentials_apart_and_shows_none() -> None:
     def digest(value: str) -> str:
         return f"{sum(map(ord, value)):016x}"

@@ -355,8 +355,8 @@ def _is_hidden(value: str) -> bool:
     return value.startswith(HIDDEN) or value.endswith(HIDDEN)
 
 
-def _run_of(text: str, start: int, match: re.Match[str]) -> tuple[str, int]:
-    """Return the tested part of the value that begins at `start`, and the end of the whole value."""
+def _run_of(text: str, start: int, match: re.Match[str]) -> tuple[str, int, re.Pattern[str] | None]:
+    """Return the tested part of the value that begins at `start`, its end, and the pattern of what may follow it."""
     before = text[start - 1]
     if before in _QUOTED:
         # An escaped quote is closed by an escaped one: JSON inside a text.
@@ -368,32 +368,34 @@ def _run_of(text: str, start: int, match: re.Match[str]) -> tuple[str, int]:
         judged, rest = _VALUE, _REST
     found = judged.match(text, start)
     if found is None:
-        return "", start
-    end = rest.match(text, found.end())
-    return found[0], end.end() if end is not None and len(found[0]) == TEST_CHARACTERS else found.end()
+        return "", start, None
+    return found[0], found.end(), rest if len(found[0]) == TEST_CHARACTERS else None
 
 
-def _cookies(text: str, start: int, match: re.Match[str]) -> tuple[str, int]:
+def _cookies(text: str, start: int, match: re.Match[str]) -> tuple[str, int, re.Pattern[str] | None]:
     found = _COOKIES.match(text, start)
-    return (HIDDEN, found.end()) if found is not None else ("", start)
+    return (HIDDEN, found.end(), None) if found is not None else ("", start, None)
 
 
 def _valued(
     text: str,
     names: re.Pattern[str],
     is_secret: Callable[[re.Match[str], str], bool],
-    run_of: Callable[[str, int, re.Match[str]], tuple[str, int]],
+    run_of: Callable[[str, int, re.Match[str]], tuple[str, int, re.Pattern[str] | None]],
 ) -> str:
     """Return the text without the secret values that follow `names`.
 
-    A value that is not secret is read again from its first character, because it may be a name itself.
+    A value that is not secret is read again from its first character, because it may be a name itself. Only the end of
+    a secret one is looked for: else a text of names alone would take time with the square of its length.
     """
     parts: list[str] = []
     at = 0
     while match := names.search(text, at):
         start = match.end()
-        value, end = ("", start) if start >= len(text) else run_of(text, start, match)
+        value, end, rest = ("", start, None) if start >= len(text) else run_of(text, start, match)
         if value and is_secret(match, value):
+            following = rest.match(text, end) if rest is not None else None
+            end = following.end() if following is not None else end
             kept = text[start:end].rstrip(".,:;!?)]}") if names is not COOKIE else text[start:end]
             parts += [text[at:start], HIDDEN]
             at = start + max(1, len(kept))
