@@ -63,11 +63,12 @@ SECRETIVE = re.compile(
 
 HARMLESS = re.compile(
     r"(?i)(?:_|\b)(?:mode|type|method|url|uri|endpoint|file|path|dir|home|sock|socket|version|name|region|enabled|count"
-    r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port)$"
-    r"|\bmax tokens"
+    r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port"
+    r"|max tokens)\b"
+    r"(?!.*(?:key|token|secret|pass|pwd|credential))"
 )
-"""Endings of a variable's name, with spaces for underscores, that mark a fact about a credential, and not the
-credential: `TOKEN_FILE` names a file, `FILE_TOKEN` is a token."""
+"""Words of a variable's name, with spaces for underscores, that mark a fact about a credential, where no word for a
+credential follows: `TOKEN_FILE` names a file, `FILE_TOKEN` is a token."""
 
 PLAIN_HEADERS = frozenset(
     """

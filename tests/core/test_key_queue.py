@@ -62,7 +62,8 @@ def test_nobody_passes_one_who_stands(slots: KeyQueue) -> None:
     big, small = waiter(cost=Cost(tokens=900.0)), waiter(cost=Cost(tokens=0.0))
     slots.admission.pause.close(0.0, 5.0, False, 0.0, True)
     slots.stand(big, 0.0, None)
-    slots.stand(small, 5.0, None)
+    slots.admission.pause.until = 0.0
+    slots.stand(small, 1.0, None)
     assert big.permit is not None
     assert small.permit is None
 

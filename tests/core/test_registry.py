@@ -8,6 +8,7 @@ import pytest
 
 from tests.core.values import ABANDONED, KEY, OK, Standing, answer, bucket, refusal
 from tidegate.admission.call import GovernedCall
+from tidegate.admission.handoff import hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
@@ -67,12 +68,27 @@ def test_permit_of_another_registry_is_refused_and_stays_its_own(registry: RateL
     other = RateLimitRegistry(Settings())
     permit = other.try_admit(KEY)
     registry.try_admit(KEY)
-    for step in (registry.withdraw, lambda permit: registry.settle(permit, OK)):
+    for step in (
+        registry.withdraw,
+        lambda permit: registry.settle(permit, OK),
+        lambda permit: hand_off(registry, permit),
+    ):
         with pytest.raises(PermitMisuse, match="another registry"):
             step(permit)
     assert in_flight(other) == 1
     other.settle(permit, OK)
     assert in_flight(other) == 0
+
+
+def test_permit_of_a_key_that_was_forgotten_after_a_fork_is_settled_silently() -> None:
+    registry = RateLimitRegistry(Settings(max_keys=1))
+    permit = registry.try_admit(KEY)
+    registry.before_fork()
+    registry.after_fork_in_child()
+    registry.settle(registry.try_admit(KEY._replace(scope="other")), OK)
+    assert KEY not in registry.snapshot().keys
+    registry.settle(permit, OK)
+    assert permit.settled
 
 
 def started(clock: VirtualClock, calls: int) -> tuple[RateLimitRegistry, list[Waiter]]:

@@ -49,6 +49,8 @@ class PermitHandoff:
     )
 
     def __init__(self, queues: KeyTable, permit: Permit | None) -> None:
+        if permit is not None:
+            queues.require_own(permit)
         self._queues = queues
         self._permit = permit
         self._lock = threading.Lock()

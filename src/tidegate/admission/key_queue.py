@@ -124,31 +124,11 @@ class KeyQueue:
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
                 self._gave(waiter, now)
                 return []
-        soonest = self._soonest
         group = self._join(waiter, now, out)
-        woken = self.pump(now, out) if self._may_change_head(waiter, group, soonest, now) else []
+        woken = self.pump(now, out)
         if group.holder is None or group.holder.until is None or waiter.deadline < group.holder.until:
             self._keep_clock(group, woken)
         return [each for each in woken if each is not waiter]
-
-    def _may_change_head(self, waiter: Waiter, group: ExecutorGroup, soonest: float, now: float) -> bool:
-        """Return whether a call that joined the queue may change the head, or what the head waits for.
-
-        Behind a head of the same event loop, whose timer is set, it changes nothing. `soonest` is the earliest deadline
-        before it came.
-        """
-        executor, head = group.executor, group.first
-        return (
-            self.waiting.running > 1
-            or head is waiter
-            or head is None
-            or group.holder is not head
-            or (head.until is not None and head.until <= now)
-            or waiter.deadline < soonest
-            or executor is None
-            or bool(executor.blocks)
-            or self.admission.rejection is not None
-        )
 
     def take(self, waiter: Waiter) -> Permit | None:
         """Return the permit that was given to a queued call, if there is one."""

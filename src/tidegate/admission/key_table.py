@@ -64,6 +64,7 @@ class KeyTable:
         calendar: Callable[[], datetime] = today,
     ) -> None:
         self._settings = settings
+        self._identity = object()
         self._calendar = calendar
         given = settings.digest_key
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
@@ -165,7 +166,7 @@ class KeyTable:
         """
         out: list[events.Event] | None = [] if self._listeners.all else None
         with self._lock:
-            self._require_own(permit)
+            self.require_own(permit)
             woken = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
                 woken = [waiter for waiter in woken if waiter is not rejoin]
@@ -183,6 +184,13 @@ class KeyTable:
         if woken or out or self._dropped:
             self._act(woken, out)
 
+    def require_own(self, permit: Permit) -> None:
+        """Raise `PermitMisuse` for a permit that cannot be settled here: settled before, or another registry's."""
+        if permit.settled:
+            raise PermitMisuse(f"{permit.key}: this permit was settled before")
+        if permit.state.home is not self._identity:
+            raise PermitMisuse(f"{permit.key}: this permit is another registry's; it is settled there")
+
     def withdraw(self, permit: Permit) -> None:
         """Take back a permit under which nothing was sent; nothing is learned.
 
@@ -190,10 +198,11 @@ class KeyTable:
         """
         out = self._out()
         with self._lock:
-            queue = self._require_own(permit)
+            self.require_own(permit)
+            queue = self._queue_behind(permit)
             now = self.clock()
             permit.settled = True
-            if permit.generation == queue.admission.generation:
+            if queue is not None and permit.generation == queue.admission.generation:
                 queue.admission.withdraw(permit, now, out)
             woken = self._pump(queue, now, out)
         self._act(woken, out)
@@ -216,7 +225,9 @@ class KeyTable:
     def learn_usage(self, permit: Permit, inquiry: RequestFacts, usage: Usage) -> None:
         """Update the key's cost estimate with the usage of a request of that shape."""
         with self._lock:
-            permit.state.estimate.learn(inquiry, usage)
+            queue = self._queue_behind(permit)
+            if queue is not None:
+                queue.admission.estimate.learn(inquiry, usage)
         if self._dropped:
             self._drain()
 
@@ -363,7 +374,7 @@ class KeyTable:
         return queue
 
     def _seeded(self, key: Key, window: float, now: float) -> AdmissionController:
-        admission = AdmissionController(key, self.settings, window, now)
+        admission = self._new(key, window, now)
         found = self._seeds.take(key) if self._seeds else None
         if found is None:
             return admission
@@ -373,7 +384,12 @@ class KeyTable:
         except Exception:
             # A file may hold anything unexpected; that must not fail a call.
             logger.exception("what an earlier run learned of %s is ignored", key)
-            return AdmissionController(key, self.settings, window, now)
+            return self._new(key, window, now)
+        return admission
+
+    def _new(self, key: Key, window: float, now: float) -> AdmissionController:
+        admission = AdmissionController(key, self.settings, window, now)
+        admission.home = self._identity
         return admission
 
     def _evict(self, now: float) -> None:
@@ -427,18 +443,9 @@ class KeyTable:
         return [*woken, *self._pump(queue, now, out)]
 
     def _queue_behind(self, permit: Permit) -> KeyQueue | None:
-        """Return the queue of the key that gave a permit; None if another registry gave it."""
+        """Return the queue of the key that gave a permit; None if that key was forgotten, as after a fork."""
         queue = self._queues.get(permit.state.key)
         return queue if queue is not None and queue.admission is permit.state else None
-
-    def _require_own(self, permit: Permit) -> KeyQueue:
-        """Return the queue of the key that gave a permit; raise `PermitMisuse` for one that cannot be settled here."""
-        if permit.settled:
-            raise PermitMisuse(f"{permit.key}: this permit was settled before")
-        queue = self._queue_behind(permit)
-        if queue is None:
-            raise PermitMisuse(f"{permit.key}: this permit is another registry's; it is settled there")
-        return queue
 
     def _pump(self, queue: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
         if queue is None or not (queue.waiting.count or queue.asking):

@@ -184,7 +184,7 @@ class LimiterState:
     `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was reported and
     nothing was sent since. `untaken` permits, the last one granted at `given_at`, are of calls that have not run since.
     Until they run, the absence of refusals proves little. `stalled_loops` are event loops that do not run. Their
-    attempts cannot end, and do not count from `overcommit_at` on.
+    attempts cannot end, and do not count from `overcommit_at` on. `home` identifies the key table that the key is in.
     """
 
     __slots__ = (
@@ -199,6 +199,7 @@ class LimiterState:
         "generation",
         "given_at",
         "goodput",
+        "home",
         "key",
         "lessons",
         "limit",
@@ -228,6 +229,7 @@ class LimiterState:
         self.counts = KeyCounts()
         self.lessons = LimiterProvenance()
         self.unavailability = OutageClock()
+        self.home: object = None
         self.flying: dict[int, Permit] = {}
         self.order = 0
         self.epoch = 0

@@ -81,7 +81,7 @@ FRACTION = 0.05
 """Of one request: the window must be known so well that the fraction of a level is."""
 
 NEARLY = 1e-6
-"""Relative slack, as in `derive`."""
+"""Relative slack of a comparison of two windows that ought to be equal."""
 
 EXACT = 0.002
 """Share by which a window may be off that a refusal's two times tell, each cut to a millisecond."""

@@ -22,13 +22,15 @@ from tidegate.providers._lookup import (
     FALLBACK,
     KNOWN,
     TABLES,
-    add,
     adopt,
     generates,
     named,
     recognise,
     table_of,
     version,
+)
+from tidegate.providers._lookup import (
+    add as add,
 )
 from tidegate.providers._request import (
     charged,
@@ -88,7 +90,6 @@ __all__ = [
     "HeaderRow",
     "Kind",
     "Provider",
-    "add",
     "adopt",
     "answer_of",
     "charged",
