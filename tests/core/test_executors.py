@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.values import KEY, OK, OUTAGE, Standing, refusal
+from tests.core.values import KEY, OK, OUTAGE, Standing, answer, bucket, refusal
 from tidegate.admission.executors import PATIENCE
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
@@ -363,6 +363,27 @@ def test_threads_that_run_seldom_look_for_the_sake_of_others(clock: VirtualClock
         assert permit is not None
     assert sum(each.rung for each in threads) == 100
     assert sum(each.armed for each in threads) + looks <= 30
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["blocked here", "blocked at another key"])
+def test_call_behind_an_expensive_one_of_a_loop_that_is_blocked_goes_at_once(
+    clock: VirtualClock, elsewhere: bool
+) -> None:
+    """The expensive call waits for its tokens; who blocks its loop, at whatever key, lets the cheap one pass."""
+    registry, blocked, running = make(clock, 2), Loop(1), Loop(2)
+    registry.settle(taken(registry), answer(bucket(100_000.0, 1000.0, name="tokens", unit="tokens")))
+    expensive = Standing(lambda: blocked, 0, lambda estimate: Cost(tokens=50_000.0))
+    cheap = Standing(lambda: running, 0, lambda estimate: Cost(tokens=10.0))
+    for each in (expensive, cheap):
+        each.deadline = 3600.0
+        assert registry.stand(each, KEY, 60.0) is None
+    key = KEY._replace(scope="other") if elsewhere else KEY
+    while elsewhere and registry.try_admit(key):
+        pass
+    blocking = Standing(lambda: thread(1, blocks=True), 0, lambda estimate: Cost(tokens=90_000.0))
+    blocking.deadline = 3600.0
+    registry.stand(blocking, key, 60.0)
+    assert looked(registry, clock, cheap, seconds=0.0) is cheap or cheap.permit is not None
 
 
 def sent_by(registry: RateLimitRegistry, loop: Loop) -> Permit:

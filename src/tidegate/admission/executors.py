@@ -30,6 +30,10 @@ class CallGroup(Protocol):
         """Take the group out of the order; its calls keep their places."""
         ...
 
+    def next_head(self) -> Any:
+        """Return the call that is next in its queue, None if none is."""
+        ...
+
 
 class Executor:
     """An event loop, or one thread, that runs waiting calls; `thread` is the identifier of its thread.

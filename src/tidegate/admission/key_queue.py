@@ -42,6 +42,7 @@ class KeyQueue:
     """
 
     __slots__ = (
+        "_ahead_elsewhere",
         "_answered",
         "_given",
         "_mixed",
@@ -71,6 +72,8 @@ class KeyQueue:
         # Number of the attempt whose rejection the queued calls were given last.
         self._answered = 0
         self._monitor = LoopMonitor(admission, self.executors)
+        # Calls at other keys that are ahead since an executor was passed over.
+        self._ahead_elsewhere: list[Waiter] = []
 
     @property
     def idle(self) -> bool:
@@ -266,6 +269,11 @@ class KeyQueue:
             self._monitor.forget()
         if waiting.passed:
             self._tell_passed(woken)
+        while self._ahead_elsewhere:
+            ahead = self._ahead_elsewhere.pop()
+            if ahead.standing:
+                ahead.until = now
+                woken.append(ahead)
         if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < INFINITY:
             woken += self.asking.values()
             self.asking.clear()
@@ -444,6 +452,11 @@ class KeyQueue:
     def _stall(self, executor: Executor, now: float, out: Out) -> None:
         """Pass an executor over until it runs again, and take back the permits that it has not taken."""
         executor.stall()
+        # At other keys it may have stood before calls that run: the next head there looks at once.
+        for group in executor.groups:
+            ahead = group.next_head()
+            if ahead is not None and ahead.queue is not self:
+                self._ahead_elsewhere.append(ahead)
         for waiter in [waiter for waiter in self._given if waiter.executor is executor]:
             permit = self.take(waiter)
             if permit is not None and not permit.settled and permit.generation == self.admission.generation:

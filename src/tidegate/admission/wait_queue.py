@@ -239,6 +239,10 @@ class ExecutorGroup:
         """Take the group out of the order of its queue; its calls keep their places."""
         self.waiting.pass_over(self)
 
+    def next_head(self) -> Waiter | None:
+        """Return the call that is next in the queue of this group."""
+        return self.waiting.head()
+
     def join(self, waiter: Waiter) -> None:
         """Add a call at the tail, or at its old place if it has one."""
         lane = self._lanes.get(waiter.priority)
