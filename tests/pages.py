@@ -39,7 +39,7 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
 
 
 def settings() -> str:
-    rows = []
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         default = "none" if field.default is None else repr(field.default)
         rows.append(f"| `{name}` | `{default}` | {field.description} |")
@@ -47,8 +47,10 @@ def settings() -> str:
 
 
 def runner_settings() -> str:
-    fields = RunnerSettings.model_fields.items()
-    return "\n".join(f"| `{name}` | `{field.default!r}` | {field.description} |" for name, field in fields)
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+    for name, field in RunnerSettings.model_fields.items():
+        rows.append(f"| `{name}` | `{field.default!r}` | {field.description} |")
+    return "\n".join(rows)
 
 
 def exit_codes() -> str:
