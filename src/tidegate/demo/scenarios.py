@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 from collections.abc import Sequence
@@ -66,7 +67,8 @@ ANTHROPIC = Scenario(
 
 def load_rows() -> tuple[Row, ...]:
     """Return the shipped data set."""
-    text = resources.files("tidegate.demo").joinpath("questions.jsonl").read_text(encoding="utf-8")
+    packed = resources.files("tidegate.demo").joinpath("questions.jsonl.gz").read_bytes()
+    text = gzip.decompress(packed).decode("utf-8")
     return tuple(Row(**json.loads(line)) for line in text.splitlines())
 
 
