@@ -86,7 +86,7 @@ def no_credentials_known() -> Iterator[None]:
 def unpatched() -> Iterator[None]:
     """Leaves no patch behind: each test sees the HTTP libraries as they are."""
     yield
-    Installation.mark = None
+    Installation.binding = None
     patch.restore()
     if any(transport.patches.on for transport in TRANSPORTS):
         # Only where something was patched: a collection costs more than most tests.

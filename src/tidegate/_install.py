@@ -51,8 +51,8 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     with _lock:
         table: KeyTable | None = registry
         if table is None:
-            table = Installation.mark.registry if Installation.mark is not None else default_registry()
-        Installation.mark = Binding(table, policy_of(table), named=_named(table))
+            table = Installation.binding.registry if Installation.binding is not None else default_registry()
+        Installation.binding = Binding(table, policy_of(table), named=_named(table))
         if not _hooked:
             for transport in TRANSPORTS:
                 for name in transport.MODULES:
@@ -73,7 +73,7 @@ def uninstall() -> None:
     The patches of an HTTP stack come off unless a wrapped client needs them.
     """
     with _lock:
-        Installation.mark = None
+        Installation.binding = None
         patch.restore()
         for transport in TRANSPORTS:
             if not transport.remembered():
@@ -84,7 +84,7 @@ def uninstall() -> None:
 
 
 def _put(transport: Transport, module: ModuleType) -> None:
-    if Installation.mark is None:
+    if Installation.binding is None:
         return
     try:
         transport.put(module)

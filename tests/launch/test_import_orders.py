@@ -30,7 +30,7 @@ SEEN = """
 import httpx, httpx2, requests, observer
 from tidegate.transports.governance import Installation
 stacks = [httpx.Client.send, httpx.AsyncClient.send, httpx2.Client.send, httpx2.AsyncClient.send, requests.Session.send]
-print(all(hasattr(each, "__wrapped__") for each in stacks), Installation.mark is not None, said)
+print(all(hasattr(each, "__wrapped__") for each in stacks), Installation.binding is not None, said)
 print(all(id(sys.modules[name]) == seen for name, seen in observer.seen.items()))
 """
 

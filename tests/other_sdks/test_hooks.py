@@ -16,7 +16,7 @@ from huggingface_hub import InferenceClient
 import tidegate
 from tidegate.sdks import retry_hooks
 from tidegate.sdks.sdk import Hooks
-from tidegate.transports.governance import MARK
+from tidegate.transports.governance import BINDING
 from tidegate.transports.patches import Patches
 
 SOURCE = "def decide(response):\n    return True\n"
@@ -79,5 +79,5 @@ def test_a_wrapped_client_that_is_copied_counts_at_the_same_registry_and_pickled
     registry: tidegate.RateLimitRegistry,
 ) -> None:
     client = registry.wrap(InferenceClient(token="hf_test"))
-    assert getattr(copy.deepcopy(client), MARK) is getattr(client, MARK)
-    assert getattr(pickle.loads(pickle.dumps(client)), MARK) is None
+    assert getattr(copy.deepcopy(client), BINDING) is getattr(client, BINDING)
+    assert getattr(pickle.loads(pickle.dumps(client)), BINDING) is None

@@ -208,12 +208,12 @@ def test_a_method_and_a_url_count_in_every_form(registry: tidegate.RateLimitRegi
 def test_a_session_is_wrapped_without_a_warning_in_development_mode() -> None:
     code = """
         import asyncio, aiohttp, tidegate
-        from tidegate.transports.governance import MARK
+        from tidegate.transports.governance import BINDING
         async def main():
             asyncio.get_running_loop().slow_callback_duration = 60
             async with aiohttp.ClientSession() as session:
                 assert tidegate.wrap(session) is session
-                print(hasattr(session, MARK))
+                print(hasattr(session, BINDING))
         asyncio.run(main())
     """
     assert output(code, "-X", "dev", "-W", "error") == b"True\n"

@@ -323,7 +323,7 @@ def test_no_other_service_is_looked_at(registry: tidegate.RateLimitRegistry, mon
         pytest.fail("an endpoint of another service was looked at")
 
     tidegate.install(registry)
-    monkeypatch.setattr(transport, "marked", look)
+    monkeypatch.setattr(transport, "binding_of", look)
     with client_of(service="sts", total_max_attempts=2) as client:
         script = Script(
             client, (500, {}, b"<ErrorResponse><Error><Code>InternalFailure</Code></Error></ErrorResponse>")

@@ -91,7 +91,7 @@ class Dispatcher:
             # The item is offered again when a job of its run ends.
             self._shared.fair_queue.withdraw(running.id, gate)
             return
-        permit = self._shared.gates.ask(gate, running.stages[item.stage].habit.cost)
+        permit = self._shared.gates.ask(gate, running.stages[item.stage].key_usage.cost)
         if permit is False:
             return
         try:

@@ -125,7 +125,7 @@ class Stage:
     stage with a `closing` are parked. `last_error` is the latest failure of a call that got no answer.
     """
 
-    __slots__ = ("closing", "guard", "habit", "index", "invoke", "last_error", "name", "outputs", "timeout")
+    __slots__ = ("closing", "guard", "index", "invoke", "key_usage", "last_error", "name", "outputs", "timeout")
 
     def __init__(
         self, index: int, name: str, function: Callable[..., Any], outputs: tuple[str, ...], timeout: float, guard: int
@@ -137,7 +137,7 @@ class Stage:
         self.guard = FailureGuard(guard)
         self.closing: StageClosing | None = None
         self.last_error = ""
-        self.habit = KeyUsage()
+        self.key_usage = KeyUsage()
         self.invoke = invocation(function, _row if index == TASK else _row_and_output)
 
 

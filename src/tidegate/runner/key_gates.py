@@ -307,19 +307,19 @@ class KeyDiscovery:
 
     def dispatched(self, stage: Stage) -> None:
         """Close the gate of a stage with an unknown key after its first item was started."""
-        if not stage.habit.known:
+        if not stage.key_usage.known:
             self._gates.shut(self._own(stage), "its first call")
 
     def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
         """Learn from an ended job the key that it asked, or that it asks none."""
         if handoff.first is not None:
             self.know(stage, handoff.first, handoff.keys[handoff.first])
-        elif stage.habit.ended():
+        elif stage.key_usage.ended():
             self._gates.open(self._own(stage))
 
     def know(self, stage: Stage, key: Key, cost: Cost) -> None:
         """Record that the function of a stage asks `key` first."""
-        if not stage.habit.asked(key, cost) or self._ended:
+        if not stage.key_usage.asked(key, cost) or self._ended:
             return
         if key not in self._keys:
             self._keys.add(key)

@@ -91,7 +91,7 @@ class ResultHandler:
         gate = running.work_queue.gate(item.stage)
         if isinstance(gate, StageGate):
             running.shared.gates.refused(gate, verdict.retry_after, verdict.kind == OUTAGE)
-        if not running.waits.refused(item):
+        if not running.timers.refused(item):
             running.park(item)
         elif isinstance(gate, Key) and job.handoff.refused is None:
             self._delay_elsewhere(item, verdict)
@@ -104,7 +104,7 @@ class ResultHandler:
             running.shared.gates.day_is_over(at, verdict.retry_after)
         if at == running.work_queue.gate(item.stage) and verdict.retry_after is not None and running.live:
             # The item waits for the reset, which does not count as active waiting.
-            running.waits.refused(item)
+            running.timers.refused(item)
             running.work_queue.back(item)
         else:
             self._running.write_failure(item, ResultStatus.PARKED, verdict.kind, _text(job))

@@ -53,8 +53,8 @@ class ExperimentRun(RunState):
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
         self.watermark = WatermarkWriter(shared.store, claim, self.tracker, shared.loop, self.context, experiment.name)
-        self.waits = RetryTimers(self, self.give_up, self.offer)
-        self._learning = KeyDiscovery(
+        self.timers = RetryTimers(self, self.give_up, self.offer)
+        self._discovery = KeyDiscovery(
             self.id, self.stages, self.work_queue, shared.gates, shared.fair_queue, self._on_new_key
         )
 
@@ -71,8 +71,8 @@ class ExperimentRun(RunState):
             return
         for gate in set(self.work_queue.gates()):
             self.shared.fair_queue.offer(self.id, gate)
-        self.waits.set_retry_timer()
-        self.waits.offered()
+        self.timers.set_retry_timer()
+        self.timers.offered()
         self.shared.wake()
 
     def came(self, items: list[Item], since: float) -> None:
@@ -85,7 +85,7 @@ class ExperimentRun(RunState):
             self.tracker.open(item)
         self.add(items)
         if items:
-            self.waits.nearer()
+            self.timers.nearer()
         self.offer()
 
     def add(self, items: list[Item]) -> None:
@@ -107,7 +107,7 @@ class ExperimentRun(RunState):
         """Start an item that was taken from the work queue, in a free slot."""
         stage = self.stages[item.stage]
         job = Job(item, stage, self, self.shared.registry, permit, self.shared.settings.cancel_grace)
-        self._learning.dispatched(stage)
+        self._discovery.dispatched(stage)
         if self.work_queue.runs_low(stage.index):
             self.wanted.set()
         # No statement between these can fail. The job's single report frees the slot.
@@ -130,7 +130,7 @@ class ExperimentRun(RunState):
             self._hold_or_free()
             self.work_queue.ended(item.attempts > 0)
             item.seconds += job.seconds
-            self._learning.on_job_done(stage, job.handoff)
+            self._discovery.on_job_done(stage, job.handoff)
             self.conclude(job)
             self.offer()
         except Exception as error:
@@ -150,7 +150,7 @@ class ExperimentRun(RunState):
         self.shared.slots += change
         self.lending += change
         self._hold_or_free()
-        self.waits.offered()
+        self.timers.offered()
         self.shared.wake()
 
     def full(self, stage: int) -> bool:
@@ -169,7 +169,7 @@ class ExperimentRun(RunState):
             kind, reason = "outage", self.out[item.stage]
         elif not kind:
             kind, reason = "capacity", f"no capacity for {self.shared.settings.row_deadline:g} s of active waiting"
-            failure = self.waits.last_failure(stage)
+            failure = self.timers.last_failure(stage)
             reason += f"; last failure: {failure}" if failure else ""
         self.write_failure(item, ResultStatus.PARKED, kind, reason)
 
@@ -263,9 +263,9 @@ class ExperimentRun(RunState):
         self.phase = RunPhase.DRAINING
         self.final, self.reason = final, reason
         self.shared.fair_queue.leave(self.id)
-        self._learning.end()
+        self._discovery.end()
         self.work_queue.clear()
-        self.waits.end()
+        self.timers.end()
         grace = self.shared.settings.grace if grace is None else grace
         if grace <= 0:
             self.cancel()
@@ -295,14 +295,14 @@ class ExperimentRun(RunState):
             if self.tracker.settled:
                 self.drain(*self._end())
             elif self.out:
-                self.waits.offered()
+                self.timers.offered()
         else:
             self._maybe_drained()
 
     def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
         """Record the first key that a function asks for; callable from any thread."""
-        if stage.habit.key != key:
-            self.in_loop(self._learning.know, stage, key, cost)
+        if stage.key_usage.key != key:
+            self.in_loop(self._discovery.know, stage, key, cost)
 
     def emitted(self, job: Job, chunk: Any) -> None:
         """Publish a chunk of an answer; callable from any thread."""
@@ -325,7 +325,7 @@ class ExperimentRun(RunState):
 
     def _on_new_key(self) -> None:
         """Offer the items of a stage whose key has changed."""
-        self.waits.nearer()
+        self.timers.nearer()
         self.offer()
 
     def _end(self) -> tuple[Status, str | None]:

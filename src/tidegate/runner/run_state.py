@@ -142,6 +142,6 @@ class RunState:
         if closed is None:
             full = self.shared.slots <= 0 or len(self.under_way) >= self.cap
             return Wait("concurrency", "", None) if full else None
-        key = self.stages[stage].habit.key
+        key = self.stages[stage].key_usage.key
         seconds = closed.until - self.shared.loop.time()
         return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)

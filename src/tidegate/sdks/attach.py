@@ -9,7 +9,7 @@ from tidegate.admission.arguments import checked_max_wait, checked_priority
 from tidegate.admission.key_table import KeyTable
 from tidegate.sdks.sdk import Sdk
 from tidegate.sdks.table import SDKS, sdk_of
-from tidegate.transports.governance import MARK, Binding, policy_of
+from tidegate.transports.governance import BINDING, Binding, policy_of
 from tidegate.transports.table import TRANSPORTS, transport_of
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int)
     for sender in senders:
         _put(sender)
         # This acts as `setattr`, without the warning of aiohttp's sessions about foreign attributes.
-        object.__setattr__(sender, MARK, binding)
+        object.__setattr__(sender, BINDING, binding)
     redaction.remember(redaction.in_client(client))
     if sdk is not None:
         sdk.hooks.put()
@@ -41,7 +41,7 @@ def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int)
 
 
 def _senders(client: object) -> tuple[list[object], Sdk | None]:
-    """Return the objects that carry the mark of `client` (its HTTP clients, or their carrier), and its SDK."""
+    """Return the objects that carry the binding of `client` (its HTTP clients, or their carrier), and its SDK."""
     if transport_of(client) is not None:
         return [client], None
     sdk = sdk_of(client)

@@ -5,7 +5,7 @@ request's options. So an error that tidegate gave up on leaves `_request_once` a
 and `_request` raises the error. This also covers clients made before, and every option. It does not cover aiohttp's
 second tries: those follow connection errors, are the SDK's to repeat, and pass the queue one by one. The client has an
 HTTP client, an asynchronous one with inner ones per event loop, and aiohttp sessions made on first use. It also has
-google-auth's session for mutual TLS. So it carries the mark itself. Source: google-genai 3.4.0, 2.34.0 and 1.75.0,
+google-auth's session for mutual TLS. So it carries the binding itself. Source: google-genai 3.4.0, 2.34.0 and 1.75.0,
 `_api_client.py` and (not 1.75.0) `_gaos/`.
 
 Speakeasy generates the retry loop of mistralai and of google-genai's interactions. The loop sleeps and repeats whenever
@@ -16,7 +16,7 @@ the loop as the last attempt would. Source: mistralai 3.7.0 `client/utils/retrie
 attempts.
 
 huggingface_hub: its inference clients send through HTTP clients of the whole process, and repeat nothing. So a wrapped
-one carries the mark itself: other users of those HTTP clients stay ungoverned. Source: huggingface_hub 2.4.0
+one carries the binding itself: other users of those HTTP clients stay ungoverned. Source: huggingface_hub 2.4.0
 `inference/_client.py` 259, `inference/_generated/_async_client.py` 258 (`_inner_post`).
 
 cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, for any response. Source: cohere 7.3.1 and 5.21.1
@@ -33,7 +33,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
 from tidegate.sdks.sdk import Hooks, Sdk, is_given_up
-from tidegate.transports.governance import MARK, carrying
+from tidegate.transports.governance import BINDING, bind_context
 from tidegate.transports.patches import Patches
 
 LOOPS = ("retry_with_backoff", "retry_with_attempt_count_backoff")
@@ -85,7 +85,7 @@ class Stopped(NamedTuple):
 
 def _once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
     try:
-        with carrying(getattr(api_client, MARK, None)):
+        with bind_context(getattr(api_client, BINDING, None)):
             return wrapped(*args, **kwargs)
     except Exception as error:
         if is_given_up(getattr(error, "response", None)):
@@ -95,7 +95,7 @@ def _once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) 
 
 async def _async_once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
     try:
-        with carrying(getattr(api_client, MARK, None)):
+        with bind_context(getattr(api_client, BINDING, None)):
             return await wrapped(*args, **kwargs)
     except Exception as error:
         if is_given_up(getattr(error, "response", None)):
@@ -125,7 +125,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 async def _per_loop_send(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-    with carrying(getattr(client, MARK, None)):
+    with bind_context(getattr(client, BINDING, None)):
         return await wrapped(*args, **kwargs)
 
 
@@ -151,12 +151,12 @@ GOOGLE_GENAI = Sdk(
 
 
 def _inner_post(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-    with carrying(getattr(client, MARK, None)):
+    with bind_context(getattr(client, BINDING, None)):
         return wrapped(*args, **kwargs)
 
 
 async def _async_inner_post(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-    with carrying(getattr(client, MARK, None)):
+    with bind_context(getattr(client, BINDING, None)):
         return await wrapped(*args, **kwargs)
 
 

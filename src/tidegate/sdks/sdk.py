@@ -79,8 +79,8 @@ class Sdk:
     - `family`: API family that an unknown host is assumed to speak (`providers.adopt`); `families` overrides it by
       class name
     - `places`: dotted attributes of a client that hold its HTTP clients; an absent or None one is skipped
-    - `carrier`: attribute of the object that carries the mark because its HTTP clients change ("": the client itself;
-      None: there is none)
+    - `carrier`: attribute of the object that carries the binding because its HTTP clients change ("": the client
+      itself; None: there is none)
     - `hooks`: patches of its functions
     - `source`: file and version that show this
     """
@@ -114,5 +114,5 @@ class Sdk:
                 yield found
 
     def carrier_of(self, client: object) -> object | None:
-        """Return the object that carries the mark, None if there is none."""
+        """Return the object that carries the binding, None if there is none."""
         return getattr(client, self.carrier, None) if self.carrier else None if self.carrier is None else client

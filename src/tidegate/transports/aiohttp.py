@@ -28,7 +28,7 @@ from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
 from tidegate.transports.call import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, HttpCall, OutgoingRequest, RequestRoute
-from tidegate.transports.governance import marked, provider_elsewhere, provider_of
+from tidegate.transports.governance import binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
@@ -344,8 +344,8 @@ class AiohttpModule:
 
     def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> AiohttpCall | None:
         try:
-            mark = marked(session)
-            if mark is None:
+            binding = binding_of(session)
+            if binding is None:
                 return None
             method = args[0] if args else kwargs.get("method")
             if method != "POST" and str(method).upper() != "POST":
@@ -353,8 +353,8 @@ class AiohttpModule:
             url = _url(session, args[1] if len(args) > 1 else kwargs.get("str_or_url"))
             if url is None or not url.raw_host:
                 return None
-            provider = provider_of(mark, url.raw_host, url.path) or provider_elsewhere(
-                mark, url.raw_host, url.path, lambda: _lower(session, kwargs), _always
+            provider = provider_of(binding, url.raw_host, url.path) or provider_elsewhere(
+                binding, url.raw_host, url.path, lambda: _lower(session, kwargs), _always
             )
             if provider is None:
                 return None
@@ -372,7 +372,7 @@ class AiohttpModule:
                 url.raw_query_string.encode(),
                 account,
             )
-            call = AiohttpCall(mark, sending)
+            call = AiohttpCall(binding, sending)
             if provider.credential_part is not None:
                 given = {name.decode().lower(): value.decode("latin-1") for name, value in sending.headers}
                 sigv4.signed_by(call, given, None)

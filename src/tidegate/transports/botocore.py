@@ -35,7 +35,7 @@ from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import httpx
 from tidegate.transports.aiohttp import Readers, arrived
 from tidegate.transports.call import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
-from tidegate.transports.governance import marked
+from tidegate.transports.governance import binding_of
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.streams import StreamWatch, WatchedRaw
 
@@ -296,8 +296,8 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
     if not endpoint._endpoint_prefix.startswith(SERVICES):
         return None
     try:
-        mark = marked(endpoint)
-        if mark is None:
+        binding = binding_of(endpoint)
+        if binding is None:
             return None
         args = (*args, *(kwargs[name] for name in GIVEN[len(args) :]))
         request = args[0]
@@ -314,7 +314,7 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         replayable = body is None or whole is not None or _seekable(body)
         headers = [pair for pair in _pairs(request.headers) if pair[0].lower() in CREDENTIALS]
         route = RequestRoute(provider, url.scheme, host, url.port, url.path)
-        call = BotocoreCall(mark, OutgoingRequest(route, headers, whole, replayable))
+        call = BotocoreCall(binding, OutgoingRequest(route, headers, whole, replayable))
     except Exception:
         unreadable()
         return None

@@ -202,20 +202,20 @@ class HttpCall(GovernedCall, ABC):
 
     __slots__ = ("args", "inquiry", "kwargs", "mocks", "provider", "stream", "wrapped")
 
-    def __init__(self, mark: Binding, sending: OutgoingRequest) -> None:
-        registry, route = mark.registry, sending.route
+    def __init__(self, binding: Binding, sending: OutgoingRequest) -> None:
+        registry, route = binding.registry, sending.route
         provider = route.provider
         # A wrapped client is governed even if a mock answers it. With a process-wide install, tests that use SDKs must
         # see the unchanged answers of their mocks.
-        self.mocks = mark.any_host
+        self.mocks = binding.any_host
         inquiry = providers.read_body(provider, route.place, sending.body)
         if sending.model and not inquiry.model:
             inquiry = inquiry._replace(model=sending.model)
         self.provider = provider
         self.inquiry = inquiry
-        policy = mark.policy if sending.replayable else mark.policy._replace(replayable=False)
+        policy = binding.policy if sending.replayable else binding.policy._replace(replayable=False)
         key = key_of(registry, sending, inquiry)
-        super().__init__(registry, key, policy, provider.default_window, mark.priority)
+        super().__init__(registry, key, policy, provider.default_window, binding.priority)
 
     def carry(self, wrapped: Callable[..., Any], args: Any, kwargs: Any, stream: bool) -> None:
         """Store the function that the SDK called, with its arguments."""

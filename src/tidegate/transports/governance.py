@@ -1,8 +1,9 @@
-"""Binding of clients to a registry: the mark that `wrap` and `install` set, and the choice of governed requests.
+"""Bindings of clients to a registry, which `wrap` and `install` set, and the choice of governed requests.
 
-Theory of operation. Before it sends, a transport asks `marked` for the client's mark. It then asks `provider_of`, and
-`provider_elsewhere` for hosts that nothing names. None from any of them means: pass the request through unchanged. A
-mark may also live in the context (`carrying`), for SDKs that create HTTP clients below a long-lived object.
+Theory of operation. Before it sends, a transport asks `binding_of` for the client's binding. It then asks
+`provider_of`, and `provider_elsewhere` for hosts that nothing names. None from any of them means: pass the request
+through unchanged. A binding may also live in the context (`bind_context`), for SDKs that create HTTP clients below a
+long-lived object.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tidegate.admission.context import is_passthrough
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.exchange import CallPolicy
 
-MARK = "_tidegate_mark"
+BINDING = "_tidegate_mark"
 """The attribute that `wrap` sets on an HTTP client, or on an SDK object that creates its own HTTP clients."""
 
 
@@ -59,42 +60,42 @@ def policy_of(registry: KeyTable, max_wait: float | None = None) -> CallPolicy:
 
 
 class Installation:
-    """The process-wide mark while tidegate is installed."""
+    """The process-wide binding while tidegate is installed."""
 
-    mark: Binding | None = None
+    binding: Binding | None = None
 
 
-def marked(client: Any) -> Binding | None:
-    """Return the mark for a client's requests: its own, else the context's, else the installation's.
+def binding_of(client: Any) -> Binding | None:
+    """Return the binding for a client's requests: its own, else the context's, else the installation's.
 
-    Return None if no mark applies, the registry is disabled, or the context is marked as passthrough.
+    Return None if no binding applies, the registry is disabled, or the context is marked as passthrough.
     """
-    mark = getattr(client, MARK, None)
-    if mark is None:
-        mark = carried() or Installation.mark
-    if mark is None or mark.registry.disabled or is_passthrough():
+    binding = getattr(client, BINDING, None)
+    if binding is None:
+        binding = context_binding() or Installation.binding
+    if binding is None or binding.registry.disabled or is_passthrough():
         return None
-    return mark
+    return binding
 
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def provider_of(mark: Binding, host: str, path: str) -> providers.Provider | None:
-    """Return the provider of the inference endpoint `path` on `host` if `mark` governs it, else None."""
-    if mark.any_host:
-        return providers.adopt(host, path, mark.family)
+def provider_of(binding: Binding, host: str, path: str) -> providers.Provider | None:
+    """Return the provider of the inference endpoint `path` on `host` if `binding` governs it, else None."""
+    if binding.any_host:
+        return providers.adopt(host, path, binding.family)
     provider = providers.recognise(host, path)
     if provider is not None:
         return provider
     if not providers.generates(host, path):
         return None
-    family = mark.named(host)
+    family = binding.named(host)
     return providers.adopt(host, path, family or "openai") if family is not None or is_local(host) else None
 
 
 def provider_elsewhere(
-    mark: Binding, host: str, path: str, headers: Callable[[], Headers], networked: Callable[[], bool]
+    binding: Binding, host: str, path: str, headers: Callable[[], Headers], networked: Callable[[], bool]
 ) -> providers.Provider | None:
     """Return the table for a request to a host that nothing names, or None to pass it through.
 
@@ -104,7 +105,7 @@ def provider_elsewhere(
     `headers` returns the request's pairs with names in lower case. `networked` returns whether the client sends over a
     network. In a process with tidegate installed, this rule never governs mocks and applications under test.
     """
-    if mark.any_host or not providers.generates(host, path):
+    if binding.any_host or not providers.generates(host, path):
         return None
     pairs = dict(headers())
     family = providers.sdk_family(pairs.items())
@@ -172,18 +173,18 @@ def is_private_name(host: str) -> bool:
 _carried: ContextVar[Binding | None] = ContextVar("tidegate_mark", default=None)
 
 
-def carried() -> Binding | None:
-    """Return the mark of this context."""
+def context_binding() -> Binding | None:
+    """Return the binding of this context."""
     return _carried.get()
 
 
 @contextmanager
-def carrying(mark: Binding | None) -> Iterator[None]:
-    """Govern the requests inside by `mark`, through any HTTP client; None changes nothing."""
-    if mark is None:
+def bind_context(binding: Binding | None) -> Iterator[None]:
+    """Govern the requests inside by `binding`, through any HTTP client; None changes nothing."""
+    if binding is None:
         yield
         return
-    token = _carried.set(mark)
+    token = _carried.set(binding)
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ from tidegate.core.values import Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.call import TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
-from tidegate.transports.governance import Binding, marked, provider_elsewhere, provider_of
+from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import account_of
 from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
@@ -197,16 +197,16 @@ class HttpxModule:
 
     def _call(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpxCall | None:
         try:
-            mark = marked(client)
-            if mark is None:
+            binding = binding_of(client)
+            if binding is None:
                 return None
             request = args[0] if args else kwargs.get("request")
             if request is None or request.method != "POST":
                 return None
             url = request.url
-            route = _route(mark, url)
-            if route is None and not mark.any_host and _generates(url):
-                route = self._route_elsewhere(mark, client, request)
+            route = _route(binding, url)
+            if route is None and not binding.any_host and _generates(url):
+                route = self._route_elsewhere(binding, client, request)
             if route is None:
                 return None
             stream, body, replayable, model = request.stream, None, True, ""
@@ -224,7 +224,7 @@ class HttpxModule:
                 parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
                 account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
             call = HttpxCall(
-                mark, OutgoingRequest(route, _headers(request.headers), body, replayable, model, query, account)
+                binding, OutgoingRequest(route, _headers(request.headers), body, replayable, model, query, account)
             )
             call.direct, call.signer = _direct(client, self.networks), None
             if route.provider.credential_part is not None:
@@ -236,20 +236,20 @@ class HttpxModule:
         call.carry(wrapped, args, kwargs, bool(kwargs.get("stream")))
         return call
 
-    def _route_elsewhere(self, mark: Binding, client: Any, request: Any) -> RequestRoute | None:
+    def _route_elsewhere(self, binding: Binding, client: Any, request: Any) -> RequestRoute | None:
         """Return the route of a request to a host that nothing names, None if it is not governed."""
         url = request.url
         host, path = url.host, url.path
         provider = provider_elsewhere(
-            mark, host, path, lambda: _headers(request.headers), lambda: self._networked(client, url)
+            binding, host, path, lambda: _headers(request.headers), lambda: self._networked(client, url)
         )
         if provider is None:
             return None
         facts = (url.scheme, host, url.port, path, providers.version(), provider)
-        route: RequestRoute | None = mark.registry.routes.get(facts)
+        route: RequestRoute | None = binding.registry.routes.get(facts)
         if route is None:
             route = RequestRoute(provider, url.scheme, host, url.port, path)
-            mark.registry.keep_route(facts, route)
+            binding.registry.keep_route(facts, route)
         return route
 
     def _networked(self, client: Any, url: Any) -> bool:
@@ -273,18 +273,18 @@ def put(module: ModuleType) -> None:
 TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
 
 
-def _route(mark: Binding, url: Any) -> RequestRoute | None:
+def _route(binding: Binding, url: Any) -> RequestRoute | None:
     """Return the route of a URL, None if it is not governed; the registry caches it without the query."""
     parts = getattr(url, "_uri_reference", None)  # its properties decode on each access
     if parts is None:
-        return _found(mark, url)
-    routes = mark.registry.routes
-    facts = (parts.scheme, parts.host, parts.port, parts.path, providers.version(), *mark[3:])
+        return _found(binding, url)
+    routes = binding.registry.routes
+    facts = (parts.scheme, parts.host, parts.port, parts.path, providers.version(), *binding[3:])
     route: RequestRoute | None = routes.get(facts)
     if route is None and _generates(url):
-        route = _found(mark, url)
+        route = _found(binding, url)
         if route is not None:
-            mark.registry.keep_route(facts, route)
+            binding.registry.keep_route(facts, route)
     return route
 
 
@@ -302,9 +302,9 @@ def _generates(url: Any) -> bool:
     return known
 
 
-def _found(mark: Binding, url: Any) -> RequestRoute | None:
+def _found(binding: Binding, url: Any) -> RequestRoute | None:
     host, path = url.host, url.path
-    provider = provider_of(mark, host, path)
+    provider = provider_of(binding, host, path)
     return RequestRoute(provider, url.scheme, host, url.port, path) if provider is not None else None
 
 

@@ -23,7 +23,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.call import TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
-from tidegate.transports.governance import marked, provider_elsewhere, provider_of
+from tidegate.transports.governance import binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
@@ -124,16 +124,16 @@ class RequestsModule:
 
     def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> RequestsCall | None:
         try:
-            mark = marked(session)
-            if mark is None:
+            binding = binding_of(session)
+            if binding is None:
                 return None
             request = args[0] if args else kwargs.get("request")
             if request is None or request.method != "POST":
                 return None
             url = _split(request.url)
             host = url.hostname or ""
-            provider = provider_of(mark, host, url.path) or provider_elsewhere(
-                mark, host, url.path, lambda: _lower(request.headers), lambda: self._networked(session, request.url)
+            provider = provider_of(binding, host, url.path) or provider_elsewhere(
+                binding, host, url.path, lambda: _lower(request.headers), lambda: self._networked(session, request.url)
             )
             if provider is None:
                 return None
@@ -146,7 +146,7 @@ class RequestsModule:
                 # A session of google-auth: its token changes every hour, its credentials stay.
                 headers = [pair for pair in headers if pair[0].lower() != b"authorization"]
             call = RequestsCall(
-                mark,
+                binding,
                 OutgoingRequest(
                     RequestRoute(provider, url.scheme, host, url.port, url.path),
                     headers,
