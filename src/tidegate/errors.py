@@ -106,7 +106,7 @@ class LeaseLost(StoreError):
 
     def __init__(self, experiment_id: int) -> None:
         self.experiment_id = experiment_id
-        super().__init__(f"experiment {experiment_id} was claimed by somebody else")
+        super().__init__(f"experiment {experiment_id} was claimed by another replica")
 
 
 class SchemaMismatch(StoreError):

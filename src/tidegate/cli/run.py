@@ -58,7 +58,7 @@ def _kept(state: Path | None, shown: bool) -> StateFile | None:
 
     kept = StateFile(state)
     if kept.outdated and shown:
-        typer.echo(f"tidegate: {state} is of another version: it is ignored, and written anew", err=True)
+        typer.echo(f"tidegate: {state} is of another version: it is ignored, and written again", err=True)
     return kept
 
 

@@ -257,7 +257,7 @@ class ClaimService:
             if now.spec != row.spec:
                 # The experiment was changed while its code was loaded. No heartbeat renews this claim, so a later scan
                 # finds it stale.
-                logger.info("experiment %s was changed meanwhile: it is taken up later", row.name)
+                logger.info("experiment %s changed while it was read: it is taken up later", row.name)
                 return
             await self._run(experiment, claim, row, asyncio.Event(), again=False)
 

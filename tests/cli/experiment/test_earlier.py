@@ -25,7 +25,7 @@ def test_a_run_says_what_is_there_already(place: Place) -> None:
     place.doubles(3)
     assert place.run("run", "my_eval.py").code == 0
     done = place.run("run", "my_eval.py")
-    assert done.err == "doubles: 6 answers are there already, and stay: a new name asks all anew\n"
+    assert done.err == "doubles: 6 answers are there already, and stay: a new name asks all again\n"
 
 
 def test_another_file_with_an_experiment_of_that_name_is_told(place: Place) -> None:

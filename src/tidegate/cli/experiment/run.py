@@ -127,7 +127,7 @@ def _whose(row: ExperimentRow, by: str, stale_after: float, attach: str) -> Iter
 
 def _left(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator[str]:
     if answered:
-        yield f"{row.name}: {answered} answers are there already, and stay: a new name asks all anew"
+        yield f"{row.name}: {answered} answers are there already, and stay: a new name asks all again"
         if parts := list(changed(row, experiment)):
             yield f"{row.name}: they are of another {', '.join(parts)} than this"
 
