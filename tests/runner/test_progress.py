@@ -72,7 +72,7 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
         task = Experiment("e", rows(5), answer)
         number = await runner.start(task)
         running = runner._dispatcher.running[number]
-        running._learning.know(running.stages[0], KEY, tidegate.Cost())
+        running._discovery.know(running.stages[0], KEY, tidegate.Cost())
         while not (seen := runner.progress(number)) or seen.stages[0].wait is None or not seen.stages[0].wait.key:  # noqa: ASYNC110
             await asyncio.sleep(0)
         wait = seen.stages[0].wait
