@@ -139,7 +139,8 @@ class BareTurn(GovernedCall):
 
 def driven(registry: RateLimitRegistry) -> Awaitable[object]:
     """What every waiting call comes down to: a turn, and its exchange."""
-    return adrive(BareTurn(registry, KEY, POLICY, 60.0, 0))
+    call = BareTurn(registry, KEY, POLICY, 60.0, 0)
+    return adrive(call, call.asend, call.finish)
 
 
 async def memory(count: int) -> dict[str, float]:

@@ -1,26 +1,26 @@
 """Errors that tidegate itself raises, as one small tree.
 
     Error
-    ├ ConfigurationError (ValueError)     a setting or table row is wrong: names the field, the value and the bound
-    ├ NotAdmitted                         a call was not admitted
-    │ ├ DeadlineExceeded (TimeoutError)   it would have waited past its deadline
-    │ └ KeyRefused                        the provider rejects the whole key, as its answer to another call shows
-    ├ PermitMisuse (RuntimeError)         a permit was settled twice
-    ├ UnusableAnswer                      an answer cannot be used, but another one may be
-    ├ StoreError                          the database failed; the driver's error is its cause
-    │ ├ LeaseLost                         another process has claimed the experiment since
-    │ ├ SchemaMismatch                    the database is of another version
-    │ ├ DatabaseFileLost                  the SQLite file was deleted, moved or replaced
-    │ ├ DuplicateRow                      two rows of a dataset have one name
-    │ ├ DatasetChanged                    a dataset was read again and differs
-    │ └ NotStorable (ValueError)          JSON cannot represent a value
-    └ ExperimentError                     an experiment cannot be run, and why
-      ├ CannotLoad (ImportError)          its code, or a requirement of its code, is not there
-      ├ CannotRead                        its dataset is not there, or cannot be read
-      ├ UnknownExperiment (LookupError)   the database has none of that name or number
-      ├ ClaimedElsewhere                  another replica runs it
-      ├ StoppedElsewhere                  a user stopped it while its start waited for another replica
-      └ CoolingDown                       it was stopped or resumed a moment ago
+    ├ ConfigurationError (ValueError)     a setting or table row is wrong: names the field, the value and the bound.
+    ├ NotAdmitted                         a call was not admitted.
+    │ ├ DeadlineExceeded (TimeoutError)   it would have waited past its deadline.
+    │ └ KeyRefused                        the provider rejects the whole key, as its answer to another call shows.
+    ├ PermitMisuse (RuntimeError)         a permit was settled twice.
+    ├ UnusableAnswer                      an answer cannot be used, but another one may be.
+    ├ StoreError                          the database failed; the driver's error is its cause.
+    │ ├ LeaseLost                         another process has claimed the experiment since.
+    │ ├ SchemaMismatch                    the database is of another version.
+    │ ├ DatabaseFileLost                  the SQLite file was deleted, moved or replaced.
+    │ ├ DuplicateRow                      two rows of a dataset have one name.
+    │ ├ DatasetChanged                    a dataset was read again and differs.
+    │ └ NotStorable (ValueError)          JSON cannot represent a value.
+    └ ExperimentError                     an experiment cannot be run, and why.
+      ├ CannotLoad (ImportError)          its code, or a requirement of its code, is not there.
+      ├ CannotRead                        its dataset is not there, or cannot be read.
+      ├ UnknownExperiment (LookupError)   the database has none of that name or number.
+      ├ ClaimedElsewhere                  another replica runs it.
+      ├ StoppedElsewhere                  a user stopped it while its start waited for another replica.
+      └ CoolingDown                       it was stopped or resumed a moment ago.
 
 None of these is ever raised below an SDK: there the answer is a response of the client's own HTTP library. They are
 raised by `registry.execute`, `registry.aexecute`, by the store, by the runner and by constructors.

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.values import ABANDONED, KEY, OK, Standing, answer, bucket, refusal
-from tidegate.admission.call import GovernedCall
+from tidegate.admission.call import FunctionCall
 from tidegate.admission.handoff import hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
-from tidegate.core.exchange import CallPolicy, Ending, ExchangeResult, Resume, WaitUntil
+from tidegate.core.exchange import Ending, ExchangeResult, Resume, WaitUntil
 from tidegate.core.limiter_state import BUSY
 from tidegate.core.values import Cost, Key, QuotaReading
 from tidegate.errors import PermitMisuse
@@ -252,7 +252,7 @@ def test_a_call_whose_deadline_passes_between_two_looks_at_the_clock_ends(
     registry: RateLimitRegistry, clock: VirtualClock, ahead: float
 ) -> None:
     registry.try_admit(KEY)
-    turn = GovernedCall(registry, KEY, CallPolicy(max_wait=0.001), 60.0, 0)
+    turn = FunctionCall(registry, KEY, lambda: None, None, None, None, None, 0.001, 0)
     assert turn.begin() is None
     clock.advance(ahead)
     flow = turn.exchange(Bell, None, None)

@@ -7,7 +7,7 @@ user's function.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -61,18 +61,6 @@ class GovernedCall(Waiter):
         )
         self.began = permit.sent_at if permit is not None else self.registry.clock()
         return permit
-
-    def send(self, permit: Permit) -> AttemptResult:
-        """Perform one attempt and block until its end; a call that is awaited has none."""
-        raise NotImplementedError
-
-    def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
-        """Perform one attempt; a call that blocks has none."""
-        raise NotImplementedError
-
-    def finish(self, ended: ExchangeResult) -> Any:
-        """Return or raise the result of an exchange for the caller."""
-        raise NotImplementedError
 
     def finish_fast(self, permit: Permit, sent: AttemptResult) -> bool:
         """Settle a successful attempt, or learn from the headers of a streaming one; return False for a failure."""

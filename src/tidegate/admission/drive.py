@@ -13,7 +13,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.core.exchange import ExchangeResult, Resume, Send
+from tidegate.core.exchange import AttemptResult, ExchangeResult, Resume, Send
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY
 
 if TYPE_CHECKING:
@@ -24,16 +25,18 @@ MAX_TIMEOUT = threading.TIMEOUT_MAX
 """Seconds of the longest wait that `threading` accepts."""
 
 
-def drive(call: GovernedCall) -> Any:
+def drive(call: GovernedCall, send: Callable[[Permit], AttemptResult], finish: Callable[[ExchangeResult], Any]) -> Any:
     """Run a call to its end on this thread; return its result.
 
-    An exception that its `send` raises, rather than returns in `AttemptResult.error`, passes through.
+    `send` performs one attempt. `finish` returns or raises the result of a call that was not simply answered.
+
+    An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through.
     """
     sent = None
     permit = call.begin()
     if permit is not None:
         try:
-            sent = call.send(permit)
+            sent = send(permit)
         except BaseException:
             call.abandon(permit)
             raise
@@ -46,7 +49,7 @@ def drive(call: GovernedCall) -> Any:
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                resume = Resume(0.0, call.send(effect.permit))
+                resume = Resume(0.0, send(effect.permit))
             else:
                 # The call keeps its own deadline, even if no other executor runs.
                 effect.waker.wait(call.deadline if effect.until is None else effect.until)
@@ -57,17 +60,19 @@ def drive(call: GovernedCall) -> Any:
         ended: ExchangeResult = stop.value
     finally:
         flow.close()
-    return call.finish(ended)
+    return finish(ended)
 
 
-async def adrive(call: GovernedCall) -> Any:
-    """Run a call to its end in this task; cancellation closes the exchange and passes through."""
+async def adrive(
+    call: GovernedCall, send: Callable[[Permit], Awaitable[AttemptResult]], finish: Callable[[ExchangeResult], Any]
+) -> Any:
+    """Run a call to its end in this task, as `drive`; cancellation closes the exchange and passes through."""
     sent = None
     permit = call.begin()
     if permit is not None:
         permit.loop = _running_loop()
         try:
-            sent = await call.asend(permit)
+            sent = await send(permit)
         except BaseException:
             call.abandon(permit)
             raise
@@ -81,7 +86,7 @@ async def adrive(call: GovernedCall) -> Any:
         while True:
             if isinstance(effect, Send):
                 effect.permit.loop = _running_loop()
-                resume = Resume(0.0, await call.asend(effect.permit))
+                resume = Resume(0.0, await send(effect.permit))
             else:
                 until, waker = effect
                 del effect
@@ -95,7 +100,7 @@ async def adrive(call: GovernedCall) -> Any:
         flow.close()
         if waker is not None:
             waker.close()
-    return call.finish(ended)
+    return finish(ended)
 
 
 class ThreadWaker:

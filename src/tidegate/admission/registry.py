@@ -179,8 +179,10 @@ class RateLimitRegistry(KeyTable):
         """
         from tidegate.admission.call import FunctionCall
 
-        turn = FunctionCall(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
-        result: T = drive(turn)
+        governed = FunctionCall(
+            self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority
+        )
+        result: T = drive(governed, governed.send, governed.finish)
         return result
 
     def aexecute(
@@ -199,9 +201,10 @@ class RateLimitRegistry(KeyTable):
         from tidegate.admission.call import FunctionCall
 
         # No additional coroutine: a hundred thousand calls may wait.
-        return adrive(
-            FunctionCall(self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority)
+        governed = FunctionCall(
+            self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority
         )
+        return adrive(governed, governed.asend, governed.finish)
 
 
 _lock = threading.Lock()

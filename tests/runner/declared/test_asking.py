@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
+import subprocess
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -221,7 +222,8 @@ def test_from_elsewhere_it_is_seen_what_a_run_waits_for(declared: Place) -> None
         with declared.started("run", "experiment.yaml", **KEYS) as process:
             while task.truth().total.answered < 5:
                 assert process.poll() is None, process.communicate()
-                time.sleep(0.05)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.05)
             shown = declared.run("show", "capitals").out
             told = declared.shown("capitals")
     assert re.search(r"^  compatible · .* in flight of \d+, next one ", shown, re.MULTILINE), shown
