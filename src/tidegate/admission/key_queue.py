@@ -267,13 +267,8 @@ class KeyQueue:
             self._watch(group, min(until, doubt_at - PATIENCE), now, here, out, woken)
         if group is None:
             self._monitor.forget()
-        if waiting.passed:
-            self._tell_passed(woken)
-        while self._ahead_elsewhere:
-            ahead = self._ahead_elsewhere.pop()
-            if ahead.standing:
-                ahead.until = now
-                woken.append(ahead)
+        if waiting.passed or self._ahead_elsewhere:
+            self._tell_passed(now, woken)
         if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < INFINITY:
             woken += self.asking.values()
             self.asking.clear()
@@ -465,8 +460,11 @@ class KeyQueue:
             waiter.until = None
             self.waiting.join(waiter)
 
-    def _tell_passed(self, woken: list[Waiter]) -> None:
-        """Wake one call of each group that is passed over: it looks as soon as its executor runs."""
+    def _tell_passed(self, now: float, woken: list[Waiter]) -> None:
+        """Wake one call of each group that is passed over, and the next heads at other keys.
+
+        The former looks as soon as its executor runs, the latter at once.
+        """
         for group in self.waiting.passed:
             if group.first is not None and group.stalled:
                 if group.holder is not None:
@@ -475,6 +473,11 @@ class KeyQueue:
                 group.first.until = None
                 woken.append(group.first)
         self.waiting.passed.clear()
+        while self._ahead_elsewhere:
+            ahead = self._ahead_elsewhere.pop()
+            if ahead.standing:
+                ahead.until = now
+                woken.append(ahead)
 
     def _first_given(self) -> Waiter:
         """Return the call whose permit has waited longest to be taken; there must be one."""
