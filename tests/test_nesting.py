@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import tidegate
-from tidegate.admission.context import AttemptScope, is_passthrough
+from tidegate.admission.context import AttemptScope, current_scope
+
+
+def is_passthrough() -> bool:
+    """Return whether a request of this context passes through."""
+    scope = current_scope()
+    return scope is not None and scope.open
 
 
 def test_inside_an_attempt_everything_passes_and_after_it_nothing() -> None:

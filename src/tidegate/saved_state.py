@@ -197,15 +197,13 @@ class Seeds:
     `digests` is the registry's own value for `LearnedState.digests`; `today` is an aware time.
     """
 
-    def __init__(self, state: LearnedState | None, digests: str, today: datetime) -> None:
+    def __init__(self, state: LearnedState, digests: str, today: datetime) -> None:
         self._today = today
         self._left: dict[Key, LearnedKey | None] = {}
-        if state is None:
-            return
+        self._comparable = bool(digests) and digests == state.digests
         if state.version != VERSION:
             logger.warning("the initial state is of version %d, not %d: it is ignored", state.version, VERSION)
             return
-        self._comparable = bool(digests) and digests == state.digests
         self._sow([each for each in state.keys if today - each.taken_on <= KEPT_FOR], len(state.keys))
 
     def _sow(self, fresh: Iterable[LearnedKey], given: int) -> None:
@@ -222,9 +220,6 @@ class Seeds:
         elif doubles:
             what = "keys that differ in their credential alone, which only a digest_key tells apart"
             logger.warning("the initial state has %s: they are ignored", what)
-
-    def __bool__(self) -> bool:
-        return bool(self._left)
 
     def _place(self, key: Key) -> Key:
         return _masked(key) if self._comparable else _at(key)

@@ -34,10 +34,8 @@ class AttemptScope:
             _cell.reset(self._token)
 
 
-def is_passthrough() -> bool:
-    """Return whether requests in this context pass through: inside an attempt in flight, or inside `disabled()`."""
-    cell = _cell.get()
-    return cell is not None and cell.open
+current_scope = _cell.get
+"""Return the scope of this context, or None. While it is `open`, every request in the context passes through."""
 
 
 @contextmanager

@@ -161,6 +161,5 @@ def hand_off(queues: KeyTable, permit: Permit | None = None) -> PermitHandoff:
     return PermitHandoff(queues, permit)
 
 
-def current_handoff() -> PermitHandoff | None:
-    """Return the handoff of this context."""
-    return _handoff.get()
+current_handoff = _handoff.get
+"""Return the handoff of this context, or None."""

@@ -70,7 +70,8 @@ class KeyTable:
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
         # Two processes with the same digest key share this value; it reveals nothing of the key.
         self._digests = self.digest("whose digests these are") if given is not None else ""
-        self._seeds = Seeds(settings.initial_state, self._digests, calendar())
+        state = settings.initial_state
+        self._seeds = Seeds(state, self._digests, calendar()) if state is not None else None
         self.disabled = settings.disabled
         self.interned: dict[tuple[object, ...], Key] = {}
         self.routes: dict[tuple[object, ...], Any] = {}
@@ -432,7 +433,9 @@ class KeyTable:
             if queue.admission.rejection is not before:
                 self._rejections.append((permit.key, before, queue.admission.rejection, False))
         if rejoin is None or rejoin.queue is None:
-            return self._pump(queue, now, out)
+            if queue is None or not (queue.waiting.count or queue.asking):
+                return []
+            return queue.pump(now, out, threading.get_ident())
         woken: list[Waiter] = []
         rejection = permit.state.rejection
         if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.in_vain:

@@ -9,6 +9,7 @@ its places. Joining, leaving from any place and finding the head cost the same f
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush, merge
@@ -323,10 +324,11 @@ class WaitQueue:
     """The calls that wait for one key; `count` is their number.
 
     `groups` holds those of each executor. `passed` holds the groups that were passed over and not notified yet.
-    `running` counts the groups that are not passed over.
+    `running` counts the groups that are not passed over. `next_place()` returns the place of a call that arrives now;
+    a call admitted at once needs one too, to return to.
     """
 
-    __slots__ = ("_filed", "_order", "_places", "count", "groups", "passed", "running")
+    __slots__ = ("_filed", "_order", "count", "groups", "next_place", "passed", "running")
 
     def __init__(self) -> None:
         self.groups: dict[Executor | None, ExecutorGroup] = {}
@@ -334,7 +336,7 @@ class WaitQueue:
         self.running = 0
         self._order: list[list[Any]] = []
         self._filed = 0
-        self._places = 0
+        self.next_place: Callable[[], int] = itertools.count(1).__next__
         self.count = 0
 
     def join(self, waiter: Waiter) -> ExecutorGroup:
@@ -350,11 +352,6 @@ class WaitQueue:
         if group.first is waiter:
             self.enlist(group)
         return group
-
-    def next_place(self) -> int:
-        """Return the place of a call that arrives now; a call admitted at once needs one to return to."""
-        self._places += 1
-        return self._places
 
     def leave(self, waiter: Waiter) -> bool:
         """Remove a call from any place; return False for a call that is not queued."""

@@ -40,7 +40,7 @@ class AdmissionController(LimiterState):
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
-        overcommits = not beyond and self.overcommits(blocked, now)
+        overcommits = bool(blocked or self.stalled_loops) and not beyond and self.overcommits(blocked, now)
         permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
             under_way = len(self.flying)

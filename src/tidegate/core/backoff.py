@@ -42,17 +42,18 @@ GRACE_BOUNDS = (0.02, 2.0)
 class Pause:
     """Pause of one key. Instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
+    The gate has never been closed before `used` is set, so that a call need not ask it.
     `refusals` counts the waves of refusals since the last success; each makes the next delay without a hint longer. An
     attempt not refused within `grace` seconds was admitted.
     """
 
-    __slots__ = ("_grace_until", "_known", "alone", "base", "cap", "grace", "refusals", "until")
+    __slots__ = ("_grace_until", "_known", "alone", "base", "cap", "grace", "refusals", "until", "used")
 
     def __init__(self, base: float, cap: float) -> None:
         self.base = base
         self.cap = cap
         self.until = float("-inf")
-        self.alone = False
+        self.used = self.alone = False
         self._grace_until = float("-inf")
         self.grace = GRACE_FIRST
         self._known = False
@@ -64,6 +65,7 @@ class Pause:
         A hint is capped at `cap` seconds. With `alone` the gate opens with a single attempt. Without a hint only the
         first refusal of a wave extends it.
         """
+        self.used = True
         if new_wave:
             self.refusals += 1
         if hint is not None and hint > 0.0:

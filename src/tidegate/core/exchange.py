@@ -56,21 +56,16 @@ class Send(NamedTuple):
     permit: Permit
 
 
-class AttemptResult:
+class AttemptResult(NamedTuple):
     """Result of one attempt: its outcome, and the response or exception that carried it.
 
     `streaming` says that the body is still being received: the stream then holds the permit and settles it.
     """
 
-    __slots__ = ("error", "outcome", "response", "streaming")
-
-    def __init__(
-        self, outcome: Outcome, *, response: Any = None, error: Exception | None = None, streaming: bool = False
-    ) -> None:
-        self.outcome = outcome
-        self.response = response
-        self.error = error
-        self.streaming = streaming
+    outcome: Outcome
+    response: Any = None
+    error: Exception | None = None
+    streaming: bool = False
 
 
 class Resume:

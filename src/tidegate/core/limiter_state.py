@@ -77,7 +77,8 @@ class Permit:
         self.epoch = state.epoch
         self.generation = state.generation
         self.in_flight = len(state.flying) + 1
-        self.mark = state.pacer.mark if not beyond else -1
+        pacer = state.pacer
+        self.mark = pacer.mark if pacer.active and not beyond else -1
         self.sent_at = sent_at
         self.probe = probe
         self.place = 0
@@ -303,9 +304,10 @@ class LimiterState:
             breaker = self.breaker.opens_at(now)
             if breaker > ready:
                 ready, gate = breaker, "breaker"
-        paused = self.pause.opens_at(now)
-        if paused > ready:
-            ready, gate = paused, "pause"
+        if self.pause.used:
+            paused = self.pause.opens_at(now)
+            if paused > ready:
+                ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
             if self.quotas.unproven and not self.counted(blocked):

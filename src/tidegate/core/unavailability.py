@@ -31,25 +31,25 @@ AVAILABLE = KeyOutage()
 
 
 class OutageClock:
-    """Clocks of one key; `stated_until` is the instant of the latest stated reset."""
+    """Clocks of one key; `stated_until` is the instant of the latest stated reset.
 
-    __slots__ = ("_down", "_since", "_stated", "_stated_from", "last", "stated_until")
+    `running` says that no call was answered since a refusal or an outage.
+    """
+
+    __slots__ = ("_down", "_since", "_stated", "_stated_from", "last", "running", "stated_until")
 
     def __init__(self) -> None:
+        self.running = False
         self._since: tuple[float, float] | None = None
         self._down: tuple[float, float] | None = None
         self._stated = 0.0
         self._stated_from = self.stated_until = NEVER
         self.last: Outcome | None = None
 
-    @property
-    def running(self) -> bool:
-        """Return whether no call was answered since a refusal or an outage."""
-        return self._since is not None
-
     def refused(self, outcome: Outcome, now: float) -> None:
         """Record a refusal, or a failure while the breaker is not closed."""
         self.last = outcome
+        self.running = True
         if self._since is None:
             self._since = now, self._stated_by(now)
 
@@ -64,6 +64,7 @@ class OutageClock:
 
     def answered(self) -> None:
         """End the stretch: a call was answered."""
+        self.running = False
         self._since = None
 
     def stated(self, now: float, until: float) -> None:

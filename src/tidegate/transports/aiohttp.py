@@ -372,7 +372,7 @@ class AiohttpModule:
                 url.raw_query_string.encode(),
                 account,
             )
-            call = AiohttpCall(binding, sending)
+            call = AiohttpCall(binding, sending, wrapped, args, body.options, True)
             if provider.credential_part is not None:
                 given = {name.decode().lower(): value.decode("latin-1") for name, value in sending.headers}
                 sigv4.signed_by(call, given, None)
@@ -383,8 +383,8 @@ class AiohttpModule:
             unreadable()
             return None
         call.session, call.url, call.stack = session, url, self
-        kwargs = {**body.options, "raise_for_status": call.examine} if call.check else body.options
-        call.carry(wrapped, args, kwargs, True)
+        if call.check:
+            call.kwargs = {**body.options, "raise_for_status": call.examine}
         return call
 
 

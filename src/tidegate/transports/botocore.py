@@ -314,13 +314,13 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         replayable = body is None or whole is not None or _seekable(body)
         headers = [pair for pair in _pairs(request.headers) if pair[0].lower() in CREDENTIALS]
         route = RequestRoute(provider, url.scheme, host, url.port, url.path)
-        call = BotocoreCall(binding, OutgoingRequest(route, headers, whole, replayable))
+        outgoing = OutgoingRequest(route, headers, whole, replayable)
+        call = BotocoreCall(binding, outgoing, wrapped, args, {}, request.stream_output)
     except Exception:
         unreadable()
         return None
     call.endpoint = endpoint
     call.signed_at = call.now()
-    call.carry(wrapped, args, {}, request.stream_output)
     return call
 
 

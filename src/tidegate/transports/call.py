@@ -30,7 +30,7 @@ from tidegate.core.exchange import Ending, ExchangeResult, RetryTime, again_afte
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Cause, Cost, Key, Kind, Outcome, RequestFacts
 from tidegate.transports.governance import Binding
-from tidegate.transports.principals import stable
+from tidegate.transports.principals import TOKEN_START, lasting_claims
 
 
 class RequestRoute:
@@ -74,7 +74,9 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) 
     if not found:
         headers = {name.lower(): value for name, value in headers.items()}
         found = names.intersection(headers)
-    secrets = tuple([(name, stable(headers[name])) for name in sorted(found)])
+    secrets = tuple([(name, headers[name]) for name in sorted(found)])
+    if any(value[7:10] == TOKEN_START for _, value in secrets):
+        secrets = tuple([(name, lasting_claims(value)) for name, value in secrets])
     if sending.query and provider.query_credential:
         secrets += _asked(provider, sending.query)
     if provider.credential_part is not None:
@@ -202,7 +204,19 @@ class HttpCall(GovernedCall, ABC):
 
     __slots__ = ("args", "inquiry", "kwargs", "mocks", "provider", "stream", "wrapped")
 
-    def __init__(self, binding: Binding, sending: OutgoingRequest) -> None:
+    def __init__(
+        self,
+        binding: Binding,
+        sending: OutgoingRequest,
+        wrapped: Callable[..., Any],
+        args: Any,
+        kwargs: Any,
+        stream: bool,
+    ) -> None:
+        self.wrapped = wrapped
+        self.args = args
+        self.kwargs = kwargs
+        self.stream = stream
         registry, route = binding.registry, sending.route
         provider = route.provider
         # A wrapped client is governed even if a mock answers it. With a process-wide install, tests that use SDKs must
@@ -216,13 +230,6 @@ class HttpCall(GovernedCall, ABC):
         policy = binding.policy if sending.replayable else binding.policy._replace(replayable=False)
         key = key_of(registry, sending, inquiry)
         super().__init__(registry, key, policy, provider.default_window, binding.priority)
-
-    def carry(self, wrapped: Callable[..., Any], args: Any, kwargs: Any, stream: bool) -> None:
-        """Store the function that the SDK called, with its arguments."""
-        self.wrapped = wrapped
-        self.args = args
-        self.kwargs = kwargs
-        self.stream = stream
 
     @property
     def request(self) -> Any:
@@ -378,7 +385,8 @@ class HttpCall(GovernedCall, ABC):
         usage = providers.usage_of(self.provider, body)
         if usage is None:
             return outcome
-        self.registry.learn_usage(permit, self.inquiry, providers.charged(self.provider, usage))
+        charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
+        self.registry.learn_usage(permit, self.inquiry, charged)
         return outcome._replace(usage=usage)
 
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tidegate import providers
 from tidegate.admission import key_hook
-from tidegate.admission.context import is_passthrough
+from tidegate.admission.context import current_scope
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.exchange import CallPolicy
 
@@ -73,9 +73,10 @@ def binding_of(client: Any) -> Binding | None:
     binding = getattr(client, BINDING, None)
     if binding is None:
         binding = context_binding() or Installation.binding
-    if binding is None or binding.registry.disabled or is_passthrough():
+    if binding is None or binding.registry.disabled:
         return None
-    return binding
+    scope = current_scope()
+    return None if scope is not None and scope.open else binding
 
 
 Headers = Iterable[tuple[bytes, bytes]]

@@ -223,17 +223,15 @@ class HttpxModule:
             else:
                 parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
                 account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
-            call = HttpxCall(
-                binding, OutgoingRequest(route, _headers(request.headers), body, replayable, model, query, account)
-            )
-            call.direct, call.signer = _direct(client, self.networks), None
+            direct = _direct(client, self.networks)
+            outgoing = OutgoingRequest(route, _headers(request.headers), body, replayable, model, query, account)
+            call = HttpxCall(binding, outgoing, wrapped, args, kwargs, bool(kwargs.get("stream")))
+            call.stack, call.direct, call.signer = self, direct, None
             if route.provider.credential_part is not None:
                 call.signer = sigv4.signed_by(call, request.headers, body, sigv4.SIGNER in request.extensions)
         except Exception:
             unreadable()
             return None
-        call.stack = self
-        call.carry(wrapped, args, kwargs, bool(kwargs.get("stream")))
         return call
 
     def _route_elsewhere(self, binding: Binding, client: Any, request: Any) -> RequestRoute | None:

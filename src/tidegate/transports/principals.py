@@ -111,13 +111,15 @@ def accounts_of(objects: Iterable[Any]) -> str:
     return "+".join(account_of(each) for each in objects)
 
 
-def stable(value: bytes) -> bytes:
-    """Return the part of a credential header that stays the same while its token is refreshed."""
-    return _claims(value) if value[7:10] == b"eyJ" else value
+TOKEN_START = b"eyJ"
+"""First three bytes of a JSON Web Token: `{"` in base64 (RFC 7519, RFC 4648). They follow `Bearer `."""
 
 
 @functools.lru_cache(maxsize=1024)
-def _claims(value: bytes) -> bytes:
+def lasting_claims(value: bytes) -> bytes:
+    """Return the part of a credential header that stays the same while its token is refreshed; else the header."""
+    if value[7:10] != TOKEN_START:
+        return value
     try:
         payload = value.split(b".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))

@@ -155,6 +155,10 @@ class RequestsModule:
                     query=url.query.encode(),
                     account=account,
                 ),
+                wrapped,
+                args,
+                kwargs,
+                bool(kwargs.get("stream", session.stream)),
             )
             call.signer = None
             if provider.credential_part is not None:
@@ -163,7 +167,6 @@ class RequestsModule:
             unreadable()
             return None
         call.module = self.module
-        call.carry(wrapped, args, kwargs, bool(kwargs.get("stream", session.stream)))
         return call
 
     def _networked(self, session: Any, url: str) -> bool:
