@@ -27,19 +27,24 @@ VERSION = 1
 """Version of the written format; a state of another version is ignored."""
 
 KEPT_FOR = timedelta(days=7)
-"""Age above which knowledge is ignored (TLS 1.3 session tickets, RFC 8446 section 4.6.1: seven days at most)."""
+"""Age above which knowledge is ignored. Raising it starts with older limits. Precedent: TLS 1.3 session tickets (RFC
+8446, section 4.6.1: seven days at most)."""
 
 LONGEST = 31 * 86_400.0
-"""Seconds of the longest window or reset that is accepted."""
+"""Seconds of the longest window or reset that is accepted. Raising it believes more of a garbled state. Derived from
+the longest month."""
 
 MOST = 1e15
-"""Units of the largest limit or level that is accepted."""
+"""Units of the largest limit or level that is accepted. Raising it believes more of a garbled state. Derived from
+`core.values.MOST_AMOUNT`."""
 
 MOST_KEYS = 10_000
-"""Keys of one state; an export keeps the last ones."""
+"""Keys of one state; an export keeps the last ones. Raising it makes a state larger. Chosen: far above the keys of one
+program."""
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Bytes of a state that are read: `MOST_KEYS` keys take some 10 MB. Parsing takes about five times as much memory."""
+"""Bytes of a state that are read. Raising it needs more memory: parsing takes about five times as much. Chosen:
+`MOST_KEYS` keys take some 10 MB."""
 
 logger = logging.getLogger("tidegate")
 Name = Annotated[str, Field(max_length=2048)]

@@ -200,7 +200,8 @@ class GovernedCall(Waiter):
 
 
 MOST_COMPLAINTS = 100
-"""Source positions of unusable getters that are logged in one process. A program with more makes code at run time."""
+"""Source positions of unusable getters that are logged in one process. Raising it lengthens the log. Chosen: only a
+program that makes code at run time has more."""
 
 logger = logging.getLogger("tidegate")
 _complained: set[tuple[str, str, int]] = set()

@@ -13,7 +13,8 @@ from weakref import WeakValueDictionary
 
 PATIENCE = 0.25
 """Seconds by which a permit may be taken late, or a timer met late. Raising it makes all others wait longer for a
-blocked loop. Lowering it passes over loops that are only busy (steps of 200 ms are common: parsing, tokens)."""
+blocked loop. Lowering it passes over loops that are only busy. Chosen: above steps of 200 ms, which are common
+(parsing, tokens)."""
 
 UNKNOWN = object()
 """Event loop of wakers that name none: they share one executor."""

@@ -20,7 +20,8 @@ from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome
 _handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
 MOST_KEYS = 16
-"""Keys that are remembered for one piece of work; the first ones show which permit to request next time."""
+"""Keys that are remembered for one piece of work. Raising it uses more memory for work with many keys. Chosen: the
+first keys show which permit to request next time."""
 
 
 class PermitHandoff:

@@ -28,11 +28,13 @@ from tidegate.core.snapshot import KeySnapshot, key_snapshot
 from tidegate.core.values import INFINITY, Cost
 
 SAMPLE = 256
-"""Queued calls whose cost `mean_cost` reads, at most: a mean of this many is right within a few per cent."""
+"""Queued calls whose cost `mean_cost` reads, at most. Raising it makes each snapshot of a long queue slower. Chosen: a
+mean of this many is right within a few per cent."""
 
 WATCHERS = 8
 """Executors other than the head's that keep a timer, at most. Raising it lets the queue pass more executors that stall
-at once. While the queue moves, each looks about once in `PATIENCE` seconds times its number."""
+at once, and costs more timers. Chosen: while the queue moves, each looks only about once in `PATIENCE` seconds times
+its number."""
 
 
 class KeyQueue:

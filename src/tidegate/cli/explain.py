@@ -25,7 +25,8 @@ from tidegate.settings import Settings
 from tidegate.transports.call import RequestRoute, base_url
 
 MOST_BYTES = 1 << 24
-"""Maximum bytes of one line. It is more than any answer needs."""
+"""Maximum bytes of one line, which is read as a whole. Raising it needs more memory for a garbled input. Chosen: more
+than any answer needs."""
 
 HANDED_BACK = {
     Kind.OK: "go on",

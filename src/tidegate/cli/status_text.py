@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from tidegate.launch.ungoverned import Ungoverned
 
 SPANS = (2.0, 60.0)
-"""Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window."""
+"""Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window.
+Raising either makes the shown rate steadier and later. Chosen: several updates of the line, and a minute, which is the
+usual window."""
 
 WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
 HOSTS = 5
-"""Most hosts that the last line names. Its counts include all hosts."""
+"""Most hosts that the last line names; its counts include all. Raising it lengthens the line. Chosen: the line stays
+readable and still names the frequent hosts."""
 
 REASONS = 3
-"""Most reasons for ungoverned processes that the last line names."""
+"""Most reasons for ungoverned processes that the last line names. Raising it lengthens the line. Chosen: processes of
+one run seldom differ in their reasons."""
 
 
 class StatusText:

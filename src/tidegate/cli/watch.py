@@ -27,7 +27,9 @@ from tidegate.launch.runs import COMMAND, run_folder
 from tidegate.launch.totals import Folder
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24
-"""Smallest terminal that gets a status line."""
+"""Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Raising
+either removes the line from more terminals. Chosen: below that, the line leaves no room for the program or for its own
+text."""
 
 LOCAL_FLAGS = 3
 """Index of the flags for line mode and echo in the result of `termios.tcgetattr`."""
@@ -101,8 +103,10 @@ def drawable(fd: int, environ: Mapping[str, str]) -> bool:
 
 
 STDERR = 2
+
 LOOK_EVERY = 0.5
-"""Seconds between two updates of the status line."""
+"""Seconds between two updates of the status line. Raising it saves work and shows changes later. Chosen: equal to
+`launch.shared_counters.OUTLOOK_EVERY`, after which the forecast is new."""
 
 
 def watch(command: Sequence[str], shown: bool = True, state: StateFile | None = None) -> int:

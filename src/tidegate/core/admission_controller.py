@@ -18,8 +18,8 @@ from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
 
 MOST_OUTPUT = 10**9
-"""Tokens of one answer that are believed at most. Today's longest answers have 128,000 (as `cost_estimator.MOST`).
-Raising it lets a garbled usage close a token quota for longer."""
+"""Tokens of one answer that are believed at most. Raising it lets a garbled usage close a token quota for longer.
+Chosen: far above today's longest answers of 128,000 (as `cost_estimator.MOST`)."""
 
 
 class AdmissionController(LimiterState):

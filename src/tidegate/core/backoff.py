@@ -30,13 +30,17 @@ def ceiling(failures: int, base: float, cap: float) -> float:
 
 
 GRACE_ROUND_TRIPS = 3.0
-"""Refusal round trips after which a single attempt that is not refused counts as admitted."""
+"""Refusal round trips after which a single attempt that is not refused counts as admitted. Raising it delays the next
+calls after a pause; lowering it sends them before a slow refusal. Chosen: `refused_within` learns a mean, which single
+refusals exceed."""
 
 GRACE_FIRST = 0.25
-"""Seconds of that time before the first refusal was measured."""
+"""Seconds of that time before the first refusal was measured. Raising it delays the next calls after the first pause.
+Chosen: within `GRACE_BOUNDS`; the first measured refusal replaces it."""
 
 GRACE_BOUNDS = (0.02, 2.0)
-"""Bounds of that time in seconds."""
+"""Bounds of that time in seconds. Raising the lower one delays calls of a near provider; raising the upper one delays
+those of a slow one. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
 class Pause:

@@ -46,17 +46,21 @@ TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
 }
 
 GROWTH = 1.06
-"""Factor on the cooldown after each failed probe. The first ten probes fall within ten seconds and find a recovery
-within one (the openai and anthropic SDKs double; a probe is cheap)."""
+"""Factor on the cooldown after each failed probe. Raising it sends fewer probes and finds a recovery later. Chosen: the
+first ten probes fall within ten seconds and find a recovery within one (the openai and anthropic SDKs double; a probe
+is cheap)."""
 
 SILENCE = 3.0
-"""Multiple of the recent duration of failures after which a silent probe counts as answered."""
+"""Multiple of the recent duration of failures after which a silent probe counts as answered. Raising it waits longer
+for a hung probe. Chosen: the recent duration is a fading maximum, which a probe may exceed."""
 
 SILENCE_LEAST = 0.05
-"""Least seconds of that time."""
+"""Least seconds of that time. Raising it delays the next probe where failures return at once. Chosen: a refused
+connection takes next to no time."""
 
 FADES = 0.8
-"""Share of the longest failure's duration that remains at each shorter failure."""
+"""Share of the longest failure's duration that remains at each shorter failure. Raising it keeps one slow failure in
+mind for longer. Chosen: ten shorter failures forget nine tenths of it."""
 
 
 class CircuitBreaker:

@@ -171,11 +171,12 @@ CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD}
 about it."""
 
 NEARLY_EMPTY = 0.05
-"""Share of a limit below which a mirror may be wrong about the last units: attempts in flight are not yet known."""
+"""Share of a limit below which a mirror may be wrong about the last units. Raising it blames a refusal on a quota that
+has more left. Chosen: attempts in flight are not yet known."""
 
 ABSURD_HINT = 86_400.0
-"""Seconds: a capacity refusal that asks for this wait or more is not believed (TinyLLM#17: 86400 s for a per-minute
-limit)."""
+"""Seconds: a capacity refusal that asks for this wait or more is not believed. Raising it obeys longer waits. Source:
+TinyLLM#17, 86400 s for a per-minute limit."""
 
 
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:

@@ -136,23 +136,26 @@ class KeyCounts:
 
 
 ANNOUNCED_WINDOW = 60.0
-"""Seconds of the longest window whose rate may also be enforced over shorter ones (60 a minute as 1 a second)."""
+"""Seconds of the longest window whose rate may also be enforced over shorter ones (60 a minute as 1 a second). Raising
+it takes the rate of a longer quota for such a rate too. Chosen: a minute, the usual window."""
 
 BUSY = 0.5
-"""Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. An event loop that
-starts two thousand calls is busy for that long and reads no refusal. It may also be stalled."""
+"""Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. Raising it waits
+longer for a stalled loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
+refusal."""
 
 OVERCOMMIT_WAIT_MIN = 0.25
 """Least seconds before a refused slot of a stalled event loop is tried again, where answers come faster. Raising it
-delays a call that blocks its loop; lowering it costs more refusals."""
+delays a call that blocks its loop; lowering it costs more refusals. Chosen: equal to `executors.PATIENCE`, before which
+no loop counts as stalled."""
 
 OVERCOMMIT_WAIT_UNKNOWN = 1.0
-"""Seconds of the same wait before the first answer, while the latency is unknown. It is between the latencies of small
-and large models."""
+"""Seconds of the same wait before the first answer, while the latency is unknown. Raising it delays such a call;
+lowering it costs more refusals. Chosen: between the latencies of small and large models."""
 
 OVERCOMMIT_WAIT_MAX = 60.0
 """Most seconds of the same wait, where answers take longer. Raising it delays a blocking call of a key with slow
-answers."""
+answers. Chosen: a minute; one latency of many minutes would otherwise hold the call for as long."""
 
 Out = list[events.Event] | None
 """List to which events are appended, or None without listeners."""

@@ -8,7 +8,8 @@ from enum import StrEnum
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 
 MINUTE = 60.0
-"""Seconds after which an observation of anything but a quota is old (most windows are of a minute)."""
+"""Seconds after which an observation of anything but a quota is old. Raising it repeats old refusals to calls that do
+not wait. Chosen: most windows are of a minute."""
 
 
 class Source(StrEnum):

@@ -15,17 +15,20 @@ from tidegate.core.values import Cause, Kind, Outcome, ReplayableRefusal
 
 HOLDS = 1.0
 """Seconds for which a rejection is repeated before one call asks again. Raising it sends fewer requests in vain, and
-finds out later that the key works again (DESIGN 9.5)."""
+finds out later that the key works again. Chosen: one request per second in vain costs little."""
 
 ROUND_TRIPS = 3.0
-"""Round trips of a rejection after which an asking call counts as admitted (as `backoff.GRACE_ROUND_TRIPS`)."""
+"""Round trips of a rejection after which an asking call counts as admitted. Raising it repeats an old rejection to more
+calls. Chosen: equal to `backoff.GRACE_ROUND_TRIPS`."""
 
 GRACE = (0.25, 2.0)
-"""Bounds of that time in seconds. Raising the lower one answers more calls by a rejection that may be over."""
+"""Bounds of that time in seconds. Raising the lower one answers more calls by a rejection that may be over; raising the
+upper one does so for slow providers. Chosen: the first value and the upper bound of `backoff`."""
 
 FRUITLESS = 2
-"""Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Gemini names
-seconds where the quota comes back at midnight (capture gemini-429-multi-violation)."""
+"""Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Raising it waits
+more often in vain. Source: Gemini names seconds where the quota returns at midnight (capture
+gemini-429-multi-violation)."""
 
 REJECTED = "rejected"
 """Name of the closed gate (limiter) while no reset is known."""

@@ -13,8 +13,8 @@ from tidegate.core.credentials import shown_address
 from tidegate.core.display import printable
 
 MOST_AMOUNT = 1e15
-"""Units that one call may be charged at most. Above it, a sum of charges would lose single units (a float has 53 bits).
-"""
+"""Units that one call may be charged at most. Raising it loses single units in a sum of charges. Derived from the 53
+bits of a float."""
 
 INFINITY = float("inf")
 """An instant that does not come, or an amount without a bound."""

@@ -15,10 +15,12 @@ from tidegate.errors import ConfigurationError
 from tidegate.testing import Call, Distribution, Limit, Scenario, ideal_makespan
 
 MAX_TOKENS = 32
-"""Bound on the output of each call, in tokens."""
+"""Bound on the output of each call, in tokens. Raising it reserves more of the token quotas, so the demo runs longer.
+Chosen: above the shipped answers, which are a few words."""
 
 FEWEST_ROWS = 2
-"""Fewest rows of a demonstration: one for each provider."""
+"""Fewest rows of a demonstration. Raising it refuses smaller demonstrations. Derived from its two providers: one row
+for each."""
 
 
 @dataclass(frozen=True, slots=True)

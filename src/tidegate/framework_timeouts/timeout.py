@@ -13,7 +13,8 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 LIFTED = 31_536_000
-"""Seconds of a timeout that is as good as off: a year, the upper bound of `Settings.max_wait`."""
+"""Seconds of a timeout that is as good as off. Raising it changes nothing that a run can reach. Derived from the upper
+bound of `Settings.max_wait`: a year."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from typing import NamedTuple
 from tidegate.launch.totals import Folder, Totals
 
 YOUNG = 60.0
-"""Seconds in which a new folder may still be without a lock; younger folders are never removed."""
+"""Seconds in which a new folder may still be without a lock; younger folders are never removed. Raising it leaves the
+folder of a killed run for longer. Chosen: far above the time between creating and locking a folder."""
 
 
 @contextlib.contextmanager

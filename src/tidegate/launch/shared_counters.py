@@ -47,11 +47,19 @@ PLACES = {name: place for place, name in enumerate(INTEGERS)}
 """Index of each integer in a row; the first ones are those of `tidegate.core.limiter_state.KeyCounts`."""
 
 INTEGER_CELLS = 16
-"""Integers of 8 bytes in a row; room for those of `INTEGERS`."""
+"""Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: room for those of `INTEGERS`, and for later
+ones."""
+
+
 QUOTA_CELLS = 8
-"""Doubles of 8 bytes for the key itself, and for each quota."""
+"""Doubles of 8 bytes for the key itself, and for each quota. Raising it makes every file larger. Derived from the
+numbers of a `QuotaRow`."""
+
+
 QUOTAS = 4
-"""Quotas of one key that are kept; further ones are not."""
+"""Quotas of one key that are kept; further ones are not. Raising it makes every file larger. Chosen: providers announce
+requests, tokens, input tokens and output tokens."""
+
 DOUBLE_CELLS = QUOTA_CELLS * (1 + QUOTAS)
 """Doubles of a row: the instants and durations of the key, then those of each quota."""
 
@@ -63,11 +71,22 @@ CONTINUOUS = 0.0
 
 DOUBLES_AT = 8 * INTEGER_CELLS
 KEY_AT = DOUBLES_AT + 8 * DOUBLE_CELLS
+
 KEY_BYTES = 256
+
+"""Bytes of a key's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: provider,
+host, digest and model fit."""
+
 NAME_BYTES = 32
+"""Bytes of a quota's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: longer
+than the names in the tables of `providers`."""
+
 ROW_BYTES = KEY_AT + KEY_BYTES + QUOTAS * NAME_BYTES
 
 ROWS = 16
+"""Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
+processes have fewer keys."""
+
 SUFFIX = ".sheet"
 
 
@@ -159,10 +178,12 @@ def _text(row: memoryview, at: int, size: int) -> str:
 
 
 QUOTAS_EVERY = 0.1
-"""Seconds after which a key's quotas are written again while more than half of each is left."""
+"""Seconds after which a key's quotas are written again while more than half of each is left. Raising it saves time per
+call and shows older numbers. Chosen: shorter than the refresh period of the status line."""
 
 OUTLOOK_EVERY = 0.5
-"""Seconds after which the forecast for the waiting calls is written again (the refresh period of the status line)."""
+"""Seconds after which the forecast for the waiting calls is written again. Raising it saves time and shows an older
+forecast. Derived from the refresh period of the status line (`cli.watch.LOOK_EVERY`)."""
 
 
 class CounterFile:

@@ -22,8 +22,10 @@ WITHOUT = "without-"
 """Prefix of the files that `site/sitecustomize.py` writes for a Python without tidegate."""
 
 SUFFIX = ".hosts"
+
 ROWS = 64
-"""Rows of one process's file, 16 kB; row 0 counts the calls to all hosts that have no row."""
+"""Rows of one process's file, 16 kB; row 0 counts the calls to all hosts that have no row. Raising it makes every file
+larger. Chosen: a program calls few hosts that are not governed."""
 
 ROW = struct.Struct("=q248s")
 """Layout of a row: a count, and the host as UTF-8, padded with zeros. A DNS name has at most 253 characters; 248 bytes

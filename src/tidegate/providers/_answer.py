@@ -12,7 +12,8 @@ from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefus
 from tidegate.providers._response import parsed, refusal_in
 
 MOST_BODY = 1 << 14
-"""Upper bound, in bytes, of a refusal that is kept, per key; the longest capture has 2,300."""
+"""Upper bound, in bytes, of a refusal that is kept, per key. Raising it keeps larger refusals in memory for every key.
+Chosen: the longest capture has 2,300."""
 
 UNAUTHENTICATED = 401
 

@@ -116,7 +116,14 @@ def _count(written: str) -> float:
 
 
 _MAX_DETAILS = 32
+
+"""Parts of an error's `details`, and violations in them, that are read. Raising it spends more time on a hostile
+refusal. Chosen: captures have at most three of either."""
+
 _MAX_TEXT = 256
+"""Characters of a text in `details` above which it is ignored. Raising it compares longer texts. Chosen: longer than
+any quotaId or duration."""
+
 _COUNTED: tuple[tuple[str, Unit], ...] = (
     ("InputTokens", "input_tokens"),
     ("OutputTokens", "output_tokens"),

@@ -34,8 +34,19 @@ from tidegate.providers._schema import (
 from tidegate.providers._values import window_name
 
 _MAX_FIELD = 1024
+
+"""Bytes of an IETF field above which it is ignored. Raising it spends more time on a hostile header. Chosen: longer
+than any field of `_MAX_MEMBERS` usual policies."""
+
 _MAX_MEMBERS = 16
+
+"""Policies of one IETF field that are read; further ones are ignored. Raising it spends more time on a hostile header.
+Chosen: providers state two to four quotas."""
+
 _MAX_NAME = 64
+"""Characters that are kept of a policy's name. Raising it lets a hostile header put longer names into snapshots.
+Chosen: names are words such as `requests`."""
+
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
 _UNITS: dict[str, Unit] = {"requests": "requests", "tokens": "tokens", "concurrent-requests": "concurrent_requests"}
@@ -208,8 +219,13 @@ _PLACEHOLDERS = (b"x-ratelimit", b"anthropic-ratelimit")
 """Values that repeat a header's name, as scrubbed recordings have them (openai-200-scrubbed-values)."""
 
 _ROUNDED_LIMIT = 10_000.0
-"""Limit below which values count as exact, not as rounded to `HeaderRow.quantum`."""
+"""Limit below which values count as exact, not as rounded to `HeaderRow.quantum`. Raising it trusts the values of
+larger limits too much. Derived from the rounding to thousands: it would hide more than a tenth of a smaller limit."""
+
+
 _MAX_WINDOW = 400 * 86400.0
+"""Seconds above which a stated period is rejected as garbage. Raising it believes longer periods. Chosen: above a year,
+the longest period in use."""
 
 
 def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Found | None = None) -> Found:

@@ -86,6 +86,8 @@ SPOKEN: dict[str, tuple[Provider, ...]] = {
 TABLES = (*KNOWN, *FALLBACK)
 
 _MAX_HOST = 254
+"""Characters of a host name above which it is not looked up. Raising it caches longer garbage. Derived from the 253
+characters of a DNS name, with a final dot."""
 
 
 def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tuple[str, str, Provider], ...]]:

@@ -23,10 +23,24 @@ from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
 
 _MAX_BODY = 1 << 18
-"""Bytes of a refusal's body above which it is not parsed."""
+"""Bytes of a refusal's body above which it is not parsed. Raising it spends more time on a hostile answer. Chosen: the
+longest capture has 2,300 (as `_answer.MOST_BODY`)."""
+
+
 _MAX_TEXT = 4096
+
+"""Characters of a message that are compared with the rows of a table. Raising it spends more time on long messages.
+Chosen: longer than any captured refusal."""
+
 _MAX_CODE = 128
+
+"""Characters of an error code above which it is ignored. Raising it takes sentences for codes. Chosen: codes are one
+word or a few joined ones."""
+
 _MAX_QUOTED = 64
+"""Headers that are read from a gateway's quotation of an upstream answer. Raising it spends more time on a hostile
+answer. Chosen: an answer of a provider has a few dozen headers."""
+
 _CODE_KEYS = ("code", "type", "status", "error_code", "error_type")
 _TEXT_KEYS = ("message", "detail", "title", "error_description", "error")
 
@@ -171,8 +185,11 @@ def _is_status(value: object) -> bool:
 
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
+
 _MAX_EVENT = 1 << 18
-"""Bytes of an event above which it is not parsed."""
+"""Bytes of an event above which it is not parsed. Raising it spends more time on large events. Chosen: equal to
+`_MAX_BODY`, as the event holds the same error."""
+
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
 

@@ -8,9 +8,19 @@ from tidegate.core.values import Usage
 from tidegate.providers._schema import Provider
 
 _TAIL = 1 << 14
+
+"""Bytes at the end of an answer in which its usage is searched. Raising it spends more time per answer. Chosen: usage
+is the last object of a body, and in one of the last events of a stream."""
+
 _HEAD = 1 << 12
+
+"""Bytes at the beginning of a longer answer in which its usage is searched. Raising it spends more time per answer.
+Chosen: Anthropic's `message_start`, the first event, states the input tokens."""
+
 _WINDOW = 2048
-"""Bytes that are read from the name of a usage object on."""
+"""Bytes that are read from the name of a usage object on. Raising it reads numbers of what follows the object. Chosen:
+longer than a usage object with all its details."""
+
 _OBJECT = re.compile(rb'"usage(?:Metadata)?"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{')
 _NAMES = (b'"usage"', b'"usageMetadata"')
 _ANONYMOUS = (b'"eval_count"', b'"billed_units"')
@@ -23,7 +33,10 @@ _FIELD = re.compile(
     rb"|total_input_tokens|total_output_tokens|total_cached_tokens|total_thought_tokens)"
     rb'"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}([0-9]{1,12})(?![0-9.eE])'
 )
+
 _MAX_TRIES = 4
+"""Occurrences of a usage name that are tried, from the last one backwards. Raising it spends more time on answers that
+quote the name. Chosen: the real object is nearly always the last one."""
 
 
 def usage_of(provider: Provider, body: bytes) -> Usage | None:

@@ -18,7 +18,8 @@ logger = logging.getLogger("tidegate")
 
 
 MEANWHILE = 0.05
-"""Seconds between an unexpected cancellation and its report; a loop that is being closed is gone by then."""
+"""Seconds between an unexpected cancellation and its report. Raising it reports later. Chosen: a loop that is being
+closed is gone by then."""
 
 
 class BackgroundTask:
@@ -73,7 +74,8 @@ async def stop_within(patience: float, work: Awaitable[object], what: str) -> No
 T = TypeVar("T")
 
 BASE, CAP = 0.1, 5.0
-"""Seconds between two tries, base and cap of a doubling backoff: 5 s is soon enough after a database restart."""
+"""Seconds between two tries: `BASE` and `CAP` of a doubling backoff. Raising either saves tries and continues later.
+Chosen: 5 s is soon enough after a database restart."""
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:

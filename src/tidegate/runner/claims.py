@@ -177,13 +177,16 @@ class RunSupervisor:
 T = TypeVar("T")
 
 MOST_KNOWN = 1000
-"""Experiments kept in memory, the latest ones; others are restored from their source."""
+"""Experiments kept in memory, the latest ones; others are restored from their source. Raising it uses more memory and
+restores less often. Chosen: more than one process runs at a time."""
 
 RESTORE_SECONDS = 60.0
-"""Seconds that loading an orphan's code may take; later orphans wait for it (gunicorn gives a worker 30 s)."""
+"""Seconds that loading an orphan's code may take. Raising it makes later orphans wait longer for code that hangs.
+Chosen: twice the 30 s that gunicorn gives a worker."""
 
 UNDO_SECONDS = 5.0
-"""Seconds that a cancelled caller waits for the release of its claim. The release continues after that."""
+"""Seconds that a cancelled caller waits for the release of its claim. Raising it delays the caller if the database is
+away. Chosen: the release continues after that."""
 
 SHUT_DOWN = "this runner was shut down: make another one"
 
@@ -194,7 +197,7 @@ Restore: TypeAlias = Callable[[Mapping[str, Any]], Experiment]
 
 FOLLOW_SECONDS = 1.0
 """Seconds between two checks of an experiment that another replica runs, or a heartbeat if that is shorter. Raising it
-saves queries and notices the end later."""
+saves queries and notices the end later. Chosen: a person waits for the end."""
 
 
 class ClaimService:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tidegate")
 
 MOST_ERRORS = 50
-"""Consecutive internal errors that end the dispatcher: they indicate a programming error (Phoenix: 50)."""
+"""Consecutive internal errors that end the dispatcher. Raising it repeats a programming error more often before the run
+ends. Precedent: Phoenix, 50."""
 
 
 class Dispatcher:

@@ -22,7 +22,8 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Pattern of the names of environment variables."""
 
 LONGEST_NAME = 200
-"""Maximum characters of a name: in any script, this fits an index of both databases."""
+"""Maximum characters of a name. Raising it may exceed an index entry. Chosen: in any script, this fits an index of both
+databases."""
 
 
 class Evaluator:

@@ -23,7 +23,8 @@ from tidegate.storage.paging import PageSizer
 logger = logging.getLogger("tidegate")
 
 SIZE = 1000
-"""Rows of a batch: one transaction each, of some tens of milliseconds."""
+"""Rows of a batch. Raising it needs fewer transactions, each of which is longer and holds more. Chosen: one of this
+size takes some tens of milliseconds."""
 
 
 async def ingest(running: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_id: int) -> None:

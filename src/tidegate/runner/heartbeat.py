@@ -23,12 +23,13 @@ from tidegate.storage import Status, Store
 logger = logging.getLogger("tidegate")
 
 MOST_ORPHANS = 100
-"""Maximum orphans that one scan claims; the rest are left to other replicas and to the next scan."""
+"""Maximum orphans that one scan claims. Raising it takes more at once from replicas that are free. Chosen: the rest are
+left to other replicas and to the next scan."""
 
 
 MOST_LOOKS_BETWEEN = 10
 """Maximum scans between two attempts to load an orphan whose code is missing. Raising it saves work and finds new code
-later."""
+later. Chosen: the interval doubles from one scan to this."""
 
 
 class DeferredOrphan(NamedTuple):

@@ -11,7 +11,8 @@ from tidegate.errors import Error
 from tidegate.redaction import clean
 
 LONGEST = 500
-"""Maximum characters of a stored error: enough for a reason in a terminal, too few for a prompt."""
+"""Maximum characters of a stored error. Raising it stores more of what an error quotes. Chosen: enough for a reason in
+a terminal, too few for a prompt."""
 
 OURS = str(Path(__file__).parents[1])
 LIBRARIES = (OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -26,14 +26,16 @@ from tidegate.storage import Category, LogLevel
 logger = logging.getLogger("tidegate")
 
 SHORTEST = 0.001
-"""Minimum seconds until a scheduled check: a smaller remainder of a deadline might not advance the clock."""
+"""Minimum seconds until a scheduled check. Raising it parks rows later. Chosen: a smaller remainder of a deadline might
+not advance the clock."""
 
 SOON = 1.0
-"""Maximum seconds until new rows of a stage that is out are parked."""
+"""Maximum seconds until new rows of a stage that is out are parked. Raising it parks them later. Chosen: a person waits
+for the end of the run."""
 
 SHARE = 0.005
-"""Minimum time from a check to the next one that it schedules, as a share of the limit: at most 200 such checks per
-limit, even with a million rows. Raising it parks rows later."""
+"""Minimum time from a check to the next one that it schedules, as a share of the limit. Raising it parks rows later.
+Derived from 200 such checks per limit at most, even with a million rows."""
 
 
 class RetryTimers:

@@ -19,7 +19,8 @@ PREFIX = "TIDEGATE_RUNNER_"
 ORDERED = (("heartbeat", "stale_after", 2.0, 4.0), ("backoff_base", "backoff_cap", 1.0, 1.0))
 """Pairs of settings: the second must be at least the third value times the first; the last value is the usual ratio.
 
-A claim that is stale after less than two heartbeats would repeatedly be taken from a live replica."""
+Raising a third value refuses more pairs. Chosen: a claim that is stale after less than two heartbeats would repeatedly
+be taken from a live replica, and a backoff cannot end below its base. Usual are four heartbeats, and an equal cap."""
 
 
 class RunnerSettings(BaseModel):

@@ -219,7 +219,8 @@ class CompletionTracker:
 logger = logging.getLogger("tidegate")
 
 EVERY = 1000
-"""Durable results between two writes of the watermark."""
+"""Durable results between two writes of the watermark. Raising it saves writes, and a resumed run walks over more
+finished items. Chosen: as many as the rows of a batch (`feeder.SIZE`)."""
 
 
 class WatermarkWriter:

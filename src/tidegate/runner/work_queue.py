@@ -23,8 +23,8 @@ AGED = -1
 
 
 MAX_QUEUE_BYTES = 16 * 1024 * 1024
-"""Maximum characters of the rows and answers of one stage that wait in memory, retries included. Raising it uses more
-memory; lowering it reads large rows again more often."""
+"""Characters of the waiting rows and answers of one stage, retries included, at which no more are read. Raising it uses
+more memory; lowering it reads large rows again more often. Chosen: two pages of `storage.paging.PAGE_BYTES`."""
 
 
 class StageQueue:

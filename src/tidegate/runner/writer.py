@@ -28,18 +28,21 @@ logger = logging.getLogger("tidegate")
 Result: TypeAlias = RunResult | AnnotationResult | LogLine
 
 MOST_FAILURES = 5
-"""Consecutive internal errors after which writing ends: they indicate a programming error."""
+"""Consecutive internal errors after which writing ends. Raising it repeats a programming error more often before the
+run ends. Chosen: errors in a row are a programming error, and one may be a database's."""
 
 MOST = 10
-"""Maximum size of a batch that waited for the previous one, as a multiple of `batch`."""
+"""Maximum size of a batch that waited for the previous one, as a multiple of `batch`. Raising it makes long
+transactions longer. Chosen: a backlog shrinks quickly after a database was away."""
 
 
 BATCH_BYTES = 8 * 1024 * 1024
-"""Maximum characters of a batch. Raising it uses more memory (PostgreSQL's driver copies them four times)."""
+"""Maximum characters of a batch. Raising it uses more memory: PostgreSQL's driver copies them four times. Chosen: equal
+to `storage.bulk.MOST_CHARACTERS`."""
 
 UNWRITTEN_BYTES = 16 * 1024 * 1024
 """Characters of unwritten results at which no more work is started. Raising it holds more results in memory while the
-database is unavailable or slow."""
+database is unavailable or slow. Chosen: two batches of `BATCH_BYTES`."""
 
 
 class WriteReceiver(Protocol):

@@ -32,8 +32,8 @@ from sqlalchemy.dialects.postgresql import ARRAY
 Rows = Sequence[Mapping[str, Any]]
 
 MOST_CHARACTERS = 8 * 1024 * 1024
-"""Characters of one statement's texts together: they are held four times on their way to PostgreSQL. A lower value
-needs more statements where a batch has large texts; a statement has at least one row."""
+"""Characters of one statement's texts together; a statement has at least one row. Raising it needs more memory: the
+texts are held four times on their way to PostgreSQL. Chosen: only batches with large texts need more statements."""
 
 
 def insert_into(on_sqlite: bool, table: Table) -> Any:

@@ -25,7 +25,8 @@ from tidegate.storage.schema import RUNNING, execution_configs, logs
 from tidegate.storage.sql_clock import ago, now
 
 COOL_DOWN = 5.0
-"""Seconds between a user's stop or resume and the next one (Arize Phoenix's runner)."""
+"""Seconds between a user's stop or resume and the next one. Raising it makes a user wait longer. Precedent: Arize
+Phoenix's runner."""
 
 config = execution_configs.c
 

@@ -22,7 +22,8 @@ from tidegate.storage.schema import contents, dataset_rows, datasets
 Values = Mapping[str, Any]
 
 LOOKED_UP = 500
-"""Rows that are compared at once."""
+"""Rows that are compared at once. Raising it needs more memory and fewer queries. Chosen: half a batch of
+`runner.feeder.SIZE`."""
 
 COMPARED = ("ordinal", "name", "digest", "invalid")
 """Columns by which two rows are equal; the line in the source is not one of them."""

@@ -68,22 +68,26 @@ def _file(path: str) -> URL:
 
 
 CONNECTIONS = 5
-"""Connections kept open at most (SQLAlchemy's `pool_size`); as many more may be open for a while. The last used one is
-used next: each connection that read a row of megabytes keeps buffers of that size (libpq's never shrink)."""
+"""Connections kept open at most; as many more may be open for a while. Raising it uses more memory, since each one that
+read a row of megabytes keeps buffers of that size (libpq's never shrink). The last used one is used next. Precedent:
+SQLAlchemy's `pool_size`."""
 
 LOCK_SECONDS = 30.0
-"""Seconds for which SQLite waits for another process's transaction before it reports "database is locked"."""
+"""Seconds for which SQLite waits for another process's transaction before it reports "database is locked". Raising it
+reports a hung writer later. Chosen: above any batch, as a busy file must not fail a run."""
 
 IDLE_SECONDS = 30.0
-"""Seconds after which PostgreSQL ends an idle transaction. Otherwise a replica that was suspended in the middle of a
-batch would block its claim for all others until it wakes."""
+"""Seconds after which PostgreSQL ends an idle transaction. Raising it blocks a claim for longer where a replica is
+suspended in the middle of a batch. Chosen: half the default `stale_after`, as for `ALIVE`."""
 
 CONNECT_SECONDS = 10
-"""Seconds of libpq's `connect_timeout`; its default waits for ever."""
+"""Seconds of libpq's `connect_timeout`. Raising it reports an unreachable server later. Chosen: libpq's default waits
+for ever."""
 
 ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
-"""Seconds (`tcp_user_timeout`: milliseconds) after which a silent host is given up: half the default `stale_after`. The
-defaults of systems probe after two hours, and resend for a quarter of an hour (libpq, section 34.1.2; tcp(7))."""
+"""Seconds (`tcp_user_timeout`: milliseconds) after which a silent host is given up. Raising them notices a lost host
+later. Derived from half the default `stale_after`. Systems probe after two hours by default, and resend for a quarter
+of an hour (libpq, section 34.1.2; tcp(7))."""
 
 SQLITE_ARGUMENTS: dict[str, Any] = {
     "isolation_level": None,

@@ -11,17 +11,20 @@ from typing import Any
 from tidegate.errors import NotStorable
 
 DIGEST_BYTES = 16
-"""128 bits: among 10**9 contents two have the same digest with a probability of 10**-21."""
+"""Bytes of a content's digest. Raising it makes the table and its index larger. Derived from collisions: among 10**9
+contents two have the same digest with a probability of 10**-21."""
 
 DEEPEST = 500
-"""Levels of lists and objects in a value: half of what Python reads at its default recursion limit. A value that was
-written from a shallow stack can thus be read from a deep one (Jackson and SQLite read 1000, serde_json 128)."""
+"""Levels of lists and objects in a value. Raising it stores values that a deep stack cannot read. Derived from half of
+what Python reads at its default recursion limit (Jackson and SQLite read 1000, serde_json 128)."""
 
 LONGEST_NAME = 1000
-"""UTF-8 bytes of a name in a key: two of them fit an entry of PostgreSQL's indexes, which is a third of a page."""
+"""UTF-8 bytes of a name in a key. Raising it may exceed an index entry. Derived from PostgreSQL: two of them fit an
+entry, which is a third of a page."""
 
 SHOWN = 100
-"""Characters that are kept of a longer name."""
+"""Characters that are kept of a longer name. Raising it makes names longer. Chosen: a person recognises the name, and
+with its digest it fits `LONGEST_NAME`."""
 
 STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}

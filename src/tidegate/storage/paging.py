@@ -21,11 +21,12 @@ from tidegate.storage.schema import contents, runs
 T = TypeVar("T")
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""Size of the texts of one page (`TextSize`): a higher value needs more memory, a lower one more pages of large rows.
-"""
+"""Size of the texts of one page (`TextSize`). Raising it needs more memory, lowering it more pages of large rows.
+Chosen: equal to `bulk.MOST_CHARACTERS`."""
 
 FIRST_ROWS = 32
-"""Half the rows of a first page, when no size is known yet."""
+"""Half the rows of a first page, when no size is known yet. Raising it may read more than `PAGE_BYTES`. Chosen: 64 rows
+of 128 kB fill a first page."""
 
 SMALL = bindparam("small", type_=Integer)
 """Maximum size of a text that is read with its page; `small` returns its value."""

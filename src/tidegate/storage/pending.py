@@ -52,10 +52,12 @@ from tidegate.storage.schema import (
 )
 
 FIRST_WINDOW = 256
-"""Minimum items of a first window; a window that leaves a page unfilled is followed by one of four times its size."""
+"""Minimum items of a first window; one that leaves a page unfilled is followed by one of four times its size. Raising
+it reads more items that are finished. Chosen: a query of this size costs little even if all its items are finished."""
 
 LAST_WINDOW = 65_536
-"""Maximum items of a window: a walk through this number takes a fraction of a second."""
+"""Maximum items of a window. Raising it makes one query longer. Chosen: a walk through this number takes a fraction of
+a second."""
 
 Window = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
 """Function of (first ordinal, end, maximum rows): the query for the ordinals from the first to below the end, and its

@@ -30,7 +30,8 @@ from tidegate.storage.records import (
 from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
 
 MOST_LABELS = 100
-"""Maximum different labels in a summary; an output with more of them is free text."""
+"""Maximum different labels in a summary. Raising it lists free text. Chosen: an output with more of them is free
+text."""
 
 
 async def counts(database: Database, experiment_id: int) -> ResultCounts:

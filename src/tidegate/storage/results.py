@@ -23,7 +23,8 @@ from tidegate.storage.sql_clock import now
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 
 KEPT_LINES = 1500
-"""Lines kept of each experiment's log (Heroku's Logplex keeps the last 1,500 of an application)."""
+"""Lines kept of each experiment's log. Raising it makes the database and each read of a log larger. Precedent: Heroku's
+Logplex keeps the last 1,500 of an application."""
 
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | LogLine

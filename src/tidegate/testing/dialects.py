@@ -169,7 +169,8 @@ def _body(status: int, message: str, details: list[dict[str, Any]] | None = None
 Headers = list[tuple[str, str]]
 
 ABSURD = 31_536_000.0
-"""Seconds of an absurd retry-after: a year."""
+"""Seconds of an absurd retry-after. Raising it changes little. Chosen: a year, far above
+`core.feedback.ABSURD_HINT`."""
 
 
 SLOPE_KIND = ("limit_burst_rate", "limit_burst_rate")

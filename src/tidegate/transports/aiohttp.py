@@ -34,7 +34,8 @@ from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
 
 LEAST = 1 << 16
-"""Bytes in a reader above which the network pauses (aiohttp 3.10 `ClientSession`); a line may be twice as long."""
+"""Least bytes in a reader above which the network pauses; a line may be twice as long. Raising it lets the caller read
+longer lines of a body that has arrived. Source: aiohttp 3.10 `ClientSession`."""
 
 _watches: dict[int, StreamWatch] = {}
 

@@ -20,7 +20,8 @@ import wrapt
 from tidegate.imports import is_loading, when_loaded
 
 MAX_DEPTH = 64
-"""Wrappers around one function that are followed. A higher value only matters for a chain without an end."""
+"""Wrappers around one function that are followed. Raising it only matters for a chain without an end. Chosen: no
+program wraps a function that often."""
 
 logger = logging.getLogger("tidegate")
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]

@@ -26,7 +26,8 @@ from collections.abc import Iterable
 from typing import Any
 
 MAX_OBJECTS = 1024
-"""Number of held objects whose end cannot be observed. A lower value may give such an object a second key."""
+"""Number of known objects above which one whose end cannot be observed is forgotten. Raising it uses more memory;
+lowering it may give such an object a second key. Chosen: far above the clients of one program."""
 
 VOLATILE = frozenset(
     [

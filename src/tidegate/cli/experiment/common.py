@@ -113,7 +113,8 @@ async def found(store: Store, name: str) -> ExperimentRow:
 T = TypeVar("T")
 
 AGAIN = 0.5
-"""Seconds between two attempts while a cooldown lasts."""
+"""Seconds between two attempts while a cooldown lasts. Raising it starts the command later after the cooldown. Chosen:
+ten attempts in the cooldown of `storage.claims.COOL_DOWN`."""
 
 
 async def once_cooled(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], what: str) -> T:

@@ -32,7 +32,8 @@ from tidegate.runner.progress import Summary
 from tidegate.storage import Failure, ResultStatus, Score
 
 SPAN = 60.0
-"""Seconds over which the rate for an ETA is measured: a quota per minute shows its true rate."""
+"""Seconds over which the rate for an ETA is measured. Raising it makes the ETA steadier and slower to follow a change.
+Chosen: a quota per minute shows its true rate."""
 
 FAILED = (ResultStatus.ERROR, ResultStatus.INVALID)
 
@@ -94,7 +95,8 @@ class ShownCounts:
 
 
 UNBOUNDED = 10_000
-"""Columns of a file or a pipe: nothing is folded or cut there."""
+"""Columns of a file or a pipe. Lowering it folds or cuts long lines. Chosen: wider than any line, so nothing is folded
+or cut there."""
 
 
 class Printer(Console):
@@ -142,8 +144,10 @@ def bad(number: int) -> str:
 
 
 NOTHING = "–"
+
 MOST_LABELS = 5
-"""Most labels of one output that a table shows, the most frequent first."""
+"""Most labels of one output that a table shows, the most frequent first. Raising it widens the table. Chosen: they fit
+one cell; an output may have up to 100 (`storage.reports.MOST_LABELS`)."""
 
 
 def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:
@@ -225,24 +229,31 @@ def _labels(score: Score) -> str:
 
 
 LOOK_EVERY = 0.25
-"""Seconds between two updates of the display."""
+"""Seconds between two updates of the display. Raising it saves work and shows changes later. Chosen: a person sees
+changes as they happen."""
 
 LINE_EVERY = 10.0
-"""Seconds between two lines without a terminal (the order of pip and docker, which a log can hold)."""
+"""Seconds between two lines without a terminal. Raising it shortens the log and reports progress later. Precedent: the
+order of pip and docker, which a log can hold."""
 
 LEAST = 0.05
-"""Shortest wait that is shown, in seconds: a shorter one is over before it is read."""
+"""Seconds of the shortest wait that is shown. Raising it hides more short waits. Chosen: a shorter wait is over before
+it is read."""
 
 MOST_WAITS = 6
-"""Most lines about waits that are shown at once. The others are counted."""
+"""Most lines about waits that are shown at once; the others are counted. Raising it makes the display taller. Chosen:
+the display stays small below the table of stages."""
 
 
 BAR, LEAST_BAR, BESIDE = 30, 8, 44
-"""Columns: a bar at most, a bar at least, and the text next to it. A narrower terminal has no bar."""
+"""Columns of a progress bar: `BAR` is the longest one, `LEAST_BAR` the shortest one, and `BESIDE` is kept for the text
+beside it. Raising `BAR` widens the table; raising one of the others removes the bar from more terminals. Chosen: `BAR`,
+`BESIDE` and `ECHOED` fit in 80 columns."""
 
 
 ECHOED = 4
-"""Columns that stay free, so that the echo of one or two Ctrl-C starts no new row under the picture."""
+"""Columns that stay free. Raising it narrows the display. Derived from the echo of one or two Ctrl-C (`^C` each), which
+must start no new row under the picture."""
 
 
 def nothing(_key: str) -> str:

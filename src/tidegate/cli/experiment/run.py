@@ -159,7 +159,8 @@ GOING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr
 """Signals that end the process and keep the claim."""
 
 LAST = 3
-"""Number of the Ctrl-C that ends the process, whatever it does."""
+"""Number of the Ctrl-C that ends the process, whatever it does. Raising it needs more of them to leave a run that
+hangs. Chosen: the earlier ones stop the run in order, and a repeated one may be an accident."""
 
 SHOW_CURSOR = b"\x1b[?25h\n"
 """Bytes that show the cursor, which the picture of a run hides (ECMA-48, xterm: DECTCEM)."""
@@ -203,7 +204,8 @@ class _Counted:
 
 
 BEHIND = 500
-"""Unwritten results at which the display reports a slow or missing database: half of a runner's bound (1000)."""
+"""Unwritten results at which the display reports a slow or missing database. Raising it reports later. Derived from the
+default of `RunnerSettings.unwritten` (1000): half of it."""
 
 
 def run_source(source: str, url: str, max_concurrency: int | None) -> int:

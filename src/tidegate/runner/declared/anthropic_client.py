@@ -10,7 +10,8 @@ from tidegate.admission.registry import registry
 from tidegate.runner.declared.prompt import NoText, Prompt
 
 MAX_TOKENS = 1024
-"""Maximum output tokens, which Anthropic requires; 1024 is in its own examples (anthropic 2.11, README)."""
+"""Maximum output tokens, which Anthropic requires, where the experiment states none. Raising it reserves more of an
+output quota. Source: Anthropic's own examples (anthropic 2.11, README)."""
 
 
 class Anthropic:

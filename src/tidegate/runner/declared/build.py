@@ -19,8 +19,10 @@ from tidegate.runner.experiment import Evaluator, Experiment
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)%?")
 """Pattern of a number; it includes a percent sign, so that `score` can reject percentages."""
+
 LONGEST = 80
-"""Maximum characters of an answer in an error message."""
+"""Maximum characters of an answer in an error message. Raising it lengthens the message. Chosen: the beginning shows
+the form, and the message stays one line."""
 
 
 class Unparsable(UnusableAnswer):

@@ -80,16 +80,17 @@ Place = tuple[str | int, ...]
 """Path of a value in the document: keys and indices from the top."""
 
 DEEPEST = 50
-"""Maximum levels of nesting; an experiment has five."""
+"""Maximum levels of nesting. Raising it uses more of Python's stack on a hostile file. Chosen: an experiment has
+five."""
 
 
 MAX_VALUES = 10_000
-"""Maximum values of a document, each alias counted as its full content; an experiment has some dozens. Raising it reads
-more of a file that is no experiment."""
+"""Maximum values of a document, each alias counted as its full content. Raising it reads more of a file that is no
+experiment. Chosen: an experiment has some dozens."""
 
 MAX_CHARACTERS = 4 * 1024 * 1024
-"""Maximum characters of a document, and of its texts with each alias counted as its full content. They are stored in
-full with the experiment."""
+"""Maximum characters of a document, and of its texts with each alias counted as its full content. Raising it stores
+larger experiments. Chosen: they are stored in full with the experiment."""
 
 
 class Document:
@@ -216,7 +217,8 @@ HOLDS_PATH = "its path may hold a credential, which would be stored: ${NAME} sta
 """Error text for a possible credential in the path of an address."""
 
 LONGEST_SHOWN = 60
-"""Maximum characters of a value in an error message."""
+"""Maximum characters of a value in an error message. Raising it lengthens the message. Chosen: the value is recognised,
+and the message stays one line."""
 
 
 def _named(value: object) -> object:
