@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tidegate.cli.status_text import StatusText, amount, clock, farewell
-from tidegate.launch.shared_counters import INTEGERS, KeyRow, QuotaRow
+from tidegate.launch.shared_counters import KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned
 
@@ -35,7 +35,7 @@ def test_before_the_first_call_there_is_no_line() -> None:
 def before(total: KeyTotal, *quotas: QuotaRow, slots: int = 99, latency: float = 1.0, **instants: float) -> KeyTotal:
     """What lies before those who wait at a key, as its only process sees it."""
     total.slots = slots
-    counts = dict.fromkeys(INTEGERS, 0) | {"waiting": total.waiting}
+    counts = Counter(waiting=total.waiting)
     total.here = [KeyRow(total.key, counts, 0.0, quotas, latency=latency, **instants)]
     return total
 

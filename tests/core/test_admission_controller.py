@@ -4,8 +4,7 @@ import pytest
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.circuit_breaker import SILENCE_LEAST, BreakerState
-from tidegate.core.feedback import ABSURD_HINT
+from tidegate.core.circuit_breaker import BreakerState
 from tidegate.core.limiter_state import Permit
 from tidegate.core.quota import READ_CALLS, READ_SECONDS
 from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading, Usage
@@ -185,12 +184,15 @@ def test_a_permit_that_was_never_sent_leaves_no_trace(mirrored: AdmissionControl
     assert (level(mirrored), mirrored.in_flight, mirrored.counts.attempts) == (10.0, 0, attempts)
 
 
+A_DAY = 86_400.0
+
+
 def test_a_hint_of_a_day_is_not_believed(admission: AdmissionController) -> None:
-    settle(admission, admit(admission)[0], refusal(ABSURD_HINT))
+    settle(admission, admit(admission)[0], refusal(A_DAY))
     assert (admission.pause.until < NOW, admission.counts.ignored) == (True, 1)
 
 
-@pytest.mark.parametrize("hint", [ABSURD_HINT, float("inf"), float("nan"), -1.0])
+@pytest.mark.parametrize("hint", [A_DAY, float("inf"), float("nan"), -1.0])
 def test_an_incredible_hint_moves_no_boundary(admission: AdmissionController, hint: float) -> None:
     settle(admission, admit(admission)[0], answer(fixed(10.0, 0.0)))
     settle(admission, admit(admission)[0], refusal(hint))
@@ -283,7 +285,8 @@ def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: Admissio
     assert admission.ready_at(Cost(), NOW) == (NOW + 0.5, "breaker")
     (probe,) = admit(admission, now=NOW + 1.0)
     assert probe.probe
-    assert admission.ready_at(Cost(), NOW + 1.0) == (NOW + 1.0 + SILENCE_LEAST, "breaker")
+    ready, gate = admission.ready_at(Cost(), NOW + 1.0)
+    assert (ready > NOW + 1.0, gate) == (True, "breaker")
     settle(admission, probe, OK, NOW + 2.0)
     assert admission.ready_at(Cost(), NOW + 2.0) == (NOW + 2.0, "")
 

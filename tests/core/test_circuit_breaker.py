@@ -5,9 +5,6 @@ from itertools import product
 import pytest
 
 from tidegate.core.circuit_breaker import (
-    GROWTH,
-    SILENCE,
-    SILENCE_LEAST,
     TRANSITIONS,
     BreakerEvent,
     BreakerState,
@@ -106,24 +103,35 @@ def test_the_probe_is_alone(opened: CircuitBreaker) -> None:
     assert opened.state is BreakerState.HALF_OPEN
 
 
-@pytest.mark.parametrize(("took", "silence"), [(0.001, SILENCE_LEAST), (0.2, 0.2 * SILENCE), (30.0, 30.0 * SILENCE)])
-def test_a_probe_that_is_not_answered_long_after_it_should_have_failed_has_met_a_living_server(
-    breaker: CircuitBreaker, took: float, silence: float
-) -> None:
+def silence_after(took: float, breaker: CircuitBreaker) -> float:
+    """Seconds after which a silent probe counts as answered, where failures took so long."""
     for _ in range(3):
         breaker.failed(False, 0.0, took, 0.5)
+    assert breaker.sent(took + 5.0) is True
+    return breaker.opens_at(took + 5.0) - (took + 5.0)
+
+
+def test_the_silence_of_a_probe_is_a_multiple_of_what_failures_take_and_never_nothing() -> None:
+    instant, tiny, short, long = (silence_after(took, CircuitBreaker(3, 2.0, 10.0)) for took in (0.0, 1e-6, 2.0, 30.0))
+    assert 0.0 < instant == pytest.approx(tiny)
+    assert 2.0 < short == pytest.approx(long / 15)
+
+
+@pytest.mark.parametrize("took", [0.001, 0.2, 30.0])
+def test_a_probe_that_is_not_answered_long_after_it_should_have_failed_has_met_a_living_server(
+    breaker: CircuitBreaker, took: float
+) -> None:
+    silence = silence_after(took, breaker)
     now = took + 5.0
-    assert breaker.sent(now) is True
-    assert breaker.opens_at(now) == pytest.approx(now + silence)
     assert breaker.sent(now + 0.9 * silence) is False
     assert not breaker.closed
-    assert breaker.sent(now + silence) is False
+    assert breaker.sent(now + 1.001 * silence) is False
     assert breaker.closed
 
 
 def test_a_probe_that_fails_after_its_silence_opens_nothing_by_itself(opened: CircuitBreaker) -> None:
     opened.sent(2.0)
-    opened.sent(2.0 + SILENCE_LEAST)
+    opened.sent(opened.opens_at(2.0))
     assert opened.failed(True, 2.0, 3.0, 0.5) is False
     assert opened.closed
 
@@ -134,7 +142,9 @@ def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Circ
         opened.sent(2.0)
         assert failed(opened, probe=True) is True
         seen.append(opened.ready_at)
-    assert seen[:3] == pytest.approx([2 * GROWTH, 2 * GROWTH**2, 2 * GROWTH**3])
+    growth = seen[0] / 2.0
+    assert growth > 1.0
+    assert seen == pytest.approx([min(10.0, 2.0 * growth**number) for number in range(1, 41)])
     assert seen[-3:] == [10.0, 10.0, 10.0]
 
 

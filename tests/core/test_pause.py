@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, Pause
+from tidegate.core.backoff import Pause
 
 
 @pytest.fixture
@@ -62,9 +62,10 @@ def test_an_answer_makes_the_next_delay_short_again(pause: Pause) -> None:
 def test_it_reopens_with_a_single_attempt(pause: Pause) -> None:
     close(pause, 0.0, 5.0)
     pause.sent(5.0)
-    assert pause.opens_at(5.0) == pytest.approx(5.0 + GRACE_FIRST)
-    pause.sent(5.1)
-    assert pause.opens_at(5.2) == pytest.approx(5.0 + GRACE_FIRST)
+    grace = pause.opens_at(5.0) - 5.0
+    assert 0.0 < grace < 5.0
+    pause.sent(5.0 + grace / 4)
+    assert pause.opens_at(5.0 + grace / 2) == pytest.approx(5.0 + grace)
 
 
 def test_an_answer_opens_it_for_everybody(pause: Pause) -> None:
@@ -87,13 +88,20 @@ def test_a_new_refusal_ends_the_grace_of_the_last_lone_attempt(pause: Pause) -> 
     assert pause.opens_at(5.2) == 5.2
 
 
-@pytest.mark.parametrize(("seconds", "grace"), [(0.0, GRACE_BOUNDS[0]), (0.1, 0.3), (1e6, GRACE_BOUNDS[1])])
-def test_the_grace_comes_to_three_refusal_round_trips_within_bounds(pause: Pause, seconds: float, grace: float) -> None:
+def grace_where_refused_within(seconds: float) -> float:
+    pause = Pause(0.5, 60.0)
     for _ in range(60):
         pause.refused_within(seconds)
     close(pause, 0.0, 5.0)
     pause.sent(5.0)
-    assert pause.opens_at(5.0) == pytest.approx(5.0 + grace)
+    return pause.opens_at(5.0) - 5.0
+
+
+def test_the_grace_comes_to_three_refusal_round_trips_within_bounds() -> None:
+    usual = grace_where_refused_within(0.1)
+    assert usual == pytest.approx(0.3)
+    assert 0.0 < grace_where_refused_within(0.0) < usual
+    assert usual < grace_where_refused_within(1e6) == grace_where_refused_within(1e9)
 
 
 def test_lone_attempt_that_is_withdrawn_leaves_the_next_one_alone() -> None:

@@ -13,7 +13,6 @@ from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
 from tidegate.core.exchange import Ending, ExchangeResult, Resume, WaitUntil
-from tidegate.core.limiter_state import BUSY
 from tidegate.core.values import Cost, Key, QuotaReading
 from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
@@ -105,19 +104,19 @@ def started(clock: VirtualClock, calls: int) -> tuple[RateLimitRegistry, list[Wa
 def test_a_round_hardly_opens_by_silence_while_whom_it_let_in_has_not_run(clock: VirtualClock) -> None:
     """A loop that is busy starting calls reads no refusals: that none came means nothing."""
     registry, waiting = started(clock, 100)
-    assert in_flight(registry) <= 2 + 1 + 100 * 0.01 / BUSY
+    held = in_flight(registry)
     taken = [registry.look(each) for each in waiting if each.permit is not None]
     for _ in range(10):
         clock.advance(0.05)
         taken += [registry.look(each) for each in waiting if each.standing or each.permit is not None]
-    assert in_flight(registry) >= 10, "once they run, it opens as always"
+    assert in_flight(registry) >= max(10, 2 * held), "once they run, it opens as always"
 
 
 def test_one_that_never_runs_holds_up_the_others_for_a_moment_only(clock: VirtualClock) -> None:
     registry, waiting = started(clock, 20)
     assert [each.permit is not None for each in waiting].count(True) == 1
-    assert waiting[1].until == pytest.approx(clock() + BUSY, abs=0.2)
-    clock.advance(BUSY)
+    assert clock() < waiting[1].until < clock() + 2.0
+    clock.advance(waiting[1].until - clock())
     assert registry.look(waiting[1]) is not None
 
 

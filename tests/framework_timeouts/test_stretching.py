@@ -16,7 +16,6 @@ import tidegate
 from tests.framework_timeouts import frameworks
 from tidegate.framework_timeouts import patch
 from tidegate.framework_timeouts.table import CLOCKS
-from tidegate.framework_timeouts.timeout import LIFTED
 
 ATTEMPT = "DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS_OVERRIDE"
 TASK = "DEEPEVAL_PER_TASK_TIMEOUT_SECONDS_OVERRIDE"
@@ -160,7 +159,8 @@ def test_the_clock_of_a_whole_run_is_lifted_and_that_of_a_row_is_not(loaded: Any
     for module in frameworks.deepeval(frameworks.DeepevalSettings()).values():
         loaded(module)
     install(max_wait=3600)
-    assert (os.environ[ATTEMPT], os.environ[GATHER]) == ("3689", str(LIFTED))
+    assert os.environ[ATTEMPT] == "3689"
+    assert int(os.environ[GATHER]) > 30 * 86_400
 
 
 def test_uninstall_puts_everything_back(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:

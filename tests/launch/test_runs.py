@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.launch.runs import PREFIX, YOUNG, run_folder
+from tidegate.launch.runs import run_folder
 
 KILLED = """
 import os, signal
@@ -28,7 +28,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def aged(folder: Path) -> Path:
-    then = folder.stat().st_mtime - 2 * YOUNG
+    then = folder.stat().st_mtime - 86_400.0
     os.utime(folder, (then, then))
     return folder
 
@@ -59,8 +59,14 @@ def test_the_folder_of_a_run_that_still_runs_stays_however_old() -> None:
             assert Path(first).is_dir()
 
 
-def test_a_folder_that_its_run_may_be_about_to_lock_stays(temporary: Path) -> None:
-    young = temporary / f"{PREFIX}young"
+def unused() -> Path:
+    """A path that a run would use."""
+    with run_folder() as folder:
+        return Path(folder)
+
+
+def test_a_folder_that_its_run_may_be_about_to_lock_stays() -> None:
+    young = unused()
     young.mkdir()
     with run_folder():
         assert young.is_dir()
@@ -68,7 +74,7 @@ def test_a_folder_that_its_run_may_be_about_to_lock_stays(temporary: Path) -> No
 
 def test_what_is_no_folder_of_a_run_stays(temporary: Path) -> None:
     elsewhere = aged_folder(temporary / "elsewhere")
-    link = temporary / f"{PREFIX}link"
+    link = unused()
     link.symlink_to(elsewhere)
     os.utime(link, (0, 0), follow_symlinks=False)
     with run_folder():

@@ -17,8 +17,8 @@ from tests.transports.answering import ANSWER, BODY, Reply, Server, fine, only
 from tests.transports.sessions import ask, run
 from tidegate.core.events import RequestFailed
 from tidegate.core.values import Cause
+from tidegate.sdks.sdk import is_given_up
 from tidegate.testing import Limit, Scenario, Simulator
-from tidegate.transports.call import GAVE_UP
 
 
 def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: tidegate.RateLimitRegistry) -> None:
@@ -114,7 +114,7 @@ def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind(re
             async with session.post(server.chat, json=BODY, params={"a": "b"}) as response:
                 assert (type(response), response.status, response.ok) == (response_class, 429, False)
                 assert response.headers["X-Should-Retry"] == "false"
-                assert getattr(response, GAVE_UP) is True
+                assert is_given_up(response)
                 assert str(response.url) == f"{server.chat}?a=b"
                 assert (await response.json())["error"]["code"] == "queue_deadline"
                 assert "max_wait" in await response.text()

@@ -13,7 +13,7 @@ import pytest
 import tidegate
 from tests.transports.answering import BODY, Server, only, refused_at_first
 from tests.transports.sessions import ask, run
-from tidegate.transports.call import GAVE_UP
+from tidegate.sdks.sdk import is_given_up
 
 
 def test_a_refusal_is_waited_out_below_the_session(registry: tidegate.RateLimitRegistry) -> None:
@@ -103,7 +103,7 @@ def test_a_body_that_can_be_sent_only_once_is_handed_back(
         async def test(session: aiohttp.ClientSession) -> None:
             async with session.post(server.chat, data=body()) as response:
                 assert (response.status, await response.text()) == (429, "{}")
-                assert not hasattr(response, GAVE_UP)
+                assert not is_given_up(response)
 
         run(registry, test)
         assert len(server.seen) == 1

@@ -14,8 +14,8 @@ import pytest
 import tidegate
 from tests.transports.answering import ANSWER, BODY, Server, fine, only, refused_at_first
 from tests.transports.sessions import BUSY, READS, ask, impatient, refusing, run
+from tidegate.sdks.sdk import is_given_up
 from tidegate.transports.aiohttp import TRANSPORT
-from tidegate.transports.call import GAVE_UP
 
 
 @pytest.mark.parametrize("read", READS)
@@ -28,7 +28,7 @@ def test_an_error_that_is_handed_back_can_be_read_in_every_way(
         async def test(session: aiohttp.ClientSession) -> None:
             async with session.post(server.chat, json=BODY) as response:
                 assert (response.status, response.ok) == (429, False)
-                assert getattr(response, GAVE_UP) is True
+                assert is_given_up(response)
                 assert await read(response) == BUSY
 
         run(registry, test)
