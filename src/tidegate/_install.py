@@ -91,7 +91,12 @@ def _put(transport: Transport, module: ModuleType) -> None:
         transport.put(module)
     except Exception as error:
         # An unknown version, or another module of the same name: the program's import must not fail.
-        logger.warning("%s cannot be governed: %s: %s", module.__name__, type(error).__name__, error)
+        logger.warning(
+            "module %s not patched: %s: %s; calls through it may be ungoverned",
+            module.__name__,
+            type(error).__name__,
+            error,
+        )
 
 
 def _named(registry: KeyTable) -> Callable[[str], str | None]:
@@ -153,7 +158,7 @@ def register_provider(provider: Provider) -> None:
         raise ConfigurationError("provider", provider, "a tidegate.providers.Provider")
     if judge(provider, 429, (), None, _ANY_TIME).row == "unknown":
         field = f"Provider({provider.name}).common_errors"
-        raise ConfigurationError(field, provider.common_errors, "has a row for status 429, as COMMON_ERRORS does")
+        raise ConfigurationError(field, provider.common_errors, "rows with one for status 429, as COMMON_ERRORS has")
     with _lock:
         add(provider)
 

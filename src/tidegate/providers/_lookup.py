@@ -102,7 +102,7 @@ def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tupl
             prefix, star, suffix = host.partition("*")
             taken = exact.get(host) or next((p for a, b, p in parted if star and (a, b) == (prefix, suffix)), None)
             if taken is not None:
-                raise ConfigurationError(f"Provider({table.name}).hosts", host, f"already a host of {taken.name}")
+                raise ConfigurationError(f"Provider({table.name}).hosts", host, f"it is already a host of {taken.name}")
             if star:
                 parted.append((prefix, suffix, table))
             else:

@@ -88,14 +88,16 @@ class HeaderRow:
     dialect: Literal["plain", "ietf"] = "plain"
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "HeaderRow.name", self.name, "a name is needed")
-        require(bool(self.source), f"HeaderRow({self.name}).source", self.source, "every row names its source")
+        require(bool(self.name), "HeaderRow.name", self.name, "a name")
+        require(bool(self.source), f"HeaderRow({self.name}).source", self.source, "the source of the row")
         require(self.unit in UNITS, f"HeaderRow({self.name}).unit", self.unit, f"one of {', '.join(sorted(UNITS))}")
         for group in self._groups():
             require(type(group) is tuple, f"HeaderRow({self.name})", group, "a tuple of header names")
-        require(bool(self.headers()), f"HeaderRow({self.name}).limit", self.limit, "a row names a header")
+        require(bool(self.headers()), f"HeaderRow({self.name}).limit", self.limit, "at least one header in the row")
         for header, _ in self.headers():
-            require(_LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "lower-case header name")
+            require(
+                _LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "a header name in lower case"
+            )
         require(self.window is None or self.window > 0, f"HeaderRow({self.name}).window", self.window, "above 0 s")
         require(self.quantum >= 1, f"HeaderRow({self.name}).quantum", self.quantum, "1 or more")
         require(self.ceiling is None or self.ceiling > 0, f"HeaderRow({self.name}).ceiling", self.ceiling, "above 0")
@@ -141,17 +143,19 @@ class ErrorRow:
 
     def __post_init__(self) -> None:
         where = f"ErrorRow({self.name})"
-        require(bool(self.name), "ErrorRow.name", self.name, "a name is needed")
-        require(bool(self.source), f"{where}.source", self.source, "every row names its source")
+        require(bool(self.name), "ErrorRow.name", self.name, "a name")
+        require(bool(self.source), f"{where}.source", self.source, "the source of the row")
         criteria = self.status or self.codes or self.text or self.headers or self.exceeds or self.zero
         long = self.window_at_least
         require(long is None or long > 0, f"{where}.window_at_least", long, "above 0 s")
-        require(bool(criteria or long), f"{where}.status", self.status, "a row has a criterion")
+        require(bool(criteria or long), f"{where}.status", self.status, "at least one criterion in the row")
         for word in (*self.codes, *self.text, *(name for name, _ in self.headers), *self.without):
-            require(word == word.lower() and bool(word), where, word, "lower case, as the answer is compared")
+            require(
+                word == word.lower() and bool(word), where, word, "a text in lower case, as answers are compared so"
+            )
         require(self.window is None or self.window > 0, f"{where}.window", self.window, "above 0 s")
         for status in self.status:
-            require(100 <= status <= 599, f"{where}.status", status, "100 to 599")
+            require(100 <= status <= 599, f"{where}.status", status, "a number from 100 to 599")
 
     def says(self, text: str) -> bool:
         """Return whether the message contains or equals one of the phrases; True if the row has none."""
@@ -182,12 +186,12 @@ class Charging:
     """Function that picks, from amounts in the order of `AMOUNTS`, those for tokens, input, output and produced."""
 
     def __post_init__(self) -> None:
-        require(bool(self.source), "Charging.source", self.source, "every rule names its source")
+        require(bool(self.source), "Charging.source", self.source, "the source of the rule")
         charged = (self.tokens, self.input_tokens, self.output_tokens, self.produced)
         for amount in charged:
             require(amount in AMOUNTS, "Charging", amount, f"one of {', '.join(AMOUNTS)}")
         gives = not self.gives_back or self.tokens == "input+max"
-        require(gives, "Charging.gives_back", self.gives_back, "only where tokens are charged input+max")
+        require(gives, "Charging.gives_back", self.gives_back, "False unless tokens are charged input+max")
         for part, weight in self.burndown:
             known = part != "" and weight > 0
             require(known, "Charging.burndown", (part, weight), "a part of a name and a weight above 0")
@@ -239,21 +243,35 @@ class Provider:
     _paths: Paths = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        require(bool(self.name), "Provider.name", self.name, "a name is needed")
-        require(bool(self.source), f"Provider({self.name}).source", self.source, "every table names its source")
+        require(bool(self.name), "Provider.name", self.name, "a name")
+        require(bool(self.source), f"Provider({self.name}).source", self.source, "the source of the table")
         require(self.default_window > 0, f"Provider({self.name}).default_window", self.default_window, "above 0 s")
         for host in self.hosts:
             known = host == host.lower().rstrip(".") and host.count("*") <= 1 and host.strip("*.") != ""
-            require(known, f"Provider({self.name}).hosts", host, "lower case, no trailing dot, at most one *")
-            require(not _NO_HOST.search(host), f"Provider({self.name}).hosts", host, "a name: no scheme, port or path")
+            require(
+                known,
+                f"Provider({self.name}).hosts",
+                host,
+                "a host in lower case, without a final dot, with at most one *",
+            )
+            require(
+                not _NO_HOST.search(host), f"Provider({self.name}).hosts", host, "a host without scheme, port and path"
+            )
         for ending in self.pooled:
             require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
         pools = self.scope == "model" or not self.pooled
-        require(pools, f"Provider({self.name}).pooled", self.pooled, "only where the scope is the model")
+        require(pools, f"Provider({self.name}).pooled", self.pooled, "empty unless the scope is the model")
         # A one-element tuple without its comma is a string, whose letters would be taken for headers.
-        require(type(self.credential) is tuple, f"Provider({self.name}).credential", self.credential, "a tuple")
+        require(
+            type(self.credential) is tuple, f"Provider({self.name}).credential", self.credential, "a tuple of headers"
+        )
         for header in self.credential:
-            require(_LOWER.fullmatch(header) is not None, f"Provider({self.name}).credential", header, "lower case")
+            require(
+                _LOWER.fullmatch(header) is not None,
+                f"Provider({self.name}).credential",
+                header,
+                "a header name in lower case",
+            )
         for pair in self.query_credential:
             known = pair[0] != "" and pair[1] in self.credential
             require(known, f"Provider({self.name}).query_credential", pair, "a parameter and a header of credential")
@@ -261,7 +279,7 @@ class Provider:
         require(part is None or all(part), f"Provider({self.name}).credential_part", part, "two texts")
         names = [row.name for row in self.headers]
         for name in names:
-            require(names.count(name) == 1, f"Provider({self.name}).headers", name, "one row a quota")
+            require(names.count(name) == 1, f"Provider({self.name}).headers", name, "a name that only one row has")
         _set(self, "noted", self._note())
         _set(self, "places", self._place())
         own = tuple((f"{self.name}:{row.name}", row) for row in self.errors)
@@ -298,7 +316,7 @@ class Provider:
         named += [(header, (number, 0)) for header, number in self.noted.items()]
         for header, place in named:
             raw = header.encode("ascii")
-            require(raw not in places, f"Provider({self.name}).headers", header, "each header has one meaning")
+            require(raw not in places, f"Provider({self.name}).headers", header, "a header with only one meaning")
             places[raw] = place
         return places
 
@@ -347,14 +365,14 @@ class Endpoint:
     plain: bool = False
 
     def __post_init__(self) -> None:
-        require(self.path.startswith(("/", "**/")), "Endpoint.path", self.path, "starts with / or **/")
+        require(self.path.startswith(("/", "**/")), "Endpoint.path", self.path, "a path that begins with / or **/")
         named = _SEGMENT.findall(self.path)
         known = ", ".join(sorted(_PLACEHOLDERS))
-        require(_PLACEHOLDERS.issuperset(named), "Endpoint.path", self.path, f"its placeholders are {known}")
+        require(_PLACEHOLDERS.issuperset(named), "Endpoint.path", self.path, f"a path with no placeholders but {known}")
         once = named.count("{model}") + named.count("{+model}") <= 1 and named.count("{family}") <= 1
-        require(once, "Endpoint.path", self.path, "names the model and the family once each")
+        require(once, "Endpoint.path", self.path, "a path with at most one model and one family")
         twice = "{family}" in named and self.family
-        require(not twice, "Endpoint.family", self.family, "empty: the path says it")
+        require(not twice, "Endpoint.family", self.family, "empty: the path names the family")
 
 
 class Paths:
