@@ -154,7 +154,7 @@ def test_a_file_that_is_no_state_is_one_clear_error(what: str, tmp_path: Path) -
 
 
 def test_a_file_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(tidegate.ConfigurationError, match=r"initial_state: .* cannot be read: No such file"):
+    with pytest.raises(tidegate.ConfigurationError, match=r"initial_state: .* learned state not read: No such file"):
         Settings(initial_state=str(tmp_path / "gone.json"))
 
 
@@ -208,7 +208,7 @@ def test_a_state_that_cannot_be_put_in_costs_no_call(
     monkeypatch.setattr("tidegate.core.saved_state.seed", breaks)
     second = registry(initial_state=state)
     assert level(second, key_of(second)) is None
-    assert "is ignored" in caplog.text
+    assert "saved state of openai" in caplog.text
 
 
 PATH_KEYS = ("HARBOURPATHKEY77", "HARBOURPATHKEY78")
@@ -290,21 +290,23 @@ def test_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyt
 
 def test_pipe_is_refused_without_waiting_for_its_writer(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match=r"^is no regular file$"):
+    with pytest.raises(ValueError, match=r"^learned state not read: it is not a regular file$"):
         LearnedState.read(tmp_path / "pipe")
 
 
 def test_device_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^is no regular file$"):
+    with pytest.raises(ValueError, match=r"^learned state not read: it is not a regular file$"):
         LearnedState.read("/dev/zero")
     with pytest.raises(ConfigurationError) as raised:
         Settings(initial_state="/dev/zero")
-    assert str(raised.value) == "initial_state: '/dev/zero' is not usable: is no regular file"
+    assert str(raised.value) == (
+        "initial_state: '/dev/zero' is not usable: learned state not read: it is not a regular file"
+    )
 
 
 def test_file_above_the_bound_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "limits.json"
     with path.open("wb") as file:
         file.truncate(1 << 29)
-    with pytest.raises(ValueError, match=r"^is larger than \d+ bytes$"):
+    with pytest.raises(ValueError, match=r"^learned state not read: it is larger than \d+ bytes$"):
         LearnedState.read(path)

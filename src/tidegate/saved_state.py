@@ -128,14 +128,14 @@ class LearnedState(_Frozen):
         try:
             return cls.of(json.loads(text))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(f"is no JSON: {error}") from None
+            raise ValueError(f"learned state not read: it is not JSON: {error}") from None
 
     @classmethod
     def of(cls, plain: Any) -> LearnedState:
         """Return the state in decoded JSON; raise `ValueError` as `from_json` does."""
         version = plain.get("version") if isinstance(plain, Mapping) else None
         if not isinstance(version, int):
-            raise ValueError("is no learned state: it names no version")
+            raise ValueError("learned state not read: it has no version")
         if version != VERSION:
             return cls(version=version)
         try:
@@ -143,7 +143,7 @@ class LearnedState(_Frozen):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise ValueError(f"is no learned state: {where}: {first['msg']}") from None
+            raise ValueError(f"learned state not read: {where} is invalid: {first['msg']}") from None
 
     @classmethod
     def read(cls, path: str | Path) -> LearnedState:
@@ -151,7 +151,7 @@ class LearnedState(_Frozen):
         try:
             return cls.from_json(_content(Path(path)))
         except OSError as error:
-            raise ValueError(f"cannot be read: {error.strerror}") from None
+            raise ValueError(f"learned state not read: {error.strerror}") from None
 
     def write(self, path: str | Path) -> None:
         """Write the state to a file that only its owner can read, whole or not at all; raise `OSError`."""
@@ -189,10 +189,10 @@ def _content(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("is no regular file")
+            raise ValueError("learned state not read: it is not a regular file")
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise ValueError(f"is larger than {MOST_BYTES} bytes")
+        raise ValueError(f"learned state not read: it is larger than {MOST_BYTES} bytes")
     return content
 
 
@@ -207,7 +207,8 @@ class Seeds:
         self._left: dict[Key, LearnedKey | None] = {}
         self._comparable = bool(digests) and digests == state.digests
         if state.version != VERSION:
-            logger.warning("the initial state is of version %d, not %d: it is ignored", state.version, VERSION)
+            text = "initial state ignored: it has version %d, and this tidegate reads version %d; every key starts anew"
+            logger.warning(text, state.version, VERSION)
             return
         self._sow([each for each in state.keys if today - each.taken_on <= KEPT_FOR], len(state.keys))
 
@@ -220,11 +221,13 @@ class Seeds:
             # Two credentials that cannot be distinguished: neither entry is used.
             self._left[place] = None if place in self._left else each
         if count < given:
-            what = f"{given - count} of its {given} keys are"
-            logger.warning("the initial state is stale: %s older than %d days, and ignored", what, KEPT_FOR.days)
+            text = "initial state stale: %d of its %d keys are older than %d days; they are ignored"
+            logger.warning(text, given - count, given, KEPT_FOR.days)
         elif doubles:
-            what = "keys that differ in their credential alone, which only a digest_key tells apart"
-            logger.warning("the initial state has %s: they are ignored", what)
+            logger.warning(
+                "initial state ambiguous: some of its keys differ only in their credential, which only a digest_key "
+                "distinguishes; they are ignored"
+            )
 
     def _place(self, key: Key) -> Key:
         return _masked(key) if self._comparable else _at(key)

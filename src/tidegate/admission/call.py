@@ -302,7 +302,7 @@ class FunctionCall(GovernedCall):
             hint = _asked(self.get_retry_after, "get_retry_after", result, error)
             if hint is not None and (isinstance(hint, bool) or not isinstance(hint, int | float)):
                 _complain(
-                    "get_retry_after", self.get_retry_after, f"it returned {hint!r}, which is no number of seconds"
+                    "get_retry_after", self.get_retry_after, f"it returned {hint!r}, which is not a number of seconds"
                 )
                 hint = None
             usable = hint is not None and 0.0 <= hint < 1e10
@@ -312,7 +312,7 @@ class FunctionCall(GovernedCall):
     def _headers(self, result: Any) -> list[tuple[bytes, bytes]]:
         headers = _asked(self.get_headers, "get_headers", result)
         if headers is not None and not isinstance(headers, Mapping):
-            _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, which is no mapping")
+            _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, not a mapping")
         elif headers:
             # Reading the headers may fail too.
             return _asked(_pairs, "get_headers", headers) or []
@@ -353,7 +353,7 @@ def _complain(name: str, getter: object, reason: str, error: Exception | None = 
     if place in _complained or len(_complained) >= MOST_COMPLAINTS:
         return
     _complained.add(place)
-    logger.warning("%s is unusable: %s; its word counts as None", name, reason, exc_info=error)
+    logger.warning("result of %s unusable: %s; it counts as None", name, reason, exc_info=error)
 
 
 @lru_cache(maxsize=64)

@@ -188,9 +188,9 @@ class KeyTable:
     def require_own(self, permit: Permit) -> None:
         """Raise `PermitMisuse` for a permit that cannot be settled here: settled before, or another registry's."""
         if permit.settled:
-            raise PermitMisuse(f"{permit.key}: this permit was settled before")
+            raise PermitMisuse(f"permit of {permit.key} unusable: it was settled before; request another permit")
         if permit.state.home is not self._identity:
-            raise PermitMisuse(f"{permit.key}: this permit is another registry's; it is settled there")
+            raise PermitMisuse(f"permit of {permit.key} unusable: another registry gave it; settle it there")
 
     def withdraw(self, permit: Permit) -> None:
         """Take back a permit under which nothing was sent; nothing is learned.
@@ -382,9 +382,10 @@ class KeyTable:
         known, age = found
         try:
             saved_state.seed(admission, known, age + now - self._began_at, now)
-        except Exception:
+        except Exception as error:
             # A file may hold anything unexpected; that must not fail a call.
-            logger.exception("what an earlier run learned of %s is ignored", key)
+            reason = type(error).__name__
+            logger.exception("saved state of %s ignored: %s was raised; the key learns its limits again", key, reason)
             return self._new(key, window, now)
         return admission
 
@@ -471,7 +472,7 @@ class KeyTable:
             with suppress(IndexError):
                 key, ended, begun, forgotten = self._rejections.popleft()
                 if ended is not None:
-                    log_end(key, ended, "the key was forgotten" if forgotten else "a call was admitted again")
+                    log_end(key, ended, "the key is forgotten" if forgotten else "a call was admitted again")
                 if begun is not None:
                     log_begin(self, key, begun)
 
@@ -557,7 +558,7 @@ def log_rest() -> None:
     for keeper in list(_keepers):
         _keepers.discard(keeper)
         for key, rejection in keeper.rejections():
-            log_end(key, rejection, "it was still so at the end")
+            log_end(key, rejection, "still rejected at the end of the process")
 
 
 atexit.register(log_rest)
@@ -566,7 +567,10 @@ atexit.register(log_rest)
 def log_begin(keeper: RejectionSource, key: Key, rejection: KeyRejection) -> None:
     """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
     _keepers.add(keeper)
-    logger.info("%s rejected: %s; its calls get that answer, and one a second asks again", key, _reason(rejection))
+    then = "its calls get that answer, and one call per second asks again"
+    if rejection.reset_at is not None:
+        then = f"calls with enough time wait for the provider's reset; without it {then}"
+    logger.info("%s rejected: %s; %s", key, _reason(rejection), then)
 
 
 def log_end(key: Key, rejection: KeyRejection, what: str) -> None:

@@ -47,5 +47,8 @@ class Listeners:
         for listener in self.all:
             try:
                 listener(event)
-            except Exception:
-                logger.exception("a listener failed at %s", type(event).__name__)
+            except Exception as error:
+                reason = type(error).__name__
+                logger.exception(
+                    "listener failed at %s: %s was raised; it stays subscribed", type(event).__name__, reason
+                )
