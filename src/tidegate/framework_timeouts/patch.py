@@ -79,9 +79,10 @@ def _wind(clock: FrameworkTimeout, dial: ParameterDefault | EnvironmentDefault, 
         try:
             for each in dial.turn(module, lambda seconds: clock.stretched(seconds, max_wait)):
                 turned.append(each)
-        except Exception:
+        except Exception as error:
             # This runs inside an import of the user's program: the import continues, and the timeout stays as it is.
-            logger.exception("a clock of %s could not be set; it runs as it is", clock.framework)
+            text = "timeout of %s not extended: %s was raised; its present value stays"
+            logger.exception(text, clock.framework, type(error).__name__)
         if turned and clock not in _told:
             _told.add(clock)
             _tell(clock, turned[0])
@@ -90,8 +91,8 @@ def _wind(clock: FrameworkTimeout, dial: ParameterDefault | EnvironmentDefault, 
 def _tell(clock: FrameworkTimeout, turned: ChangedTimeout) -> None:
     logger.log(
         _level,
-        "tidegate: %s has a clock of %g s (%s) that runs while calls stand in the queue: it is %s now "
-        "(TIDEGATE_FRAMEWORK_CLOCKS=keep leaves it)",
+        "tidegate: %s timeout of %g s (%s) extended: it also runs while calls wait in the queue; it is %s now "
+        "(TIDEGATE_FRAMEWORK_CLOCKS=keep leaves it unchanged)",
         clock.framework,
         turned.old,
         clock.measures,

@@ -52,7 +52,8 @@ def _senders(client: object) -> tuple[list[object], Sdk | None]:
         senders += [carrier] if carrier is not None else []
     if not senders:
         raise TypeError(
-            f"tidegate cannot wrap a {type(client).__module__}.{type(client).__qualname__}; it can wrap {WRAPPABLE}"
+            f"client not wrapped: tidegate does not know {type(client).__module__}.{type(client).__qualname__}; "
+            f"it can wrap {WRAPPABLE}"
         )
     return senders, sdk
 

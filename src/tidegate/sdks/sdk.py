@@ -65,9 +65,10 @@ class Hooks:
             return
         try:
             put(self.patches, module)
-        except Exception:
+        except Exception as error:
             # An unknown version: the program's import must not fail.
-            logger.warning("%s is of another shape than is known: its own retries may not be stopped", module.__name__)
+            text = "module %s not patched: its code is of an unknown version (%s); its own retries may continue"
+            logger.warning(text, module.__name__, type(error).__name__)
 
 
 @dataclass(frozen=True, eq=False)

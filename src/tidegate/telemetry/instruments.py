@@ -123,7 +123,7 @@ class Metrics:
 
 
 def _shows_itself(*given: object) -> None:
-    raise AssertionError("a gauge reads snapshots; no event is recorded with it")
+    raise AssertionError("event not recorded: a gauge reads snapshots and takes no events")
 
 
 def note(tracer: Tracer, event: events.Event, key: KeyAttributes) -> None:

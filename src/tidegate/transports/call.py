@@ -265,8 +265,9 @@ class HttpCall(GovernedCall, ABC):
         # A text about the failed call may follow, so redaction must know its credentials first.
         try:
             redaction.remember(self.credentials())
-        except Exception:
-            logger.exception("the credentials of a failed call could not be read; only their forms are redacted")
+        except Exception as error:
+            text = "credentials of a failed call not read: %s was raised; they are redacted only by their form"
+            logger.exception(text, type(error).__name__)
 
     def stop_retries(self, response: Any) -> None:
         """Mark a response so that the SDK above does not repeat the call; `sdks.sdk.is_given_up` reads the mark."""
@@ -331,8 +332,8 @@ class HttpCall(GovernedCall, ABC):
                 return outcome._replace(row=UNREADABLE)
             if body is not None and self.reads_usage(permit):
                 return self.answered(permit, outcome, body)
-        except Exception:
-            logger.exception("a response could not be judged; it is handed back")
+        except Exception as error:
+            logger.exception("response not judged: %s was raised; it is handed back unchanged", type(error).__name__)
             # The stream holds the permit, which only the end of the stream may settle.
             streams = status < 400 and body is None
             return good(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
@@ -396,8 +397,8 @@ class HttpCall(GovernedCall, ABC):
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
         """Return headers and JSON body of the 429 for a call that received nothing before its deadline."""
         text = (
-            f"tidegate: no answer was received: the call waited {ended.waited:.1f} s for {self.key} "
-            f"({ended.gate or 'queue'}), longer than max_wait = {self.policy.max_wait:g} s."
+            f"tidegate: no answer was received: {self.key} ({ended.gate or 'queue'}) did not admit the call in time; "
+            f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."
         )
         if ended.opens_in is not None and ended.opens_in < MOST_RETRY_AFTER:
             text = (

@@ -92,9 +92,10 @@ def _put_loaded(name: str, put: Callable[[ModuleType], object]) -> None:
     """Run `put` for a module whose loading has ended, perhaps with a failure."""
     try:
         when_imported(name, put)
-    except Exception:
+    except Exception as error:
         # An import of the program is in progress and must continue.
-        logger.exception("%s could not be patched; calls through it are not governed", name)
+        text = "module %s not patched: %s was raised; calls through it may be ungoverned"
+        logger.exception(text, name, type(error).__name__)
 
 
 class Clients:
@@ -156,4 +157,4 @@ def _in_memory(body: object) -> bool:
 
 def unreadable() -> None:
     """Log that a request could not be read and passes through. tidegate never raises its own errors below an SDK."""
-    logger.exception("a request could not be read; it is not governed")
+    logger.exception("request not governed: reading it raised an error; it is sent as it is")
