@@ -179,7 +179,7 @@ def test_a_score_is_a_finite_number(score: float) -> None:
 
 
 def test_what_failed_has_no_score() -> None:
-    with pytest.raises(ValueError, match="what failed has none"):
+    with pytest.raises(ValueError, match="a failed one has none"):
         Annotation("score", ERROR, score=0.0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 if find_spec("sqlalchemy") is None:
-    raise ImportError("experiments are kept by SQLAlchemy, which is not installed: pip install 'tidegate[runner]'")
+    raise ImportError("tidegate.storage not imported: SQLAlchemy is missing; pip install 'tidegate[runner]'")
 
 from tidegate.storage.json_codec import decoded, encoded
 from tidegate.storage.records import (

@@ -56,7 +56,7 @@ async def renew(database: Database, replica: str, claims: Mapping[int, int]) -> 
 async def release(database: Database, held: Claim, status: Status, last_error: str | None) -> bool:
     """End a claim; return False and write nothing where it is not the newest or was stopped."""
     if status is Status.RUNNING:
-        raise ConfigurationError("status", str(status), "what is released runs no more")
+        raise ConfigurationError("status", str(status), "any status but RUNNING: a released experiment does not run")
     ended = _freed(status).where(_held(held)).values(last_error=None if last_error is None else cleaned(last_error))
     return await _changed(database, ended)
 

@@ -140,7 +140,9 @@ class Database:
             try:
                 await asyncio.to_thread(self.file.hold)
             except (OSError, sqlite3.Error) as error:
-                raise StoreError(f"{self.shown}: {error}", retryable="locked" in str(error)) from error
+                raise StoreError(
+                    f"database {self.shown} not opened: {error}", retryable="locked" in str(error)
+                ) from error
             # Open the writer's connection too: after a loss no new connection can be made.
             await self._thread.connected()
 
@@ -153,7 +155,7 @@ class Database:
         """Save the content of a lost SQLite file to a new file; return the error that describes both."""
         file = self.file
         if file is None:
-            raise StoreError(f"{self.shown}: only an SQLite file can be lost")
+            raise StoreError(f"database {self.shown} not saved: only an SQLite file can be lost")
         what = await asyncio.to_thread(file.lost) or "was in its place again"
         try:
             return DatabaseFileLost(self.path, what, saved=await asyncio.to_thread(file.save))
@@ -211,7 +213,7 @@ class Database:
     def _require_open(self) -> None:
         """Raise `StoreError` once the database is closed: an engine would silently open it again."""
         if self._closed:
-            raise StoreError(f"{self.shown} closed: the store was closed before; nothing is read or written")
+            raise StoreError(f"database {self.shown} closed: the store was closed before; nothing is read or written")
 
     async def _connected(self, engine: AsyncEngine) -> AsyncConnection:
         """Return a connection; for a lost file, wait until one that was open before is returned to the pool."""
@@ -241,11 +243,15 @@ class Database:
             yield
         except DBAPIError as error:
             said = str(error.orig).strip().partition("\n")[0]
-            raise StoreError(f"{self.shown}: {said}", retryable=passes(error)) from error.orig
+            retryable = passes(error)
+            state = "unavailable" if retryable else "failed"
+            raise StoreError(f"database {self.shown} {state}: {said}", retryable=retryable) from error.orig
         except PoolTimeout as error:
-            raise StoreError(f"{self.shown}: no connection was free in time", retryable=True) from error
+            raise StoreError(
+                f"database {self.shown} unavailable: no connection was free in time", retryable=True
+            ) from error
         except SQLAlchemyError as error:
-            raise StoreError(f"{self.shown}: {error}") from error
+            raise StoreError(f"database {self.shown} failed: {error}") from error
 
     @contextmanager
     def plain(self) -> Iterator[Connection]:

@@ -28,7 +28,7 @@ DRIVERS = {
 SECRETS = ("password", "sslpassword")
 """Secrets that libpq also accepts as parameters of the URL (libpq, section 34.1.2)."""
 
-BOUND = "a database is a path, sqlite:///path or postgresql://user@host/name"
+BOUND = "a path, sqlite:///path or postgresql://user@host/name"
 
 
 def parsed(url: str) -> URL:
@@ -63,7 +63,7 @@ def has_secret(url: URL) -> bool:
 
 def _file(path: str) -> URL:
     if not path or path == ":memory:":
-        raise ConfigurationError("db", path, "an SQLite database is a file: what is only in memory is not kept")
+        raise ConfigurationError("db", path, "the path of a file: a database in memory is not kept")
     return URL.create(DRIVERS["sqlite"], database=str(Path(path).expanduser()))
 
 
@@ -164,7 +164,7 @@ def _made(url: URL, create: Any, **more: Any) -> Any:
             **more,
         )
     except ModuleNotFoundError as error:
-        raise StoreError(f"{shown(url)}: {error.name} is missing: {CURES[sqlite]}") from error
+        raise StoreError(f"database {shown(url)} not opened: {error.name} is missing; {CURES[sqlite]}") from error
 
 
 def _postgresql_arguments() -> dict[str, Any]:

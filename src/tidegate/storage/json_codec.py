@@ -72,9 +72,9 @@ def _dumped(value: object, sort_keys: bool) -> str:
     try:
         text = json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise NotStorable(f"not JSON: {error}") from error
+        raise NotStorable(f"value not storable: it is not JSON: {error}") from error
     if text.count("[") + text.count("{") > DEEPEST and _levels(text) > DEEPEST:
-        raise NotStorable(f"not JSON that can be read again: more than {DEEPEST} levels")
+        raise NotStorable(f"value not storable: it has more than {DEEPEST} levels, and might not be read again")
     if text.isascii():
         return text
     try:

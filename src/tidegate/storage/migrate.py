@@ -41,7 +41,9 @@ async def migrate(database: Database) -> None:
         if not database.sqlite:
             encoding = (await connection.execute(text("SHOW server_encoding"))).scalar_one()
             if encoding != "UTF8":
-                raise StoreError(f"{database.shown}: its encoding is {encoding}; only UTF8 has every character")
+                raise StoreError(
+                    f"database {database.shown} not opened: its encoding is {encoding}; only UTF8 has every character"
+                )
         if await connection.run_sync(found) == HEAD:
             return
     await asyncio.to_thread(_upgrade_in_turn, database)
@@ -59,13 +61,13 @@ async def _prepare(database: Database) -> None:
     try:
         await asyncio.to_thread(_to_wal, database)
     except sqlite3.Error as error:
-        raise StoreError(f"{database.shown}: {error}", retryable="locked" in str(error)) from error
+        raise StoreError(f"database {database.shown} not opened: {error}", retryable="locked" in str(error)) from error
 
 
 def _to_wal(database: Database) -> None:
     folder = Path(database.path).absolute().parent
     if not folder.is_dir():
-        raise StoreError(f"{database.shown}: there is no folder {folder}")
+        raise StoreError(f"database {database.shown} not opened: there is no folder {folder}")
     # SQLite does not wait for a lock here: it reports a locked file at once.
     until = time.monotonic() + LOCK_SECONDS
     while True:

@@ -48,7 +48,7 @@ async def readable(url: URL) -> tuple[Database | None, Callable[[], None]]:
             shutil.rmtree(folder)
             raise
     except OSError as error:
-        raise StoreError(f"{failure}; nor can it be copied: {error}") from error
+        raise StoreError(f"{failure}; a copy of it could not be made either: {error}") from error
 
 
 async def _opened(database: Database) -> Database | None:

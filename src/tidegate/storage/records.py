@@ -193,9 +193,13 @@ class Annotation:
 
     def __post_init__(self) -> None:
         if self.score is not None and not math.isfinite(self.score):
-            raise ValueError(f"the score {self.output!r} is {self.score}: a score is a finite number")
+            raise ValueError(
+                f"annotation {self.output!r} invalid: its score is {self.score}; a score is a finite number"
+            )
         if self.status is not ResultStatus.OK and self.score is not None:
-            raise ValueError(f"{self.output!r} has the status {self.status} and a score: what failed has none")
+            raise ValueError(
+                f"annotation {self.output!r} invalid: it has status {self.status} and a score; a failed one has none"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +217,9 @@ class AnnotationResult:
 
     def __post_init__(self) -> None:
         if not self.annotations:
-            raise ValueError(f"the result of {self.evaluator!r} has no outputs: nothing would say that it is done")
+            raise ValueError(
+                f"result of {self.evaluator!r} invalid: it has no outputs; nothing would show that it is done"
+            )
 
 
 @dataclass(frozen=True, slots=True)

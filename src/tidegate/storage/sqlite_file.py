@@ -91,7 +91,7 @@ class SQLiteFile:
                     return self._saved_in(folder)
                 except (OSError, sqlite3.Error) as error:
                     failure = failure or error
-            raise failure or OSError(f"there is no folder for a copy of {self.path}")
+            raise failure or OSError(f"copy of {self.path} not made: there is no folder for it")
 
     def close(self) -> None:
         """Close the connection; a repeated call does nothing."""
@@ -120,7 +120,7 @@ class SQLiteFile:
 
     def _vacuum_into(self, target: Path) -> None:
         if self._connection is None:
-            raise sqlite3.ProgrammingError("the database is closed")
+            raise sqlite3.ProgrammingError(f"copy of {self.path} not made: its connection is closed")
         self._connection.execute("VACUUM INTO ?", (str(target),))
 
     def _target(self, folder: Path) -> Path:
@@ -134,7 +134,7 @@ class SQLiteFile:
                 # Create the name exclusively, so that the copy later replaces only this empty file.
                 os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 return target
-        raise FileExistsError(f"every name for a copy of {self.path} in {folder} is in use")
+        raise FileExistsError(f"copy of {self.path} not made: every name for it in {folder} is in use")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

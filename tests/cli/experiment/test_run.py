@@ -190,7 +190,7 @@ def test_a_database_that_does_not_answer_is_one_clear_line_without_its_password(
     place.doubles()
     done = place.run(*command, "--db", "postgresql://me:hidden@127.0.0.1:9/db")
     assert done.code == 1
-    assert done.complaint.startswith("tidegate: postgresql://me:***@127.0.0.1:9/db: ")
+    assert done.complaint.startswith("tidegate: database postgresql://me:***@127.0.0.1:9/db unavailable: ")
     assert "hidden" not in done.err
 
 
