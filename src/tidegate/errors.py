@@ -39,7 +39,10 @@ class Error(Exception):
 
 
 class ConfigurationError(Error, ValueError):
-    """Error of a setting or a table row that cannot be used: `field` was given `value`, and `bound` states the rule."""
+    """Error of a setting or a table row that cannot be used: `field` was given `value`, and `bound` states the rule.
+
+    `bound` describes the accepted values ("a number above 0"), or is a sentence about the fault ("it is missing").
+    """
 
     def __init__(self, field: str, value: object, bound: str) -> None:
         self.field = field
@@ -70,8 +73,9 @@ class DeadlineExceeded(NotAdmitted, TimeoutError):
         self.max_wait = max_wait
         self.gate = gate
         self.opens_in = opens_in
-        until = "" if opens_in is None else f", which opens in {opens_in:.1f} s"
-        super().__init__(f"{key}: not admitted after {waited:.1f} s (max_wait {max_wait:g} s): {gate}{until}", key=key)
+        until = "" if opens_in is None else f"; it opens in {opens_in:.1f} s"
+        limits = f"gate {gate or 'queue'} was closed after {waited:.1f} s (max_wait {max_wait:g} s)"
+        super().__init__(f"call to {key} not admitted: {limits}{until}", key=key)
 
 
 class KeyRefused(NotAdmitted):
@@ -86,7 +90,8 @@ class KeyRefused(NotAdmitted):
         self.status = status
         self.body = body
         said = body.decode("utf-8", "replace")
-        super().__init__(f"{key}: not sent: the key is refused ({cause}, status {status}): {said}", key=key)
+        why = f"the provider refuses the key ({cause}, status {status})"
+        super().__init__(f"call to {key} not admitted: {why}, as its answer to another call says: {said}", key=key)
 
 
 class PermitMisuse(Error, RuntimeError):
@@ -106,7 +111,10 @@ class LeaseLost(StoreError):
 
     def __init__(self, experiment_id: int) -> None:
         self.experiment_id = experiment_id
-        super().__init__(f"experiment {experiment_id} was claimed by another replica")
+        super().__init__(
+            f"claim on experiment {experiment_id} lost: the database no longer assigns it to this run; "
+            "nothing more is written under it"
+        )
 
 
 class SchemaMismatch(StoreError):
@@ -116,8 +124,8 @@ class SchemaMismatch(StoreError):
         self.found = found
         self.expected = expected
         super().__init__(
-            f"the database has schema {found}, this tidegate knows those up to {expected}: "
-            "it was made by a newer one (pip install --upgrade tidegate)"
+            f"database not opened: the database has schema {found}, made by a newer tidegate, "
+            f"and this one knows schemas up to {expected}; upgrade it (pip install --upgrade tidegate)"
         )
 
 
@@ -132,11 +140,11 @@ class DatabaseFileLost(StoreError):
         self.what = what
         self.saved = saved
         self.failure = failure
-        said = f"the database file {path} {what} while it was in use"
+        said = f"database file {path} lost: it {what} while it was in use"
         if saved is not None:
             said += f"; everything that it held is saved in {saved}"
         elif failure is not None:
-            said += f"; no copy could be saved ({failure}): what was stored is lost when this process ends"
+            said += f"; no copy could be saved ({failure}), so its content is lost when this process ends"
         super().__init__(said)
 
 
@@ -148,7 +156,7 @@ class DuplicateRow(StoreError):
         self.first_line = first_line
         self.line = line
         where = "" if first_line is None or line is None else f": lines {first_line} and {line}"
-        super().__init__(f"two rows have the id {name!r}{where}")
+        super().__init__(f"dataset row not stored: two rows have the id {name!r}{where}; each row needs its own id")
 
 
 class DatasetChanged(StoreError):
@@ -163,7 +171,7 @@ class DatasetChanged(StoreError):
         self.gone = gone
         where = f"row {ordinal}" if line is None else f"line {line}"
         what = "is no longer there" if gone else "is another row now"
-        super().__init__(f"the dataset has changed since it was read first: {where} {what}")
+        super().__init__(f"dataset changed since it was first read: {where} {what}; no further row is stored")
 
 
 class NotStorable(StoreError, ValueError):
@@ -194,7 +202,10 @@ class CannotLoad(ExperimentError, ImportError):
     def __init__(self, source: str, reason: str, *, experiment: object = None) -> None:
         self.source = source
         self.reason = reason
-        super().__init__(f"{source}: {reason}", experiment=source if experiment is None else experiment)
+        super().__init__(
+            f"experiment {source or repr('')} not loaded: {reason}",
+            experiment=source if experiment is None else experiment,
+        )
 
 
 class CannotRead(ExperimentError):
@@ -203,14 +214,16 @@ class CannotRead(ExperimentError):
     def __init__(self, source: str, reason: str) -> None:
         self.source = source
         self.reason = reason
-        super().__init__(f"the dataset {source}: {reason}", experiment=source)
+        super().__init__(f"dataset {source} not readable: {reason}", experiment=source)
 
 
 class UnknownExperiment(ExperimentError, LookupError):
     """Error of a name or number that no experiment has."""
 
     def __init__(self, name: object) -> None:
-        super().__init__(f"there is no experiment {name!r} in this database", experiment=name)
+        super().__init__(
+            f"experiment {name!r} not found: this database has none of that name or number", experiment=name
+        )
 
 
 class ClaimedElsewhere(ExperimentError):
@@ -224,9 +237,9 @@ class ClaimedElsewhere(ExperimentError):
         self.quiet = quiet
         self.owner = owner
         by = owner or f"replica {replica or 'unknown'}"
-        said = f", heard of {quiet:.0f} s ago" if quiet is not None else ""
+        said = f", whose last heartbeat was {quiet:.0f} s ago" if quiet is not None else ""
         super().__init__(
-            f"the experiment {name!r} is run by {by}{said}; attach with `tidegate experiment show {name}`",
+            f"experiment {name!r} not started: it is run by {by}{said}; attach with `tidegate experiment show {name}`",
             experiment=name,
         )
 
@@ -239,12 +252,15 @@ class StoppedElsewhere(ExperimentError):
 
     def __init__(self, name: object, by: str = "") -> None:
         self.by = by
-        super().__init__(f"the experiment {name!r} was stopped{by and f' by {by}'}; a resume goes on", experiment=name)
+        super().__init__(
+            f"experiment {name!r} not started: it was stopped{by and f' by {by}'}; resume it to continue",
+            experiment=name,
+        )
 
 
 class CoolingDown(ExperimentError):
     """Error of an experiment that was stopped or resumed a moment ago, and is left alone for some seconds."""
 
     def __init__(self, name: object) -> None:
-        said = f"the experiment {name!r} was stopped or resumed a moment ago: try again in 5 s"
+        said = f"experiment {name!r} not started: it was stopped or resumed a moment ago; try again in 5 s"
         super().__init__(said, experiment=name)

@@ -153,8 +153,8 @@ class TestClaims:
             await here._heartbeat.beat()
             task.go.set()
             await here.wait(number)
-        assert "is stopped by a user" in caplog.text
-        assert "claim was lost" not in caplog.text
+        assert "stops: a user stopped it" in caplog.text
+        assert "claim lost" not in caplog.text
 
     @in_loop
     async def test_a_replica_that_was_thought_dead_writes_nothing_and_stops(self, tmp_path: Path) -> None:
@@ -388,7 +388,8 @@ class TestOrphans:
             assert (row.status, row.claimed_by, row.epoch, row.last_error) == (Status.RUNNING, "dead", 1, None)
         said = [each for each in caplog.messages if "OPENAI_API_KEY is not set here" in each]
         assert len(said) == 1
-        assert said[0].startswith("experiment e is left to replicas that have its code")
+        assert said[0].startswith("experiment e not taken up: ")
+        assert "; it is left to replicas that have its code" in said[0]
         # Later and later: with the looks 1, 2, 4 and 8.
         assert len(tries) == 4
 

@@ -49,7 +49,7 @@ def test_each_kind_of_bad_jsonl_row_is_a_row_with_its_line_and_reason(tmp_path: 
     ]
     reasons = [row.invalid or "" for row in rows]
     assert reasons[0].startswith("not JSON: Expecting value at column")
-    assert reasons[1] == "not JSON: NaN is no JSON number"
+    assert reasons[1] == "not JSON: NaN is not a JSON number"
     assert reasons[2].startswith("not UTF-8")
     assert reasons[3].startswith("not JSON: Extra data at column 10")
 
@@ -158,7 +158,7 @@ def test_a_source_that_breaks_says_what_broke() -> None:
     ("dataset", "said"),
     [
         ("no/such.jsonl", "there is no such file"),
-        ("rows.xlsx", "known are .csv, .jsonl"),
+        ("rows.xlsx", "known suffixes are .csv, .jsonl"),
         ({"a": 1}, "an iterable"),
         (7, "an iterable"),
     ],
@@ -171,5 +171,5 @@ def test_what_is_no_dataset_is_one_clear_error(dataset: Any, said: str) -> None:
 def test_a_csv_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("a,a\n1,2\n")
-    with pytest.raises(CannotRead, match="two columns have one name"):
+    with pytest.raises(CannotRead, match="two columns have the same name"):
         of(path)

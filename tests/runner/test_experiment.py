@@ -96,7 +96,7 @@ class TestLoading:
         [
             ("{path}/gone.py:experiment", "there is no such file"),
             ("{path}/my_eval.py:nothing", "it has no 'nothing'"),
-            ("{path}/my_eval.py:number", "'number' is an int, not an Experiment: its experiments are experiment"),
+            ("{path}/my_eval.py:number", "'number' is an int, not an Experiment; its experiments are experiment"),
             ("{path}/broken.py:experiment", "its import failed: ZeroDivisionError"),
             ("no_such_module_of_ours:experiment", "there is no such module"),
         ],

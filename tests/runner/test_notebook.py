@@ -30,7 +30,9 @@ def test_a_script_runs_an_experiment_as_often_as_it_likes(tmp_path: Path) -> Non
 
 def test_where_a_loop_runs_already_it_says_what_to_await(tmp_path: Path) -> None:
     async def cell() -> None:
-        with pytest.raises(RuntimeError, match=r"a loop runs here already, as in a notebook: `await experiment.arun\("):
+        with pytest.raises(
+            RuntimeError, match=r"an event loop runs here already, as in a notebook; use `await experiment.arun\("
+        ):
             doubles().run(str(tmp_path / "runs.db"))
         assert (await doubles().arun(str(tmp_path / "runs.db"))).complete
 

@@ -347,7 +347,7 @@ def test_a_loop_that_is_being_closed_begins_nothing_anew() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(3):
-            BackgroundTask(loop, asyncio.sleep(3600), "a task", told.append)
+            BackgroundTask(loop, asyncio.sleep(3600), "a task", told.append, "it starts again")
         await asyncio.sleep(0)
 
     asyncio.run(main())

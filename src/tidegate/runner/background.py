@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from tidegate.core.backoff import half_jitter
 from tidegate.errors import StoreError
+from tidegate.runner.redaction import redacted
 
 logger = logging.getLogger("tidegate")
 
@@ -23,7 +24,10 @@ closed is gone by then."""
 
 
 class BackgroundTask:
-    """Task that calls `on_exit` if it raises, or if any caller other than `stop` cancels it."""
+    """Task that calls `on_exit` if it raises, or if any caller other than `stop` cancels it.
+
+    `what` names the task in the log, and `then` says there what `on_exit` does.
+    """
 
     def __init__(
         self,
@@ -31,9 +35,11 @@ class BackgroundTask:
         work: Coroutine[Any, Any, None],
         what: str,
         on_exit: Callable[[BaseException], object],
+        then: str,
     ) -> None:
         self._loop = loop
         self._what = what
+        self._then = then
         self._on_exit = on_exit
         self._stopped = False
         self.task = loop.create_task(work)
@@ -50,13 +56,13 @@ class BackgroundTask:
             return
         if task.cancelled():
             # `asyncio.run` cancels all tasks when its main function has ended; nothing must start again then.
-            self._loop.call_later(MEANWHILE, self._tell, RuntimeError(f"{self._what} was cancelled"))
+            self._loop.call_later(MEANWHILE, self._tell, RuntimeError(f"{self._what} was cancelled by other code"))
         elif (error := task.exception()) is not None:
             self._tell(error)
 
     def _tell(self, error: BaseException) -> None:
         if not self._stopped:
-            logger.error("%s ended with an error", self._what, exc_info=error)
+            logger.error("%s stopped: %s; %s", self._what, redacted(error), self._then, exc_info=error)
             self._on_exit(error)
 
 
@@ -66,9 +72,10 @@ async def stop_within(patience: float, work: Awaitable[object], what: str) -> No
     done, _ = await asyncio.wait({task}, timeout=patience)
     if not done:
         task.cancel()
-        logger.warning("%s does not end: it is left behind", what)
+        logger.warning("%s not ended: it takes longer than %g s; the runner no longer waits for it", what, patience)
     elif not task.cancelled() and task.exception() is not None:
-        logger.error("%s ended with an error", what, exc_info=task.exception())
+        error = task.exception()
+        logger.error("%s failed: %s was raised; it is not repeated", what, type(error).__name__, exc_info=error)
 
 
 T = TypeVar("T")
@@ -79,7 +86,10 @@ Chosen: 5 s is soon enough after a database restart."""
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:
-    """Return the result of `call()`; repeat the call while the store's error is retryable."""
+    """Return the result of `call()`; repeat the call while the store's error is retryable.
+
+    `what` names the call in the log.
+    """
     failures = 0
     while True:
         try:
@@ -89,9 +99,9 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -
                 raise
             failures += 1
             if failures == 1:
-                logger.warning("%s waits for the database: %s", what, error)
+                logger.warning("%s delayed: %s; retrying every %g s or sooner", what, error, CAP)
             await asyncio.sleep(half_jitter(failures, BASE, CAP, random.random()))
         else:
             if failures:
-                logger.info("%s goes on: the database is back", what)
+                logger.info("%s done: the database answers again (failed tries: %d)", what, failures)
             return result

@@ -60,7 +60,9 @@ class RunSupervisor:
         """Raise `RuntimeError` if a shared component is broken, so that a run could make no progress."""
         broken = self._dispatcher.broken or self._shared.writer.broken
         if broken is not None:
-            raise RuntimeError("this runner is broken: make another one") from broken
+            raise RuntimeError(
+                "runner is broken: its dispatcher or its writer has failed; make another runner"
+            ) from broken
 
     def begin(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, again: bool) -> None:
         """Run a claimed experiment; `row` is its state under that claim."""
@@ -89,7 +91,8 @@ class RunSupervisor:
             try:
                 await self._begin(running, row, background)
             except Exception as error:
-                logger.exception("experiment %s could not begin", row.name)
+                reason = type(error).__name__
+                logger.exception("experiment %s not started: %s was raised; it ends with ERROR", row.name, reason)
                 running.fail(error)
             await running.drained
             status = await self._written_end(running)
@@ -108,7 +111,7 @@ class RunSupervisor:
         grace = self._shared.settings.cancel_grace
         for each in background:
             await each.stop(grace)
-        await stop_within(grace, running.experiment.aclose(), f"experiment {row.name}: closing what it held")
+        await stop_within(grace, running.experiment.aclose(), f"experiment {row.name}: close of its resources")
         await self._told_end(running, status)
 
     async def _begin(self, running: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> None:
@@ -119,17 +122,19 @@ class RunSupervisor:
             return
         running.begin()
         feeder = Feeder(running, complete=row.complete)
-        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeding it", running.fail))
+        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", running.fail, ENDS))
         if not row.complete:
             reading = ingest(running, feeder, running.experiment.dataset, row.dataset_id)
-            background.append(BackgroundTask(loop, reading, f"experiment {name}: reading its dataset", running.fail))
+            what = f"experiment {name}: import of its dataset"
+            background.append(BackgroundTask(loop, reading, what, running.fail, ENDS))
 
     async def _count(self, running: ExperimentRun, row: ExperimentRow) -> None:
         """Add the results of earlier runs to the progress."""
         try:
             counts = await self._shared.store.counts(row.id)
-        except StoreError:
-            logger.warning("experiment %s: how far it is could not be read", row.name)
+        except StoreError as error:
+            text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
+            logger.warning(text, row.name, error)
             return
         running.tally.begin(counts, [stage.name for stage in running.stages], running.again)
         if row.complete:
@@ -153,10 +158,15 @@ class RunSupervisor:
         release = self._shared.store.release
         try:
             released = await retry_while_unavailable(
-                lambda: release(running.claim, final, running.reason), "the end of a run"
+                lambda: release(running.claim, final, running.reason),
+                f"experiment {running.experiment.name}: release of its claim",
             )
-        except Exception:
-            logger.exception("experiment %s: its end could not be written", running.experiment.name)
+        except Exception as error:
+            logger.exception(
+                "experiment %s: end not written: %s was raised; any replica may claim it when this claim is stale",
+                running.experiment.name,
+                type(error).__name__,
+            )
             return None
         return final if released else None
 
@@ -165,8 +175,12 @@ class RunSupervisor:
             try:
                 row = await self._shared.store.find(running.id)
                 status = row.status if row is not None else None
-            except Exception:
-                logger.exception("experiment %s: how it stands could not be read", running.experiment.name)
+            except Exception as error:
+                logger.exception(
+                    "experiment %s: status not read: %s was raised; its subscribers get no last status",
+                    running.experiment.name,
+                    type(error).__name__,
+                )
         try:
             if status is not None:
                 running.tell(StateChanged(status, running.reason))
@@ -188,7 +202,10 @@ UNDO_SECONDS = 5.0
 """Seconds that a cancelled caller waits for the release of its claim. Raising it delays the caller if the database is
 away. Chosen: the release continues after that."""
 
-SHUT_DOWN = "this runner was shut down: make another one"
+SHUT_DOWN = "runner closed: it was shut down; make another runner"
+
+ENDS = "the run ends with ERROR"
+"""What a log line says of a call of `ExperimentRun.fail`."""
 
 Restore: TypeAlias = Callable[[Mapping[str, Any]], Experiment]
 """Function that makes an experiment from its stored spec; raises `CannotLoad` if code or a credential is missing here.
@@ -256,11 +273,13 @@ class ClaimService:
             claim = await self._store.claim(number, self._replica, self._stale_after)
             if claim is None:
                 return
-            now = await retry_while_unavailable(partial(self._row, number), "an experiment")
+            what = f"experiment {row.name}: read of its state"
+            now = await retry_while_unavailable(partial(self._row, number), what)
             if now.spec != row.spec:
                 # The experiment was changed while its code was loaded. No heartbeat renews this claim, so a later scan
                 # finds it stale.
-                logger.info("experiment %s changed while it was read: it is taken up later", row.name)
+                text = "experiment %s not taken up: it changed while its code was loaded; a later scan takes it up"
+                logger.info(text, row.name)
                 return
             await self._run(experiment, claim, row, asyncio.Event(), again=False)
 
@@ -272,7 +291,7 @@ class ClaimService:
         except CannotLoad as error:
             raise CannotLoad(error.source, error.reason, experiment=row.name) from error
         except TimeoutError as error:
-            reason = f"its code has not loaded within {RESTORE_SECONDS:g} s"
+            reason = f"its code did not load within {RESTORE_SECONDS:g} s"
             raise CannotLoad(str(row.spec.get("source")), reason, experiment=row.name) from error
         except Exception as error:
             raise CannotLoad(str(row.spec.get("source")), redacted(error), experiment=row.name) from error
@@ -301,7 +320,8 @@ class ClaimService:
         if not follow and before is not None and (not same or quiet < _quiet_now(before, seen_at)):
             raise ClaimedElsewhere(row.name, row.claimed_by, row.quiet, owner(row, await self._log(row)))
         if follow and not same:
-            logger.info("experiment %s is run by %s: its end is awaited", row.name, owner(row, await self._log(row)))
+            by = owner(row, await self._log(row))
+            logger.info("experiment %s not started: it is run by %s; waiting for the end of that run", row.name, by)
         # The claim becomes stale at a known instant unless it is renewed before.
         await asyncio.sleep(min(self._look_every, max(0.0, self._stale_after - quiet) + 0.01))
         if self.closed:
@@ -329,12 +349,13 @@ class ClaimService:
         """Run a claimed experiment; if the caller has `left`, restore the state `before` instead."""
         try:
             # The state is read under the claim, because another replica may have changed it before.
-            row = await retry_while_unavailable(partial(self._row, claim.experiment_id), "an experiment")
+            name = f"experiment {experiment.name}"
+            row = await retry_while_unavailable(partial(self._row, claim.experiment_id), f"{name}: read of its state")
             changed = dict(row.spec) != experiment.spec() or row.repetitions != experiment.repetitions
             amended = again and changed and not left.is_set()
             if amended:
                 amend = partial(self._store.amend, claim, experiment.spec(), experiment.repetitions)
-                await retry_while_unavailable(amend, "an experiment")
+                await retry_while_unavailable(amend, f"{name}: write of its changes")
                 claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
             if self.closed:
                 # At a shutdown the claim is kept, as for running experiments.
@@ -342,11 +363,11 @@ class ClaimService:
             if left.is_set():
                 if amended:
                     back = partial(self._store.amend, claim, dict(row.spec), row.repetitions)
-                    await retry_while_unavailable(back, "an experiment")
+                    await retry_while_unavailable(back, f"{name}: undo of its changes")
                 # A run of a dead replica has no owner now, so its experiment becomes STOPPED.
                 was = before.status if before.status is not Status.RUNNING else Status.STOPPED
                 await retry_while_unavailable(
-                    partial(self._store.release, claim, was, before.last_error), "the end of a run"
+                    partial(self._store.release, claim, was, before.last_error), f"{name}: release of its claim"
                 )
                 return
             self._known[experiment.name] = experiment
@@ -365,7 +386,8 @@ class ClaimService:
         return known if known is not None else await in_thread(partial(self._restore, row.spec))
 
     async def _give_back(self, claim: Claim, status: Status, reason: str) -> None:
-        await retry_while_unavailable(partial(self._store.release, claim, status, reason), "the end of a run")
+        what = f"experiment {claim.experiment_id}: release of its claim"
+        await retry_while_unavailable(partial(self._store.release, claim, status, reason), what)
 
     async def _claimed(self, row: ExperimentRow) -> Claim | None:
         """Return a claim for a user's request; None if another replica has it."""
@@ -398,5 +420,5 @@ async def _seen_through(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]])
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         left.set()
-        await stop_within(UNDO_SECONDS, asyncio.shield(task), "giving a claim back")
+        await stop_within(UNDO_SECONDS, asyncio.shield(task), "release of a claim")
         raise

@@ -55,7 +55,7 @@ async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
         async for batch in _awaited(dataset, size):
             yield batch
         return
-    rows = _Rows(_opened(dataset))
+    rows = _Rows(_opened(dataset), _source(dataset))
     while batch := await in_thread(partial(rows.batch, size)):
         yield batch
 
@@ -72,13 +72,18 @@ def _opened(dataset: Any) -> Iterator[NewRow]:
         suffix = path.suffix.lower()
         if suffix not in JSONL and suffix not in CSV:
             known = ", ".join(sorted({*JSONL, *CSV}))
-            raise CannotRead(str(dataset), f"its form is not known by its name; known are {known}")
+            raise CannotRead(str(dataset), f"its suffix is unknown; known suffixes are {known}")
         if not path.is_file():
             raise CannotRead(str(dataset), "there is no such file")
         return _jsonl(path) if suffix in JSONL else _csv(path, CSV[suffix])
     if isinstance(dataset, Iterable) and not isinstance(dataset, Mapping | bytes):
         return (row_of(ordinal, body) for ordinal, body in enumerate(dataset))
-    raise CannotRead(type(dataset).__name__, "a dataset is a file's path, an iterable, or a function that returns one")
+    raise CannotRead(_source(dataset), "a dataset is a file's path, an iterable, or a function that returns one")
+
+
+def _source(dataset: Any) -> str:
+    """Return the path of a dataset, or the type of any other one, for an error."""
+    return str(dataset) if isinstance(dataset, str | Path) else type(dataset).__name__
 
 
 def row_of(ordinal: int, body: Any, line: int | None = None) -> NewRow:
@@ -141,7 +146,7 @@ def _jsonl(path: Path) -> Iterator[NewRow]:
 
 
 def _not_json(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _csv(path: Path, delimiter: str) -> Iterator[NewRow]:
@@ -153,10 +158,10 @@ def _csv(path: Path, delimiter: str) -> Iterator[NewRow]:
         if header is None:
             return
         if len(set(header)) != len(header):
-            raise CannotRead(str(path), "two columns have one name")
+            raise CannotRead(str(path), "two columns have the same name")
         if len(header) == 1 and any(other in header[0] for other in SEPARATORS):
             raise CannotRead(
-                str(path), f"its one column is {header[0]!r}: commas (.csv) or tabs (.tsv) separate columns"
+                str(path), f"its one column is {header[0]!r}; commas (.csv) or tabs (.tsv) separate columns"
             )
         ordinal = 0
         while True:
@@ -185,8 +190,9 @@ def _csv_row(ordinal: int, header: list[str], fields: list[str], line: int) -> N
 class _Rows:
     """Rows of a blocking source, one batch at a time. A failing source returns its earlier rows, and then raises."""
 
-    def __init__(self, rows: Iterator[NewRow]) -> None:
+    def __init__(self, rows: Iterator[NewRow], source: str) -> None:
         self._rows = rows
+        self._source = source
         self._error: CannotRead | None = None
 
     def batch(self, size: int) -> list[NewRow]:
@@ -205,7 +211,7 @@ class _Rows:
         except CannotRead as error:
             self._error = error
         except (Exception, SystemExit) as error:
-            self._error = _broken(error)
+            self._error = _broken(self._source, error)
         if self._error is not None and not batch:
             raise self._error
         return batch
@@ -225,7 +231,7 @@ async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list
                 yield batch
                 batch, held, until = [], 0, time.monotonic() + SLOW
     except Exception as error:
-        broken = _broken(error)
+        broken = _broken(_source(dataset), error)
     finally:
         if inspect.isasyncgen(dataset):
             await dataset.aclose()
@@ -235,7 +241,7 @@ async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list
         raise broken
 
 
-def _broken(error: BaseException) -> CannotRead:
-    broken = CannotRead("that is being read", redacted(error))
+def _broken(source: str, error: BaseException) -> CannotRead:
+    broken = CannotRead(source, redacted(error))
     broken.__cause__ = error
     return broken

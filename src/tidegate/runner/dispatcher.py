@@ -82,7 +82,11 @@ class Dispatcher:
         try:
             self._serve(running, gate)
         except Exception as error:
-            logger.exception("experiment %s: its turn failed", running.experiment.name)
+            logger.exception(
+                "experiment %s: dispatch failed: %s was raised; the run ends with ERROR",
+                running.experiment.name,
+                type(error).__name__,
+            )
             running.fail(error)
         return True
 
@@ -111,12 +115,15 @@ class Dispatcher:
 
     def _failed(self, error: Exception) -> None:
         self.errors += 1
-        logger.exception("the dispatcher failed (%d in a row)", self.errors)
-        if self.errors >= MOST_ERRORS:
+        wait = min(0.1 * 2.0 ** min(self.errors, 9), 30.0)
+        broken = self.errors >= MOST_ERRORS
+        then = "it stops, and every run ends with ERROR" if broken else f"retrying in {wait:g} s"
+        reason = type(error).__name__
+        logger.exception("dispatcher failed: %s was raised (%d in a row); %s", reason, self.errors, then)
+        if broken:
             self.stopped, self.broken = True, error
             for running in list(self.running.values()):
                 running.fail(error)
             return
         self._poked = True
-        wait = min(0.1 * 2.0 ** min(self.errors, 9), 30.0)
         self._loop.call_later(wait, self._look)

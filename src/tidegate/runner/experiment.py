@@ -146,7 +146,10 @@ class Experiment:
             asyncio.get_running_loop()
         except RuntimeError:
             return asyncio.run(self.arun(db))
-        raise RuntimeError("a loop runs here already, as in a notebook: `await experiment.arun()`")
+        raise RuntimeError(
+            f"experiment {self.name} not started: an event loop runs here already, as in a notebook; "
+            "use `await experiment.arun()`"
+        )
 
     async def arun(self, db: str = "tidegate.db") -> Summary:
         """Run the experiment as `run` does, in the running event loop."""

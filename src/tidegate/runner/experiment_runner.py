@@ -221,12 +221,18 @@ class ExperimentRunner:
         for life in late:
             life.cancel()
         if late:
-            logger.error("the shutdown is out of time: %d results could not be written", self._writer.waiting)
+            logger.error(
+                "shutdown out of time: after %g s %d runs have not ended and %d results are not written; "
+                "the next run repeats the work without a written result",
+                patience,
+                len(late),
+                self._writer.waiting,
+            )
             await asyncio.wait(late, timeout=self.settings.cancel_grace)
             await self._writing.stop(self.settings.cancel_grace)
         else:
             self._writer.close()
-            await stop_within(self.settings.write_grace, self._writing.task, "writing results")
+            await stop_within(self.settings.write_grace, self._writing.task, "result writer")
 
     def _begin(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         settings = self.settings
@@ -259,7 +265,8 @@ class ExperimentRunner:
 
     def _write(self, error: BaseException | None = None) -> None:
         # The writer still holds its results, whatever ended the task.
-        self._writing = BackgroundTask(self._loop, self._writer.run(), "writing results", self._write)
+        run = self._writer.run()
+        self._writing = BackgroundTask(self._loop, run, "result writer", self._write, "it starts again")
 
     async def _row(self, name_or_id: str | int) -> ExperimentRow:
         await self.open()

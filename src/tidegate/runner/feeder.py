@@ -33,24 +33,25 @@ async def ingest(running: ExperimentRun, feeder: Feeder, dataset: Dataset, datas
     A dataset that cannot be read to its end fails the run; its stored rows stay.
     """
     store = running.shared.store
+    what = f"experiment {running.experiment.name}: import of its dataset"
     count = 0
     try:
         async for rows in batches(dataset, SIZE):
             if not running.live:
                 return
-            await retry_while_unavailable(partial(store.add_rows, dataset_id, rows), "the dataset")
+            await retry_while_unavailable(partial(store.add_rows, dataset_id, rows), what)
             count += len(rows)
             running.tally.rows += len(rows)
             feeder.rows_came()
         if not running.live:
             # A cancelled source may end as if it were complete.
             return
-        await retry_while_unavailable(partial(store.complete_dataset, dataset_id, count), "the dataset")
+        await retry_while_unavailable(partial(store.complete_dataset, dataset_id, count), what)
         running.tally.all_rows = True
         feeder.rows_came(complete=True)
     except Exception as error:
         if not isinstance(error, CannotRead | StoreError):
-            logger.exception("experiment %s: reading its dataset failed", running.experiment.name)
+            logger.exception("%s failed: %s was raised; the run ends with ERROR", what, type(error).__name__)
         running.fail(error)
 
 
@@ -85,7 +86,11 @@ class Feeder:
                     await self._page_of_evals(stage)
         except Exception as error:
             if not isinstance(error, StoreError):
-                logger.exception("experiment %s: feeding it failed", running.experiment.name)
+                logger.exception(
+                    "experiment %s: read of its items failed: %s was raised; the run ends with ERROR",
+                    running.experiment.name,
+                    type(error).__name__,
+                )
             running.fail(error)
 
     async def _page_of_tasks(self) -> None:
@@ -106,7 +111,7 @@ class Feeder:
         self._dry = True
         page = await retry_while_unavailable(
             partial(self._store.pending_tasks, running.id, after=self._cursor, limit=limit, again=running.again),
-            "a page of tasks",
+            f"experiment {running.experiment.name}: read of its rows",
         )
         if not running.live:
             # These rows are dropped: the watermark stays below them.
@@ -157,7 +162,7 @@ class Feeder:
                 limit=limit,
                 again=again,
             ),
-            "a page of evaluations",
+            f"experiment {running.experiment.name}: read of its evaluations",
         )
         if not running.live:
             return

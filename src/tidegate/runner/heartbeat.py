@@ -88,11 +88,12 @@ class Heartbeat:
 
     def _beat_again(self, error: BaseException | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self._beating = BackgroundTask(loop, self._beat_on(), "the heartbeat", self._beat_again)
+        self._beating = BackgroundTask(loop, self._beat_on(), "heartbeat", self._beat_again, "it starts again")
 
     def _look_again(self, error: BaseException | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self._looking = BackgroundTask(loop, self._look_on(error is not None), "the look for orphans", self._look_again)
+        scan = self._look_on(error is not None)
+        self._looking = BackgroundTask(loop, scan, "orphan scan", self._look_again, "it starts again")
 
     async def beat(self) -> None:
         """Renew the claims once; stop each run whose claim the database no longer assigns to this replica."""
@@ -110,10 +111,14 @@ class Heartbeat:
     async def _ended_elsewhere(self, running: ExperimentRun) -> None:
         row = await self._store.find(running.id)
         if row is not None and row.status is Status.STOPPED and row.epoch == running.claim.epoch:
-            logger.warning("experiment %s is stopped by a user: nothing new is started", row.name)
+            logger.warning("experiment %s stops: a user stopped it; jobs in flight may finish", row.name)
             running.stopped_elsewhere()
         else:
-            logger.warning("experiment %s: its claim was lost", running.experiment.name)
+            logger.warning(
+                "experiment %s: claim lost: the database no longer assigns it to this replica; "
+                "the run stops and writes nothing more",
+                running.experiment.name,
+            )
             running.lost()
 
     async def look(self) -> None:
@@ -134,15 +139,17 @@ class Heartbeat:
             except CannotLoad as error:
                 self._leave(number, error, left)
             except StoreError as error:
-                logger.warning("experiment %s could not be taken up: %s", number, error)
-            except Exception:
+                logger.warning("experiment %s not taken up: %s; the next scan tries again", number, error)
+            except Exception as error:
                 # A failure must not block the next orphans.
-                logger.exception("experiment %s could not be taken up", number)
+                reason = type(error).__name__
+                logger.exception("experiment %s not taken up: %s was raised; the next scan tries again", number, reason)
 
     def _leave(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
         """Defer an orphan to replicas that have its code; this replica retries at growing intervals."""
         if before is None or before.reason != str(error):
-            logger.warning("experiment %s is left to replicas that have its code: %s", error.experiment, error)
+            text = "experiment %s not taken up: %s: %s; it is left to replicas that have its code, and tried again here"
+            logger.warning(text, error.experiment, error.source, error.reason)
         tries = 0 if before is None else before.tries
         again = self._looks + min(2**tries, MOST_LOOKS_BETWEEN)
         self._left[number] = DeferredOrphan(again, tries + 1, str(error))
@@ -156,20 +163,24 @@ class Heartbeat:
                 await self.beat()
                 due = loop.time() + self._settings.heartbeat
             except StoreError as error:
-                logger.warning("a heartbeat failed and is repeated: %s", error)
-                due = loop.time() + self._settings.heartbeat * (0.1 + 0.1 * self._draw())
-            except Exception:
-                logger.exception("a heartbeat failed and is repeated")
-                due = loop.time() + self._settings.heartbeat
+                wait = self._settings.heartbeat * (0.1 + 0.1 * self._draw())
+                logger.warning("heartbeat failed: %s; retrying in %.1f s", error, wait)
+                due = loop.time() + wait
+            except Exception as error:
+                wait, reason = self._settings.heartbeat, type(error).__name__
+                logger.exception("heartbeat failed: %s was raised; retrying in %g s", reason, wait)
+                due = loop.time() + wait
 
     async def _look_on(self, later: bool) -> None:
+        every = self._settings.orphan_scan
         while True:
             if later:
-                await asyncio.sleep(self._settings.orphan_scan * (1.0 + 0.1 * self._draw()))
+                await asyncio.sleep(every * (1.0 + 0.1 * self._draw()))
             later = True
             try:
                 await self.look()
             except StoreError as error:
-                logger.warning("a look for orphans failed and is repeated: %s", error)
-            except Exception:
-                logger.exception("a look for orphans failed and is repeated")
+                logger.warning("orphan scan failed: %s; retrying in about %g s", error, every)
+            except Exception as error:
+                reason = type(error).__name__
+                logger.exception("orphan scan failed: %s was raised; retrying in about %g s", reason, every)

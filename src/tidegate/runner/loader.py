@@ -52,7 +52,7 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
         return _declared(str(source), spec["declared"])
     if not source:
         raise CannotLoad(
-            str(spec.get("task")), "it was started from code that has no name to find it by: run that again"
+            str(spec.get("task")), "it was started from code that has no name to find it by; run that code again"
         )
     found = load(str(source))
     if found.name != spec.get("name", found.name):
@@ -71,7 +71,7 @@ def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experimen
     try:
         from tidegate.runner.declared import from_file, from_stored
     except ModuleNotFoundError as error:
-        raise CannotLoad(source, f"{error.name} is missing: pip install 'tidegate[runner]'") from error
+        raise CannotLoad(source, f"{error.name} is missing; pip install 'tidegate[runner]'") from error
     return from_file(Path(source)) if values is None else from_stored(values, source)
 
 
@@ -96,7 +96,7 @@ def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
 def _instead(module: ModuleType) -> str:
     """Return a text that lists the experiments of a module, for an error message."""
     names = sorted(name for name, value in vars(module).items() if isinstance(value, Experiment))
-    return f": its experiments are {', '.join(names)}" if names else ""
+    return f"; its experiments are {', '.join(names)}" if names else ""
 
 
 def _kind(value: object) -> str:
@@ -117,7 +117,7 @@ def _of_file(source: str, path: Path) -> ModuleType:
     name = f"tidegate_experiment_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise CannotLoad(source, "it is no Python file")
+        raise CannotLoad(source, "it is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:
@@ -132,12 +132,12 @@ def _of_file(source: str, path: Path) -> ModuleType:
 
 def _of_module(source: str, name: str) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")) or Path(name).is_file():
-        raise CannotLoad(source, f"what is run is {FORMS}")
+        raise CannotLoad(source, f"it names no Python file or module; write it as {FORMS}")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise CannotLoad(source, f"there is no such module; what is run is {FORMS}") from error
+            raise CannotLoad(source, f"there is no such module; write it as {FORMS}") from error
         raise CannotLoad(source, f"its import failed: {redacted(error)}") from error
     except (Exception, SystemExit) as error:
         raise CannotLoad(source, f"its import failed: {redacted(error)}") from error

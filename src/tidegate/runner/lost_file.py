@@ -62,7 +62,11 @@ class LostFile:
         async with self._saving:
             before, self.error = self.error, await self._store.save_lost()
             if self.error.saved is None and before is not None and before.saved is not None:
-                logger.error("the newest results are not in %s: %s", before.saved, self.error.failure)
+                logger.error(
+                    "copy %s not updated: %s; results since the last update are lost when this process ends",
+                    before.saved,
+                    self.error.failure,
+                )
                 self.error = before
             elif before is None or before.saved != self.error.saved:
                 logger.error("%s", self.error)

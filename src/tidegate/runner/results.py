@@ -59,9 +59,9 @@ def evaluation_results(result: Any, name: str, outputs: tuple[str, ...]) -> tupl
     missing = [output for output in outputs if output not in named]
     if unknown or missing:
         told = [f"unknown output {each!r}" for each in unknown] + [f"no output {each!r}" for each in missing]
-        raise NoJudgement(f"{', '.join(told)}: the evaluator {name} declares {', '.join(outputs)}")
+        raise NoJudgement(f"result of {name} unusable: {', '.join(told)}; the evaluator declares {', '.join(outputs)}")
     if not named:
-        raise NoJudgement(f"the evaluator {name} returned no outputs")
+        raise NoJudgement(f"result of {name} unusable: the evaluator returned no outputs")
     return tuple(_annotation(output, value) for output, value in named.items())
 
 
@@ -76,7 +76,7 @@ def failed_evaluations(
 
 def _annotation(output: str, value: Any) -> Annotation:
     if value is None:
-        raise NoJudgement(f"the output {output!r} is None: a judgement is a number, a text, or any JSON value")
+        raise NoJudgement(f"output {output!r} unusable: it is None; a judgement is a number, a text or any JSON value")
     if isinstance(value, str):
         return Annotation(output, label=value)
     if isinstance(value, Real | Decimal):
@@ -88,7 +88,7 @@ def _annotation(output: str, value: Any) -> Annotation:
             # A signalling NaN raises ValueError.
             score = math.nan
         if not math.isfinite(score):
-            raise NoJudgement(f"the output {output!r} is {score}: a score is a finite number")
+            raise NoJudgement(f"output {output!r} unusable: it is {score}; a score is a finite number")
         return Annotation(output, score=score)
     return Annotation(output, value=encoded(value))
 

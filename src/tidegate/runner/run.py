@@ -134,7 +134,11 @@ class ExperimentRun(RunState):
             self.conclude(job)
             self.offer()
         except Exception as error:
-            logger.exception("experiment %s: an item's end could not be taken in", self.experiment.name)
+            logger.exception(
+                "experiment %s: end of a job not processed: %s was raised; the run ends with ERROR",
+                self.experiment.name,
+                type(error).__name__,
+            )
             self.fail(error)
         job.forget()
         self._maybe_drained()
@@ -185,7 +189,7 @@ class ExperimentRun(RunState):
         stage.closing = StageClosing("guard", reason)
         name = self.experiment.name
         self.note(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
-        logger.warning("experiment %s: evaluator %s is closed: %s; its rows are parked", name, stage.name, reason)
+        logger.warning("experiment %s: evaluator %s closed: %s; its rows are parked", name, stage.name, reason)
         self.give_up(self.work_queue.items(stage.index))
         for job in self.under_way:
             if job.item.stage == stage.index and job.lends:
@@ -201,12 +205,15 @@ class ExperimentRun(RunState):
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
         """Handle a result that the store refuses permanently: record that its item has failed."""
         self.tracker.unwritten -= 1
-        logger.error("experiment %s: a result cannot be stored: %s", self.experiment.name, error)
+        text = "experiment %s: result not stored: %s; %s"
         if isinstance(result, LogLine) or item is None:
+            logger.error(text, self.experiment.name, error, "it is only a line of the log, and the run continues")
             self.look_around()
         elif results.failed(result):
+            logger.error(text, self.experiment.name, error, "the run ends with ERROR")
             self.fail(error)
         else:
+            logger.error(text, self.experiment.name, error, "its item is stored as failed")
             self.write_failure(item, ResultStatus.ERROR, "not_storable", redacted(error))
 
     def fenced(self, count: int) -> None:
@@ -231,7 +238,7 @@ class ExperimentRun(RunState):
         reason = f"{job.stage.name} raised KeyboardInterrupt at row {job.item.place.ordinal}"
         if self.live:
             name = self.experiment.name
-            logger.warning("experiment %s stops: %s; what is under way may finish", name, reason)
+            logger.warning("experiment %s stops: %s; jobs in flight may finish", name, reason)
         self.drain(Status.STOPPED, reason)
 
     def lost(self) -> None:

@@ -149,4 +149,4 @@ class RunnerSettings(BaseModel):
 
 def _no_such(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, names, 1)
-    return f"there is no such setting; {near[0]} is one" if near else "there is no such setting"
+    return f"there is no such setting; the nearest is {near[0]}" if near else "there is no such setting"

@@ -35,7 +35,10 @@ class TooManyHang(Error):
     """Error for a call that is not started: too many abandoned threads have not ended."""
 
     def __init__(self) -> None:
-        super().__init__(f"{MOST_LEFT_BEHIND} calls were given up and hang on in their threads: no other is begun")
+        super().__init__(
+            f"call not started: {MOST_LEFT_BEHIND} abandoned calls still run in their threads; "
+            "a call can start once one of them ends"
+        )
 
 
 async def in_thread(call: Callable[[], T]) -> T:
@@ -91,7 +94,7 @@ class _Work:
             forked.leave(None)
         if isinstance(error, StopIteration):
             # A future refuses StopIteration, which would end a generator that awaits it.
-            stop, error = error, RuntimeError(f"the function raised {error!r}")
+            stop, error = error, RuntimeError(f"call failed: the function raised {error!r}")
             error.__cause__ = stop
         self._ended = True
         _left_behind.discard(self)

@@ -266,8 +266,13 @@ class WatermarkWriter:
         if (low, tasks) <= self._written:
             return
         try:
-            await retry_while_unavailable(lambda: self._store.advance(self._claim, low, tasks), "the low water")
-        except Exception:
-            logger.exception("experiment %s: how far it is could not be written", self._name)
+            what = f"experiment {self._name}: write of its watermarks"
+            await retry_while_unavailable(lambda: self._store.advance(self._claim, low, tasks), what)
+        except Exception as error:
+            logger.exception(
+                "experiment %s: watermarks not written: %s was raised; a resume reads finished rows again",
+                self._name,
+                type(error).__name__,
+            )
         else:
             self._written = low, tasks

@@ -147,11 +147,15 @@ class ResultWriter:
                 return
             except Exception as error:
                 self._failures += 1
-                logger.exception("writing results failed (%d in a row)", self._failures)
-                if self._failures >= MOST_FAILURES:
+                broken = self._failures >= MOST_FAILURES
+                wait = half_jitter(self._failures, BASE, CAP, random.random())
+                then = "it stops, and every run ends with ERROR" if broken else f"retrying in {wait:.2f} s"
+                reason = type(error).__name__
+                logger.exception("result writer failed: %s was raised (%d in a row); %s", reason, self._failures, then)
+                if broken:
                     self._give_up(error)
                     return
-                await asyncio.sleep(half_jitter(self._failures, BASE, CAP, random.random()))
+                await asyncio.sleep(wait)
 
     async def _write_on(self) -> None:
         while True:
@@ -199,7 +203,7 @@ class ResultWriter:
         """Write the first entries of the queue, and notify their receivers."""
         results = [entry.result for entry in entries]
         try:
-            fenced = await retry_while_unavailable(lambda: self._store.write(results), "a batch of results")
+            fenced = await retry_while_unavailable(lambda: self._store.write(results), "write of a batch of results")
         except Exception as error:
             if len(entries) > 1:
                 for entry in entries:
@@ -242,8 +246,10 @@ def _tell(receiver: WriteReceiver, what: Callable[..., None], *args: Any) -> Non
     try:
         what(*args)
     except Exception as error:
-        logger.exception("a durable result could not be taken in")
+        reason = type(error).__name__
+        logger.exception("outcome of a write not processed: %s was raised; its run ends with ERROR", reason)
         try:
             receiver.fail(error)
-        except Exception:
-            logger.exception("nor could that")
+        except Exception as worse:
+            reason = type(worse).__name__
+            logger.exception("failed run not ended: %s was raised; it may not end by itself", reason)

@@ -54,13 +54,13 @@ def test_an_experiment_that_cannot_be_is_refused_where_it_is_made(place: Place, 
     [
         ("my_eval.py:answer", "'answer' is a function of row, not an Experiment"),
         ("my_eval.py:made", "made() failed: ZeroDivisionError: division by zero (my_eval.py:7)"),
-        ("my_eval.py:experimnt", "it has no 'experimnt': its experiments are experiment"),
+        ("my_eval.py:experimnt", "it has no 'experimnt'; its experiments are experiment"),
         (
             "my_eval.pyy",
-            "there is no such module; what is run is my_eval.py:experiment, package.module:experi",
+            "there is no such module; write it as my_eval.py:experiment, package.module:experi",
         ),
-        ("rows.jsonl", "what is run is my_eval.py:experiment"),
-        ("", "what is run is my_eval.py:experiment"),
+        ("rows.jsonl", "it names no Python file or module; write it as my_eval.py:experiment"),
+        ("", "it names no Python file or module; write it as my_eval.py:experiment"),
         ("raising.py", "its import failed: KeyError: 'NO_SUCH_VARIABLE' (raising.py:3)"),
         ("deeper.py", "its import failed: KeyError: 'NO_SUCH_VARIABLE' (raising.py:3)"),
     ],
@@ -81,7 +81,7 @@ def test_what_is_no_experiment_is_said_with_what_would_be(place: Place, source: 
     [
         ("TIDEGATE_RUNNER_GRACE", "-1", "TIDEGATE_RUNNER_GRACE: '-1' is not usable: Input should be greater than"),
         ("TIDEGATE_RUNNER_MAX_CONCURRENCY", "many", "TIDEGATE_RUNNER_MAX_CONCURRENCY: 'many' is not usable"),
-        ("TIDEGATE_RUNNER_GRAEC", "1", "there is no such setting; TIDEGATE_RUNNER_GRACE is one"),
+        ("TIDEGATE_RUNNER_GRAEC", "1", "there is no such setting; the nearest is TIDEGATE_RUNNER_GRACE"),
     ],
 )
 def test_a_variable_that_cannot_be_used_is_named(place: Place, variable: str, value: str, said: str) -> None:
@@ -114,7 +114,8 @@ def test_a_malformed_line_takes_no_other_rows_name(place: Place) -> None:
 def test_rows_of_a_list_that_share_an_id_are_named_without_lines_that_they_do_not_have(place: Place) -> None:
     place.write("my_eval.py", code("[{'id': 1, 'n': 1}, {'id': '1', 'n': 1}], answer"))
     done = place.run("run", "my_eval.py")
-    assert (done.code, done.out.splitlines()[0]) == (7, "slips: ERROR (two rows have the id '1'): 0 rows, 0 answered")
+    reason = "dataset row not stored: two rows have the id '1'; each row needs its own id"
+    assert (done.code, done.out.splitlines()[0]) == (7, f"slips: ERROR ({reason}): 0 rows, 0 answered")
     assert "`tidegate experiment resume slips` goes on once that is mended" in done.out
 
 

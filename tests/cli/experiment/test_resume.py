@@ -32,7 +32,7 @@ def test_code_that_is_gone_at_a_resume_is_one_clear_line_and_nothing_is_lost(pla
     (place.path / "my_eval.py").rename(place.path / "moved.py")
     done = place.run("resume", "doubles")
     assert done.code == 6
-    assert "my_eval.py:experiment: there is no such file" in done.complaint
+    assert "my_eval.py:experiment not loaded: there is no such file" in done.complaint
     assert place.shown()["runs"]["ok"] == 8
     (place.path / "moved.py").rename(place.path / "my_eval.py")
     assert place.run("resume", "doubles").code == 0
@@ -41,8 +41,12 @@ def test_code_that_is_gone_at_a_resume_is_one_clear_line_and_nothing_is_lost(pla
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"doubles"', '"triples"', "my_eval.py:experiment: the experiment there is called 'triples' now"),
-        ("experiment = ", "renamed = ", "my_eval.py:experiment: it has no 'experiment': its experiments are renamed"),
+        ('"doubles"', '"triples"', "my_eval.py:experiment not loaded: the experiment there is called 'triples' now"),
+        (
+            "experiment = ",
+            "renamed = ",
+            "my_eval.py:experiment not loaded: it has no 'experiment'; its experiments are renamed",
+        ),
     ],
 )
 def test_a_resume_takes_no_other_experiment_for_the_one_that_was_meant(
@@ -91,7 +95,7 @@ def test_an_experiment_of_a_script_says_that_it_has_no_name_to_be_found_by(place
     Experiment("script", [{"n": 1}], lambda row: 1).run()
     done = place.run("resume", "script")
     assert done.code == 6
-    assert "it was started from code that has no name to find it by: run that again" in done.complaint
+    assert "it was started from code that has no name to find it by; run that code again" in done.complaint
 
 
 def test_code_with_a_loop_of_its_own_can_be_run_and_resumed(place: Place) -> None:

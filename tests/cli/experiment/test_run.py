@@ -128,7 +128,7 @@ def test_rows_of_one_id_break_the_run_off_with_both_lines(place: Place) -> None:
     assert done.code == 7
     assert "ERROR" in done.out.splitlines()[0]
     assert "two rows have the id 'a': lines 1 and 3" in done.out.splitlines()[0]
-    assert place.shown()["last_error"].endswith("two rows have the id 'a': lines 1 and 3")
+    assert place.shown()["last_error"].endswith("two rows have the id 'a': lines 1 and 3; each row needs its own id")
 
 
 def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(place: Place) -> None:
@@ -148,16 +148,16 @@ def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(pl
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("nothing.py", "nothing.py: there is no such file"),
-        ("nothing.py:experiment", "nothing.py:experiment: there is no such file"),
+        ("nothing.py", "nothing.py not loaded: there is no such file"),
+        ("nothing.py:experiment", "nothing.py:experiment not loaded: there is no such file"),
         (
             "no_such_module:experiment",
-            "no_such_module:experiment: there is no such module; what is run is my_eval.py",
+            "no_such_module:experiment not loaded: there is no such module; write it as my_eval.py",
         ),
-        ("my_eval.py:other", "my_eval.py:other: it has no 'other'"),
+        ("my_eval.py:other", "my_eval.py:other not loaded: it has no 'other'"),
         ("my_eval.py:asyncio", "'asyncio' is a module, not an Experiment"),
-        ("broken.py", "broken.py: its import failed: SyntaxError"),
-        ("leaving.py", "leaving.py: its import failed: SystemExit: 0"),
+        ("broken.py", "broken.py not loaded: its import failed: SyntaxError"),
+        ("leaving.py", "leaving.py not loaded: its import failed: SystemExit: 0"),
         ("nothing.yaml", "'nothing.yaml' is not usable: a readable file"),
         ("bad.yaml", "bad.yaml, line 1, nmae: 'x' is not usable: there is no such field"),
     ],
@@ -179,7 +179,7 @@ def test_a_dataset_that_is_not_there_is_one_clear_line(place: Place) -> None:
     place.doubles()
     (place.path / "rows.jsonl").unlink()
     done = place.run("run", "my_eval.py")
-    assert (done.code, done.complaint) == (1, "tidegate: the dataset rows.jsonl: there is no such file")
+    assert (done.code, done.complaint) == (1, "tidegate: dataset rows.jsonl not readable: there is no such file")
     assert "no experiments yet" in place.run("list").out
 
 
@@ -205,7 +205,7 @@ def test_a_database_of_a_newer_schema_is_one_clear_line_and_is_left_as_it_is(pla
     done = place.run("resume", "doubles")
     assert done.code == 1
     assert "the database has schema 9999" in done.complaint
-    assert "made by a newer one" in done.complaint
+    assert "made by a newer tidegate" in done.complaint
 
 
 def test_a_database_that_is_no_database_is_one_clear_line(place: Place) -> None:
@@ -221,7 +221,10 @@ def test_a_name_that_nobody_has_is_refused(place: Place) -> None:
     assert place.run("run", "my_eval.py").code == 0
     for command in ("resume", "stop", "show", "export"):
         done = place.run(command, "nobody")
-        assert (done.code, done.complaint) == (2, "tidegate: there is no experiment 'nobody' in this database")
+        assert (done.code, done.complaint) == (
+            2,
+            "tidegate: experiment 'nobody' not found: this database has none of that name or number",
+        )
 
 
 @pytest.mark.parametrize("command", ["resume", "stop", "show", "export", "list"])

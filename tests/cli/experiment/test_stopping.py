@@ -151,7 +151,7 @@ def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Pla
         code, out, err = ended(process)
     assert code == 5
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
-    assert "its claim was lost" not in err
+    assert "claim lost" not in err
     assert re.search(rf"^stopped by .*\(?process {os.getpid()} on ", place.run("show", "doubles").out, re.MULTILINE)
 
 

@@ -95,7 +95,7 @@ def test_an_answer_without_text_is_an_error_and_no_empty_answer(
 ) -> None:
     with (
         Simulator(Scenario(), answer=lambda *_: "") as simulator,
-        pytest.raises(NoText, match="the answer of gemini-x holds no text: it ended by"),
+        pytest.raises(NoText, match="answer of gemini-x unusable: it has no text; its finish reason is"),
     ):
         asked(provider, simulator, {"country": "Chad"})
 
@@ -113,7 +113,7 @@ def test_a_failure_is_not_repeated_by_the_sdk_for_the_runner_does_so(
 def test_a_provider_whose_sdk_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(clients.SDKS, "openai", ("no_such_sdk.part", "no-such-sdk", clients.SDKS["openai"][2]))
     with pytest.raises(
-        CannotLoad, match=r"experiment\.yaml: the provider openai needs its SDK: pip install no-such-sdk"
+        CannotLoad, match=r"experiment\.yaml not loaded: the SDK of provider openai is missing; pip install no-such-sdk"
     ):
         LazyClient(QuestionSpec(provider="openai", model="m", prompt="{a}"), "experiment.yaml")
 
@@ -210,7 +210,7 @@ def test_a_field_that_a_row_lacks_fails_that_row_with_the_fields_it_has(declared
         assert task.truth().total.received == 2
     failed = [line for line in declared.run("export", "capitals").out.splitlines() if '"status": "error"' in line]
     assert len(failed) == 2
-    assert "the template asks for {country}, which the row does not have (it has capital, land)" in failed[0]
+    assert "template not filled: the row has no field for {country}; it has capital, land" in failed[0]
 
 
 def test_from_elsewhere_it_is_seen_what_a_run_waits_for(declared: Place) -> None:

@@ -44,8 +44,18 @@ def test_a_whole_declaration_is_read() -> None:
     [
         ("name: capitals\n", "", "line 1, name", "it is missing"),
         ("  model: gpt-5-mini\n", "", "line 3, task.model", "it is missing"),
-        ("name: capitals", "nmae: capitals", "line 1, nmae", "there is no such field; there are dataset, evaluators"),
-        ("  model: gpt-5-mini", "  modell: x", "line 5, task.modell", "there is no such field; there are api_key_env"),
+        (
+            "name: capitals",
+            "nmae: capitals",
+            "line 1, nmae",
+            "there is no such field; the fields are dataset, evaluators",
+        ),
+        (
+            "  model: gpt-5-mini",
+            "  modell: x",
+            "line 5, task.modell",
+            "there is no such field; the fields are api_key_env",
+        ),
         ("gpt-5-mini", "5", "line 5, task.model", "5 is not usable: Input should be a valid string"),
         ("openai", "opnai", "line 4, task.provider", "'opnai' is not usable: Input should be 'openai'"),
         ("[right, wrong]", "[yes, no]", "line 13, evaluators.0.labels.0", "True is not usable"),
@@ -53,20 +63,25 @@ def test_a_whole_declaration_is_read() -> None:
         ("{country}", "Chad", "line 6, task.prompt", "it asks the same of every row"),
         ("{country}", "{{country}}", "line 6, task.prompt", "it asks the same of every row"),
         ("Is {output} right", "Is {country} right", "line 11, evaluators.0.prompt", "a judge must see the answer"),
-        ("    parse: label\n", "", "line 12, evaluators.0.labels", "`labels` go with `parse: label`"),
+        ("    parse: label\n", "", "line 12, evaluators.0.labels", "`labels` and `parse: label` need each other"),
         (
             "name: judge",
             "name: judge\n    outputs: [a]",
             "line 9, evaluators.0.outputs",
-            "`outputs` go with `parse: json`",
+            "`outputs` and `parse: json` need each other",
         ),
         (
             "name: judge",
             "name: judge\n    range: [0, 1]",
             "line 9, evaluators.0.range",
-            "`range` goes with `parse: score`",
+            "`range` is [least, most], with `parse: score` only",
         ),
-        ("    labels: [right, wrong]\n", "", "line 12, evaluators.0.parse", "'label' is not usable: `labels` go with"),
+        (
+            "    labels: [right, wrong]\n",
+            "",
+            "line 12, evaluators.0.parse",
+            "'label' is not usable: `labels` and `parse: label`",
+        ),
         ("  prompt: What", "  # prompt: What", "line 3, task.prompt", "either `prompt` or `messages`"),
         ("provider: openai", "provider: compatible", "line 3, task.base_url", "a compatible provider needs its"),
         (
@@ -77,9 +92,9 @@ def test_a_whole_declaration_is_read() -> None:
         ),
         ("name: capitals", "name: capitals\nrepetitions: 0", "line 2, repetitions", "0 is not usable"),
         ("  prompt", "  messages: []\n  prompt", "line 6, task.messages", "at least 1 item"),
-        ("name: capitals", "name: capitals\nname: twice", "line 2, name", "it is there twice"),
-        ("task:", "task: [", "line 5", "it is no YAML"),
-        ("dataset: questions.jsonl", "dataset: 'x", "line 14", "it is no YAML"),
+        ("name: capitals", "name: capitals\nname: twice", "line 2, name", "it is given twice"),
+        ("task:", "task: [", "line 5", "it is not YAML"),
+        ("dataset: questions.jsonl", "dataset: 'x", "line 14", "it is not YAML"),
     ],
 )
 def test_a_mistake_is_named_by_line_and_field(old: str, new: str, where: str, what: str) -> None:
@@ -125,7 +140,7 @@ def test_a_credential_in_the_file_is_refused_and_not_shown(line: str) -> None:
 @pytest.mark.parametrize("name", ["model", "messages", "stream"])
 def test_a_parameter_that_another_field_gives_is_refused(name: str) -> None:
     said = refusal(WHOLE.replace("  model: gpt-5-mini", f"  model: gpt-5-mini\n  parameters: {{{name}: x}}", 1))
-    assert f"line 6, task.parameters.{name}: 'x' is not usable: it is no parameter here" in said
+    assert f"line 6, task.parameters.{name}: 'x' is not usable: it is not a parameter here" in said
 
 
 def test_aliases_that_multiply_are_refused_before_they_do() -> None:
@@ -133,7 +148,7 @@ def test_aliases_that_multiply_are_refused_before_they_do() -> None:
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
     said = refusal("\n".join(levels))
-    assert "at most 10000 values, each alias counted as what it stands for" in said
+    assert "at most 10000 values, each alias counted as its full content" in said
     assert "\n" not in said
     merged = ["a0: &a0 {x: 1}"] + [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 10)]
     assert "at most 10000 values" in refusal("\n".join(merged))

@@ -32,7 +32,7 @@ class Unparsable(UnusableAnswer):
         self.answer = answer
         text = " ".join(answer.split())
         shown = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
-        super().__init__(f"the judge's answer is not {wanted}: {shown!r}")
+        super().__init__(f"answer of the judge unusable: it is not {wanted}: {shown!r}")
 
 
 def score(answer: str, bounds: tuple[float, float] | None) -> float:
@@ -97,7 +97,7 @@ def _object(answer: str) -> Mapping[str, Any] | None:
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 Evaluation = Callable[[Any, Any], Awaitable[Any]]

@@ -46,7 +46,7 @@ class LazyClient:
     def __init__(self, question: QuestionSpec, source: str) -> None:
         module, package, self._make = SDKS[question.provider]
         if not _installed(module):
-            raise CannotLoad(source, f"the provider {question.provider} needs its SDK: pip install {package}")
+            raise CannotLoad(source, f"the SDK of provider {question.provider} is missing; pip install {package}")
         self._question = question
         self._system = Template(question.system) if question.system is not None else None
         self._messages = [(each.role, Template(each.content)) for each in question.conversation]

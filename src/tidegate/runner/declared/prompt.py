@@ -13,7 +13,7 @@ class NoText(UnusableAnswer):
 
     def __init__(self, model: str, reason: object) -> None:
         self.reason = reason
-        super().__init__(f"the answer of {model} holds no text: it ended by {reason or 'nothing that is known'}")
+        super().__init__(f"answer of {model} unusable: it has no text; its finish reason is {reason or 'unknown'}")
 
 
 class Prompt(NamedTuple):

@@ -32,7 +32,7 @@ class MissingField(Error):
     def __init__(self, field: str, there: list[str]) -> None:
         self.field = field
         self.there = there
-        super().__init__(f"the template asks for {{{field}}}, which the row does not have (it has {_listed(there)})")
+        super().__init__(f"template not filled: the row has no field for {{{field}}}; it has {_listed(there)}")
 
 
 class Template:
@@ -113,7 +113,7 @@ class Document:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             if isinstance(error, ConfigurationError):
                 raise
-            raise ConfigurationError(name, "the file", f"it is no YAML: {_first_line(error)}") from None
+            raise ConfigurationError(name, "the file", f"it is not YAML: {_first_line(error)}") from None
 
     @classmethod
     def of(cls, path: Path) -> Document:
@@ -155,22 +155,22 @@ class Document:
         self._values += 1
         self._characters += len(node.value) if isinstance(node, ScalarNode) else 0
         if self._values > MAX_VALUES:
-            bound = f"at most {MAX_VALUES} values, each alias counted as what it stands for"
+            bound = f"at most {MAX_VALUES} values, each alias counted as its full content"
             raise ConfigurationError(self.name, "the file", bound)
         if self._characters > MAX_CHARACTERS:
-            bound = f"at most {MAX_CHARACTERS} characters, each alias counted as what it stands for"
+            bound = f"at most {MAX_CHARACTERS} characters, each alias counted as its full content"
             raise ConfigurationError(self.name, "the file", bound)
         for part, key, value in _parts(node):
             if (*place, part) in self._lines:
                 self._lines[(*place, part)] = key.start_mark.line + 1
-                raise ConfigurationError(self.field((*place, part)), part, "it is there twice")
+                raise ConfigurationError(self.field((*place, part)), part, "it is given twice")
             self._read(value, (*place, part))
             self._lines[(*place, part)] = key.start_mark.line + 1
 
     def _unreadable(self, error: yaml.MarkedYAMLError) -> ConfigurationError:
         mark = error.problem_mark or error.context_mark
         where = f"{self.name}, line {mark.line + 1}" if mark is not None else self.name
-        return ConfigurationError(where, "the text", f"it is no YAML: {error.problem or error.context}")
+        return ConfigurationError(where, "the text", f"it is not YAML: {error.problem or error.context}")
 
 
 def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
@@ -211,9 +211,9 @@ REFERENCE = re.compile(r"\$\{([A-Z_][A-Z0-9_]{0,99})\}")
 IDENTIFIER = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 """Pattern of account and project identifiers in gateway addresses (32 hexadecimal digits or a UUID): no credentials."""
 
-HOLDS = "it holds a credential, which would be stored: `api_key_env` names a variable, and rows may hold any text"
+HOLDS = "it holds a credential, which would be stored; name its variable in `api_key_env` (rows may hold any text)"
 """Error text for a credential in the file."""
-HOLDS_PATH = "its path may hold a credential, which would be stored: ${NAME} stands for the environment variable NAME"
+HOLDS_PATH = "its path may hold a credential, which would be stored; write ${NAME} for the environment variable NAME"
 """Error text for a possible credential in the path of an address."""
 
 LONGEST_SHOWN = 60
@@ -293,15 +293,15 @@ class QuestionSpec(_Part):
         if self.provider == "compatible" and self.base_url is None:
             raise _At(("base_url",), "a compatible provider needs its `base_url`")
         if not self.fields:
-            asked = "it asks the same of every row: {field} stands for what a row has under that name"
+            asked = "it asks the same of every row; write {field} for the value of that field in a row"
             raise _At((self._asked_in,), asked)
         for name in _names(self.parameters):
             if name.lower() in SECRETIVE:
-                secret = f"`{name}` could hold a credential, which stays out of this file: `api_key_env`"
+                secret = f"`{name}` could hold a credential, which stays out of this file; use `api_key_env`"
                 raise _At(("parameters",), secret)
         for name in self.parameters:
             if name in OURS:
-                given = "it is no parameter here: fields of their own give it, and answers come whole"
+                given = "it is not a parameter here: another field sets it, or answers would be streamed"
                 raise _At(("parameters", name), given)
         return self
 
@@ -344,13 +344,13 @@ class JudgeSpec(QuestionSpec):
     @model_validator(mode="after")
     def _says_how_it_is_read(self) -> Self:
         if not any(field.partition(".")[0] == "output" for field in self.fields):
-            raise _At((self._asked_in,), "a judge must see the answer: {output} stands for it")
+            raise _At((self._asked_in,), "a judge must see the answer; write {output} for it")
         if (self.parse == "label") != bool(self.labels):
-            raise _At(("labels" if self.labels else "parse",), "`labels` go with `parse: label`, and it needs them")
+            raise _At(("labels" if self.labels else "parse",), "`labels` and `parse: label` need each other")
         if (self.parse == "json") != bool(self.outputs):
-            raise _At(("outputs" if self.outputs else "parse",), "`outputs` go with `parse: json`, and it needs them")
+            raise _At(("outputs" if self.outputs else "parse",), "`outputs` and `parse: json` need each other")
         if self.range is not None and (self.parse != "score" or self.range[0] >= self.range[1]):
-            raise _At(("range",), "`range` goes with `parse: score`: [least, most]")
+            raise _At(("range",), "`range` is [least, most], with `parse: score` only")
         return self
 
 
@@ -430,9 +430,9 @@ def _complaint(error: ValidationError, document: Document) -> ConfigurationError
         value = document.value(place)
     bound = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        bound = f"there is no such field; there are {', '.join(_known(place))}"
+        bound = f"there is no such field; the fields are {', '.join(_known(place))}"
         if str(place[-1]).lower() in SECRETIVE:
-            bound = "credentials stay out of this file: `api_key_env` names the variable that has the key"
+            bound = "credentials stay out of this file; name the variable that has the key in `api_key_env`"
     if first["type"] == "missing":
         return ConfigurationError(document.field((*place, first["loc"][-1])), None, "it is missing")
     return ConfigurationError(document.field(place), _shown(value, place), bound)
