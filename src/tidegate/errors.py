@@ -79,7 +79,7 @@ class DeadlineExceeded(NotAdmitted, TimeoutError):
 
 
 class KeyRefused(NotAdmitted):
-    """Error of a call that was not sent: the provider just refused the whole key in its answer to another call.
+    """Error of a call that was not admitted: the provider just refused the whole key in its answer to another call.
 
     `cause` is `auth`, `money` or `day`. `status` and `body` (JSON) are those of the other call's answer. The other
     call's exception is not raised again: it belongs to that call, with its response, its request and its traceback.
