@@ -72,7 +72,7 @@ def test_the_command_complains_of_flags_that_cannot_be():
     command = [sys.executable, "-m", "tidegate.testing", "--rpm", "-5"]
     ended = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=300, check=False)
     assert ended.returncode == 2
-    assert "limit: -5.0 is not usable: above 0" in ended.stderr
+    assert "limit: -5.0 is not usable: it must be above 0" in ended.stderr
 
 
 def test_a_simulator_ends_when_its_parent_is_killed():

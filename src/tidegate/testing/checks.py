@@ -11,29 +11,29 @@ from tidegate.errors import ConfigurationError
 def number(field: str, value: object) -> float:
     """Return `value` if it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigurationError(field, value, "a finite number")
+        raise ConfigurationError(field, value, "it must be a finite number")
     return value
 
 
 def positive(field: str, value: object) -> None:
     """Require a number above 0."""
     if number(field, value) <= 0:
-        raise ConfigurationError(field, value, "above 0")
+        raise ConfigurationError(field, value, "it must be above 0")
 
 
 def at_least(field: str, value: object, bound: float) -> None:
     """Require a number of `bound` or more."""
     if number(field, value) < bound:
-        raise ConfigurationError(field, value, f"{bound:g} or more")
+        raise ConfigurationError(field, value, f"it must be {bound:g} or more")
 
 
 def share(field: str, value: object) -> None:
     """Require a probability."""
     if not 0 <= number(field, value) <= 1:
-        raise ConfigurationError(field, value, "between 0 and 1")
+        raise ConfigurationError(field, value, "it must be between 0 and 1")
 
 
 def among(field: str, value: object, choices: Sequence[object]) -> None:
     """Require one of `choices`."""
     if value not in choices:
-        raise ConfigurationError(field, value, "one of " + ", ".join(str(choice) for choice in choices))
+        raise ConfigurationError(field, value, "it must be one of " + ", ".join(str(choice) for choice in choices))

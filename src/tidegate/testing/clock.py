@@ -27,7 +27,7 @@ class VirtualClock:
     def advance(self, seconds: float) -> float:
         """Move forward by `seconds`, and return the new instant. Raise ConfigurationError if negative."""
         if not seconds >= 0:
-            raise ConfigurationError("seconds", seconds, "a clock only moves forward: 0 or more")
+            raise ConfigurationError("seconds", seconds, "it must be 0 or more: a clock only moves forward")
         self._now += seconds
         return self._now
 

@@ -13,6 +13,22 @@ from tidegate.testing.limiters import Unit
 from tidegate.testing.scenario import DIALECTS, RETRY_AFTERS, SCOPES, DialectName, RetryAfter, Scenario, Scope
 from tidegate.testing.specs import Distribution, Limit, LimitKind, OutageSpan
 
+LIMITS = {
+    "rpm": "Limit requests per window.",
+    "tpm": "Limit tokens per window.",
+    "itpm": "Limit input tokens per window.",
+    "otpm": "Limit output tokens per window.",
+    "rpd": "Limit requests per day.",
+    "slots": "Limit calls in flight.",
+    "burst": "Set the capacity of the request bucket (default: the rpm).",
+}
+"""Help texts of the limits."""
+
+LATENCY = "Answer after this many seconds: 0.5, uniform:A,B or lognormal:MEDIAN,SIGMA."
+OUTPUT_TOKENS = "Count this many tokens per answer, in the form of --latency (default: a quarter of its characters)."
+OUTAGE = "Fail all calls from second START to END with STATUS (default: 503), or cut connections (drop)."
+SCENARIO = "Read the scenario from this JSON file, or from one line of standard input (-); ignore all provider flags."
+
 
 def from_flags(
     *,
@@ -47,7 +63,7 @@ def from_flags(
     - `latency`, `output_tokens`: a number, uniform:A,B or lognormal:MEDIAN,SIGMA
     """
     if algorithm not in ("bucket", "fixed", "rolling"):
-        raise ConfigurationError("algorithm", algorithm, "one of bucket, fixed, rolling")
+        raise ConfigurationError("algorithm", algorithm, "it must be one of bucket, fixed, rolling")
     limits: list[Limit] = []
     rates: dict[Unit, float | None] = {"requests": rpm, "tokens": tpm, "input_tokens": itpm, "output_tokens": otpm}
     for unit, limit in rates.items():
@@ -79,30 +95,38 @@ def _span(text: str) -> OutageSpan:
         start, end = float(parts[0]), float(parts[1])
         status: Any = 503 if len(parts) < 3 else "drop" if parts[2] == "drop" else int(parts[2])
     except (IndexError, ValueError):
-        raise ConfigurationError("outage", text, "written as START:END or START:END:STATUS") from None
+        raise ConfigurationError(
+            "outage", text, "it must be START:END or START:END:STATUS, with START and END in seconds"
+        ) from None
     return OutageSpan(start=start, end=end, status=status)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser for the flags of `python -m tidegate.testing`."""
     flags = argparse.ArgumentParser(prog="python -m tidegate.testing", description="Simulate an LLM provider.")
-    flags.add_argument("--port", type=int, default=0, help="0: a free one")
-    flags.add_argument("--scenario", help="a JSON file, or - for one line of standard input; other flags are ignored")
-    flags.add_argument("--until-stdin-closes", action="store_true", help="stop when standard input ends")
-    for name in ("rpm", "tpm", "itpm", "otpm", "rpd", "slots", "burst"):
-        flags.add_argument(f"--{name}", type=float)
-    flags.add_argument("--window", type=float, default=60.0, help="seconds of the `minute` of the rates")
-    flags.add_argument("--algorithm", default="bucket", help="bucket, fixed or rolling")
-    flags.add_argument("--outage", action="append", default=[], metavar="START:END[:STATUS]")
-    flags.add_argument("--dialect", default="auto", help=", ".join(DIALECTS))
-    flags.add_argument("--scope", default="credential+model", help=", ".join(SCOPES))
-    flags.add_argument("--charge", default="input", help=", ".join(CHARGES))
-    flags.add_argument("--latency", default="0", help="seconds: 0.5, uniform:A,B or lognormal:MEDIAN,SIGMA")
-    flags.add_argument("--token-pace", type=float, default=0.0, help="seconds for each output token")
-    flags.add_argument("--output-tokens", help="in the form of --latency; default: a quarter of the characters")
-    flags.add_argument("--retry-after", default="exact", help=", ".join(RETRY_AFTERS))
-    flags.add_argument("--no-headers", dest="headers", action="store_false")
-    flags.add_argument("--seed", type=int, default=0)
+    flags.add_argument("--port", type=int, default=0, help="Listen on this port; 0 chooses a free one.")
+    flags.add_argument("--scenario", help=SCENARIO)
+    flags.add_argument("--until-stdin-closes", action="store_true", help="Stop when standard input ends.")
+    for name, text in LIMITS.items():
+        flags.add_argument(f"--{name}", type=float, help=text)
+    flags.add_argument("--window", type=float, default=60.0, help="Set the length of the rate window in seconds.")
+    flags.add_argument("--algorithm", default="bucket", help="Count rates with one of: bucket, fixed, rolling.")
+    flags.add_argument("--outage", action="append", default=[], metavar="START:END[:STATUS]", help=OUTAGE)
+    flags.add_argument(
+        "--dialect", default="auto", help=f"Send the headers and error bodies of one of: {', '.join(DIALECTS)}."
+    )
+    flags.add_argument("--scope", default="credential+model", help=f"Count limits per one of: {', '.join(SCOPES)}.")
+    flags.add_argument("--charge", default="input", help=f"Charge token limits by one of: {', '.join(CHARGES)}.")
+    flags.add_argument("--latency", default="0", help=LATENCY)
+    flags.add_argument("--token-pace", type=float, default=0.0, help="Add this many seconds per output token.")
+    flags.add_argument("--output-tokens", help=OUTPUT_TOKENS)
+    flags.add_argument(
+        "--retry-after",
+        default="exact",
+        help=f"Name the wait of refusals in one of these ways: {', '.join(RETRY_AFTERS)}.",
+    )
+    flags.add_argument("--no-headers", dest="headers", action="store_false", help="Send no rate-limit headers.")
+    flags.add_argument("--seed", type=int, default=0, help="Set the seed of all random values.")
     return flags
 
 

@@ -56,7 +56,7 @@ def ideal_schedule(
     for calls that are admitted in this order. Raise ConfigurationError for a call that no wait admits.
     """
     if concurrency is not None and concurrency < 1:
-        raise ConfigurationError("concurrency", concurrency, "1 or more, or None for no bound")
+        raise ConfigurationError("concurrency", concurrency, "it must be 1 or more, or None for no bound")
     most = min(concurrency or math.inf, scenario.knee or math.inf)
     return _Oracle(scenario, most, drawn).play(costs, start)
 
@@ -117,7 +117,7 @@ class _Oracle:
             ready_at = self.gate.ready_at(call, now)
             soonest = min(ready_at, self.running[0][0] if self.running else math.inf)
             if soonest == math.inf:
-                raise ConfigurationError(f"costs[{index}]", call, f"admitted by no waiting: {ticket.name}")
+                raise ConfigurationError(f"costs[{index}]", call, f"the limiter {ticket.name} never admits it")
             now = max(soonest, math.nextafter(now, math.inf))
 
     def _land(self, now: float) -> None:

@@ -36,14 +36,14 @@ def decode(kind: type[T], source: str | bytes | Mapping[str, Any]) -> T:
         try:
             source = json.loads(source)
         except ValueError as error:
-            raise ConfigurationError("scenario", source, f"JSON: {error}") from None
+            raise ConfigurationError("scenario", source, f"it is not JSON ({error})") from None
         if not isinstance(source, Mapping):
-            raise ConfigurationError("scenario", source, "a JSON object")
+            raise ConfigurationError("scenario", source, "it must be a JSON object")
     names = [field.name for field in dataclasses.fields(cast("Any", kind))]
     values: dict[str, Any] = {}
     for name, value in source.items():
         if name not in names:
-            raise ConfigurationError(name, value, "not a field; there are " + ", ".join(names))
+            raise ConfigurationError(name, value, "there is no such field; the fields are " + ", ".join(names))
         values[name] = _typed(name, value)
     try:
         return kind(**values)
@@ -54,12 +54,12 @@ def decode(kind: type[T], source: str | bytes | Mapping[str, Any]) -> T:
 def _typed(name: str, value: Any) -> Any:
     if name in _LISTS:
         if not isinstance(value, list | tuple):
-            raise ConfigurationError(name, value, "a list")
+            raise ConfigurationError(name, value, "it must be a list")
         part = _LISTS[name]
         return tuple(decode(part, item) if isinstance(item, Mapping) else item for item in value)
     if name in _DISTRIBUTIONS and value is not None and not isinstance(value, Distribution):
         if not isinstance(value, str | int | float):
-            raise ConfigurationError(name, value, "written as 0.5, uniform:0.2,0.8 or lognormal:0.5,0.4")
+            raise ConfigurationError(name, value, "it must be like 0.5, uniform:0.2,0.8 or lognormal:0.5,0.4")
         return Distribution.parse(str(value))
     return value
 
@@ -163,7 +163,7 @@ class Scenario:
         object.__setattr__(self, "faults", tuple(self.faults))
         for name, value in self.answers.items():
             if not (isinstance(name, str) and isinstance(value, str)):
-                raise ConfigurationError("answers", (name, value), "a text for each text")
+                raise ConfigurationError("answers", (name, value), "it must map texts to texts")
 
     def build_limiters(self) -> tuple[Limiter, ...]:
         """Return new, full limiters of one key, with a name each: a second of the same name gets a number."""

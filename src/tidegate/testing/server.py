@@ -337,7 +337,7 @@ def _route(path: str) -> RequestTarget | None:
 def _body(request: Request) -> dict[str, Any]:
     body = json.loads(request.body)
     if not isinstance(body, dict):
-        raise ValueError("the body is no JSON object")
+        raise ValueError("the body must be a JSON object")
     return body
 
 

@@ -40,7 +40,7 @@ class Addresses:
     def url(self) -> str:
         """Return the base URL without a slash at its end: that of Anthropic and Azure."""
         if not self._url:
-            raise RuntimeError("the simulator is not running: use it as a context, or start it")
+            raise RuntimeError("simulator not running: it was not started; use it in a `with` block, or call start()")
         return self._url
 
     @property
@@ -89,7 +89,7 @@ class SimulatorProcess(Addresses):
         source = str(Path(tidegate.errors.__file__).parents[1])
         path = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")]))
         # A separate session: only this process gets an interrupt of the terminal; the pipe ends the child with it.
-        with tempfile.TemporaryFile() as complaints:
+        with tempfile.TemporaryFile() as errors:
             process = self._process = subprocess.Popen(
                 [
                     sys.executable,
@@ -101,15 +101,15 @@ class SimulatorProcess(Addresses):
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=complaints,
+                stderr=errors,
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,
             )
             line = _tell(process, self._scenario.to_json().encode() + b"\n")
             if not line:
                 self._end()
-                complaints.seek(0)
-                raise RuntimeError(f"the simulator did not start: {complaints.read().decode(errors='replace').strip()}")
+                errors.seek(0)
+                raise RuntimeError(f"simulator not started: {errors.read().decode(errors='replace').strip()}")
         self._url = json.loads(line)["url"]
         return self
 
@@ -146,7 +146,7 @@ class SimulatorProcess(Addresses):
                 said = json.loads(error.read())
             if error.code == 422:
                 raise ConfigurationError(said["field"], said["value"], said["bound"]) from None
-            raise RuntimeError(f"{what}: {said}") from None
+            raise RuntimeError(f"simulator request {what} failed: {said}") from None
 
     def close(self) -> None:
         """Stop the child and wait for its end. A second call does nothing."""
@@ -205,7 +205,7 @@ def check_loopback(host: str) -> str:
     except ValueError:
         is_loopback = False
     if not is_loopback:
-        raise ConfigurationError("host", host, "a loopback address: the simulator serves this machine only")
+        raise ConfigurationError("host", host, "it must be a loopback address: the simulator serves this machine only")
     return host
 
 

@@ -34,13 +34,13 @@ class Distribution:
 
     def __post_init__(self) -> None:
         if self.shape not in ("constant", "uniform", "lognormal"):
-            raise ConfigurationError("shape", self.shape, "one of constant, uniform, lognormal")
+            raise ConfigurationError("shape", self.shape, "it must be one of constant, uniform, lognormal")
         if not (math.isfinite(self.a) and self.a >= 0):
-            raise ConfigurationError(f"{self.shape}.a", self.a, "finite, 0 or more")
+            raise ConfigurationError(f"{self.shape}.a", self.a, "it must be a finite number, 0 or more")
         if not (math.isfinite(self.b) and self.b >= 0):
-            raise ConfigurationError(f"{self.shape}.b", self.b, "finite, 0 or more")
+            raise ConfigurationError(f"{self.shape}.b", self.b, "it must be a finite number, 0 or more")
         if self.shape == "uniform" and self.b < self.a:
-            raise ConfigurationError("uniform.b", self.b, f"not below the lowest, {self.a:g}")
+            raise ConfigurationError("uniform.b", self.b, f"it must not be below the lowest value, {self.a:g}")
 
     @classmethod
     def constant(cls, value: float) -> Distribution:
@@ -74,7 +74,7 @@ class Distribution:
             return cls.uniform(*values)
         if shape == "lognormal" and len(values) == 2:
             return cls.lognormal(*values)
-        raise ConfigurationError("distribution", text, "written as 0.5, uniform:0.2,0.8 or lognormal:0.5,0.4")
+        raise ConfigurationError("distribution", text, "it must be like 0.5, uniform:0.2,0.8 or lognormal:0.5,0.4")
 
     def __str__(self) -> str:
         if self.shape == "constant":
@@ -164,19 +164,19 @@ class Limit:
             object.__setattr__(self, name, tuple((start, part) for start, part in getattr(self, name)))
             self._check_schedule(name, getattr(self, name))
         if self.shares and self.shares[0][0] == 0 and not any(part for _, part in self.shares):
-            raise ConfigurationError("shares", self.shares, "above 0 at some time")
+            raise ConfigurationError("shares", self.shares, "one share must be above 0")
         for _, factor in self.sizes:
             positive("sizes.factor", factor)
 
     def _check_schedule(self, name: str, steps: tuple[tuple[float, float], ...]) -> None:
         starts = [start for start, _ in steps]
         if starts != sorted(starts):
-            raise ConfigurationError(name, steps, "sorted by their start")
+            raise ConfigurationError(name, steps, "its steps must be sorted by their start")
         for start, part in steps:
             at_least(f"{name}.start", start, 0)
             at_least(f"{name}.share", part, 0)
         if self.period and starts and starts[-1] >= self.period:
-            raise ConfigurationError(name, steps, f"within one period of {self.period:g} s")
+            raise ConfigurationError(name, steps, f"its steps must start within the period of {self.period:g} s")
 
     @property
     def default_name(self) -> str:
@@ -234,7 +234,7 @@ class OutageSpan:
         at_least("start", self.start, 0)
         positive("end", self.end)
         if self.end <= self.start:
-            raise ConfigurationError("end", self.end, f"after the start, {self.start:g}")
+            raise ConfigurationError("end", self.end, f"it must be after the start, {self.start:g} s")
         among("status", self.status, OUTAGE_STATUSES)
 
 
@@ -260,4 +260,4 @@ class Fault:
         for number in self.nth:
             at_least("nth", number, 1)
         if not (isinstance(self.status, int) and 400 <= self.status <= 599):
-            raise ConfigurationError("status", self.status, "from 400 to 599")
+            raise ConfigurationError("status", self.status, "it must be from 400 to 599")

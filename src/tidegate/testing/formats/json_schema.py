@@ -54,7 +54,7 @@ class _Search:
         if schema is True or schema == {}:
             return None
         if not isinstance(schema, Mapping):
-            raise ValueError(f"no schema: {schema!r}")
+            raise ValueError(f"{schema!r} is not a schema")
         if "$ref" in schema:
             return self._referred(schema, seen)
         if "const" in schema:
@@ -74,7 +74,7 @@ class _Search:
     def _referred(self, schema: Schema, seen: tuple[str, ...]) -> Any:
         name = schema["$ref"]
         if name in seen:
-            raise ValueError(f"{name} holds itself")
+            raise ValueError(f"{name} contains itself")
         others = {key: value for key, value in schema.items() if key != "$ref"}
         return self.instance({**self._target(name), **others}, (*seen, name))
 
@@ -83,7 +83,7 @@ class _Search:
         for part in name.removeprefix("#").split("/")[1:]:
             place = place[part.replace("~1", "/").replace("~0", "~")]
         if not isinstance(place, Mapping):
-            raise ValueError(f"{name} is no schema")
+            raise ValueError(f"{name} is not a schema")
         return place
 
     def _merged(self, schema: Schema, branch: Schema) -> Schema:
@@ -100,7 +100,7 @@ class _Search:
         for part in schema["allOf"]:
             name = part.get("$ref")
             if name in seen:
-                raise ValueError(f"{name} holds itself")
+                raise ValueError(f"{name} contains itself")
             joined = dict(self._merged(joined, self._target(name) if name else part))
         return joined
 
@@ -125,7 +125,7 @@ class _Search:
             return _text(schema)
         if kind in ("boolean", "null"):
             return False if kind == "boolean" else None
-        raise ValueError(f"no type of JSON Schema: {kind!r}")
+        raise ValueError(f"{kind!r} is not a type of JSON Schema")
 
     def _array(self, schema: Schema, seen: tuple[str, ...]) -> list[Any]:
         first = [self.instance(part, seen) for part in schema.get("prefixItems", ())]

@@ -55,7 +55,7 @@ def _forced(functions: list[Mapping[str, Any]], choice: object) -> AnswerForm | 
         return None
     name = functions[0].get("name") if functions else None
     if not isinstance(name, str):
-        raise ValueError("tool_choice: no such function among the tools")
+        raise ValueError("tool_choice: there is no such function among the tools")
     return AnswerForm(functions[0].get("parameters") or ANY_OBJECT, name)
 
 
