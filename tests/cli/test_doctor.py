@@ -68,12 +68,13 @@ def test_settings_in_force_come_last(script: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TIDEGATE_MAX_WAIT", "60")
     monkeypatch.setenv("TIDEGATE_DIGEST_KEY", "hunter2-hunter2")
     said = invoke(str(script))[1]
-    assert "\nsetting set max_wait: 60.0 (by TIDEGATE_MAX_WAIT)\n" in said
+    assert "\nsetting set max_wait: 60.0 (from TIDEGATE_MAX_WAIT)\n" in said
     assert "hunter2" not in said
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"), [(None, "a readable file"), ("def (", "Python source: line 1: invalid syntax")]
+    ("content", "complaint"),
+    [(None, "it cannot be read"), ("def (", "it is not Python source (line 1: invalid syntax)")],
 )
 def test_what_is_no_script_gives_2_and_one_line(tmp_path: Path, content: str | None, complaint: str) -> None:
     path = tmp_path / "x.py"

@@ -32,7 +32,9 @@ def test_a_stack_that_a_transport_governs_says_where_it_is_patched(install: Inst
 def test_what_is_governed_is_what_the_transports_say(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("httpx", "0.28.1")
     monkeypatch.setattr(environment, "TRANSPORTS", ())
-    assert lines(environment.stacks(Installed())) == ["stack ungoverned httpx 0.28.1: what is sent through it goes by"]
+    assert lines(environment.stacks(Installed())) == [
+        "stack ungoverned httpx 0.28.1: cannot be governed; calls through it bypass tidegate"
+    ]
 
 
 def test_a_stack_that_is_new_among_the_transports_is_listed_by_its_name(
@@ -56,7 +58,7 @@ def test_of_every_known_stack_that_is_governed_it_is_known_where() -> None:
 def test_a_version_outside_of_what_was_tried_is_said_to_be(install: Install, version: str, outside: bool) -> None:
     install("httpx", version)
     (found,) = environment.stacks(Installed())
-    assert ("outside of what was tried (0.23 to before 1)" in found.text) == outside
+    assert ("this version is not tested (tested: 0.23 to before 1)" in found.text) == outside
 
 
 def test_an_sdk_sends_through_what_its_metadata_requires(install: Install) -> None:
@@ -113,11 +115,12 @@ def clocks(environ: dict[str, str] | None = None, **settings: object) -> list[st
 def test_a_clock_says_what_becomes_of_it(install: Install) -> None:
     install("ragas", "0.4.3")
     assert clocks(max_wait=600) == [
-        "clock stretched ragas 0.4.3: one metric of one row, in `evaluate`: 180 s -> 780 s where you give no value"
+        "clock stretched ragas 0.4.3: one metric of one row, in `evaluate`: extended from 180 s to 780 s, unless "
+        "the program sets it"
     ]
     (kept,) = clocks(framework_clocks="keep")
     assert kept.startswith(
-        "clock kept ragas 0.4.3: one metric of one row, in `evaluate`: 180 s by default, left by the"
+        "clock kept ragas 0.4.3: one metric of one row, in `evaluate`: 180 s by default, not extended"
     )
 
 
@@ -125,15 +128,15 @@ def test_a_clock_that_the_user_set_is_said_to_be_left(install: Install) -> None:
     install("mlflow", "3.18.0")
     (kept,) = clocks({"MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT": "30"})
     assert kept.startswith("clock kept mlflow 3.18.0: ")
-    assert kept.endswith("left, for MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT is set")
+    assert kept.endswith("not extended, because MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT is set")
 
 
 def test_settings_in_force_are_those_that_differ_and_never_show_a_secret() -> None:
     settings = tidegate.Settings(max_wait=60, hosts=("llm.internal",), digest_key="hunter2-hunter2")
     assert lines(environment.in_force(settings)) == [
-        "setting set max_wait: 60.0 (by TIDEGATE_MAX_WAIT)",
-        "setting set hosts: ('llm.internal',) (by TIDEGATE_HOSTS)",
-        "setting set digest_key: set (by TIDEGATE_DIGEST_KEY)",
+        "setting set max_wait: 60.0 (from TIDEGATE_MAX_WAIT)",
+        "setting set hosts: ('llm.internal',) (from TIDEGATE_HOSTS)",
+        "setting set digest_key: set (from TIDEGATE_DIGEST_KEY)",
     ]
     assert lines(environment.in_force(tidegate.Settings())) == []
 

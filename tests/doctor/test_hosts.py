@@ -82,9 +82,7 @@ def test_environment_names_the_hosts_of_variables_without_secrets() -> None:
 def test_environment_without_any_sdk_says_so(install: Install) -> None:
     install("requests", "2.34.2")
     (found,) = environment.sdks(Installed())
-    assert found.line().startswith(
-        "sdk note none: no SDK or framework that is known here is installed in this Python ("
-    )
+    assert found.line().startswith("sdk note none: no known SDK or framework is installed in this Python (")
     install("openai", "3.52.0")
     assert "none" not in [each.name for each in environment.sdks(Installed())]
 

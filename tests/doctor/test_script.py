@@ -41,8 +41,8 @@ def test_only_what_the_script_imports_is_said(install: Install, tmp_path: Path) 
     assert found == [
         "sdk governed openai 3.52.0: sends through httpx2 2.16.2",
         "stack governed httpx2 2.16.2: patched at Client.send, AsyncClient.send",
-        "script note my_eval.py: does not put tidegate on by itself: tidegate run python "
-        f"{tmp_path}/my_eval.py, or add `import tidegate.auto`",
+        "script note my_eval.py: does not activate tidegate; start it with `tidegate run python "
+        f"{tmp_path}/my_eval.py`, or add `import tidegate.auto`",
     ]
 
 
@@ -69,7 +69,10 @@ def test_an_import_inside_a_function_counts(install: Install, tmp_path: Path) ->
 
 def test_what_is_imported_and_not_installed_is_said(install: Install, tmp_path: Path) -> None:
     found = [each.line() for each in read(tmp_path, "import groq\n")]
-    assert "sdk note groq: not installed in this Python, so nothing can be said of it" in found
+    assert (
+        "sdk note groq: not checked: it is not installed in this Python; run the doctor of the Python that has it"
+        in found
+    )
 
 
 def test_the_modules_beside_it_are_read_too_and_they_in_turn(install: Install, tmp_path: Path) -> None:
@@ -92,7 +95,7 @@ def test_a_module_beside_it_is_not_the_package_of_that_name(install: Install, tm
 
 def test_one_that_imports_nothing_that_is_known_is_said_to(install: Install, tmp_path: Path) -> None:
     found = read(tmp_path, "import json\nclient.realtime.connect()\n")
-    assert [each.text for each in found][1:] == ["imports no SDK and no HTTP stack that is known here"]
+    assert [each.text for each in found][1:] == ["imports no known SDK or HTTP stack"]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +107,7 @@ def test_one_that_imports_nothing_that_is_known_is_said_to(install: Install, tmp
     ],
 )
 def test_where_it_puts_tidegate_on_is_said(install: Install, tmp_path: Path, text: str, name: str, line: int) -> None:
-    (found,) = [each for each in read(tmp_path, text) if each.text == "puts tidegate on"]
+    (found,) = [each for each in read(tmp_path, text) if each.text == "activates tidegate"]
     assert (found.name, found.place) == (name, f"my_eval.py:{line}")
 
 
@@ -148,8 +151,8 @@ LESSER = {
     "bare tenacity": ("from tenacity import retry\n@retry\nasync def ask(): ...", "decorator that repeats"),
     "backoff": ("import backoff as b\n@b.on_exception(b.expo, Exception)\ndef ask(): ...", "decorator that repeats"),
     "max_retries": ("openai.OpenAI(max_retries=5)", "max_retries="),
-    "wait_for": ("import asyncio\nasyncio.wait_for(ask(), 5)", "clock of your own"),
-    "fail_after": ("from anyio import fail_after\nfail_after(5)", "clock of your own"),
+    "wait_for": ("import asyncio\nasyncio.wait_for(ask(), 5)", "timeout of your own"),
+    "fail_after": ("from anyio import fail_after\nfail_after(5)", "timeout of your own"),
     "disabled": ("from tidegate import disabled\ndisabled()", "disabled()"),
 }
 
@@ -209,11 +212,11 @@ def test_what_the_parser_warns_of_is_not_said(install: Install, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"def (", "Python source: line 1"),
-        (b"\x00", "Python source"),
-        (b"\xff\xfe", "Python source"),
-        (b"-" * 200_000 + b"1", "Python source"),
-        (None, "a readable"),
+        (b"def (", r"it is not Python source \(line 1"),
+        (b"\x00", "it is not Python source"),
+        (b"\xff\xfe", "it is not Python source"),
+        (b"-" * 200_000 + b"1", "it is not Python source"),
+        (None, "it cannot be read"),
     ],
 )
 def test_what_is_no_script_is_unreadable(

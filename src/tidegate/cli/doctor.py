@@ -35,11 +35,11 @@ UNGOVERNED = 1
 
 def doctor(
     script: Annotated[
-        Path | None, typer.Argument(help="look at this script, and the modules beside it, instead; it is not run")
+        Path | None, typer.Argument(help="Check this script and the modules next to it instead; nothing is executed.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="a JSON object a line")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Report what tidegate governs in this Python, or in a script; exit code 1 if something cannot be governed."""
+    """List what tidegate governs in this Python, or in a script. The exit code is 1 if something is ungoverned."""
     try:
         found = list(findings(script))
     except Unreadable as error:
@@ -72,10 +72,10 @@ def findings(script: Path | None) -> Iterator[Finding]:
 
 def _table(found: Iterable[Finding]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("")
-    table.add_column("", no_wrap=True)
-    table.add_column("what", overflow="fold")
-    table.add_column("", overflow="fold")
+    table.add_column("section")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("name", overflow="fold")
+    table.add_column("finding", overflow="fold")
     section = ""
     for each in found:
         name = " ".join(filter(None, (each.place, each.name, each.version)))

@@ -117,7 +117,7 @@ PACKAGES = (
         "replicate",
         ("replicate",),
         "replicate 1.0.7 client.py: RetryTransport",
-        note="its RetryTransport repeats GETs by itself; predictions are POSTs, each of which passes the queue",
+        note="its RetryTransport repeats GET requests itself; predictions are POST requests, and each passes the queue",
     ),
     Package("boto3", ("boto3",), "boto3 1.44.5", instead=("botocore",)),
     Package("aioboto3", ("aioboto3",), "aioboto3 7.0.0 session.py: sessions of aiobotocore", instead=("aiobotocore",)),
@@ -188,7 +188,7 @@ PATCHERS = {
 }
 """Distributions that patch the same HTTP stacks, by wrapt or directly; either order works."""
 
-NODE_COMMANDS = {"promptfoo": "promptfoo 0.123.1 runs on Node: point its base URL at a gateway of yours"}
+NODE_COMMANDS = {"promptfoo": "promptfoo 0.123.1 runs on Node; set its base URL to a gateway that limits its calls"}
 """Commands that make LLM calls outside Python."""
 
 
@@ -264,10 +264,16 @@ def stacks(installed: Installed, only: Iterable[HttpStack] | None = None) -> Ite
         if governs(stack):
             yield Finding("stack", Severity.GOVERNED, stack.distribution, _patched(stack, version), version)
         elif stack.shared and only is None:
-            text = "cannot be governed; that matters only where LLM calls go through it"
+            text = "cannot be governed; this matters only if LLM calls are sent through it"
             yield Finding("stack", Severity.NOTE, stack.distribution, text, version)
         else:
-            yield Finding("stack", Severity.UNGOVERNED, stack.distribution, "what is sent through it goes by", version)
+            yield Finding(
+                "stack",
+                Severity.UNGOVERNED,
+                stack.distribution,
+                "cannot be governed; calls through it bypass tidegate",
+                version,
+            )
     known = {stack.module for stack in STACKS}
     for name in sorted(governed_modules()) if only is None else ():
         version = installed.version(name.replace(".", "-"))
@@ -278,7 +284,7 @@ def stacks(installed: Installed, only: Iterable[HttpStack] | None = None) -> Ite
 def _patched(stack: HttpStack, version: str) -> str:
     text = f"patched at {stack.point}"
     if not _before(_numbers(version), _numbers(stack.below)) or _before(_numbers(version), _numbers(stack.least)):
-        text += f"; this version is outside of what was tried ({stack.least} to before {stack.below})"
+        text += f"; this version is not tested (tested: {stack.least} to before {stack.below})"
     return text
 
 
@@ -288,14 +294,14 @@ def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterato
         version = installed.version(package.distribution)
         if version is None:
             if only is not None:
-                text = "not installed in this Python, so nothing can be said of it"
+                text = "not checked: it is not installed in this Python; run the doctor of the Python that has it"
                 yield Finding("sdk", Severity.NOTE, package.distribution, text)
             continue
         out = installed.ways_out(package)
         free = [stack.distribution for stack in out if not governs(stack)]
         names = ", ".join(f"{stack.distribution} {installed.version(stack.distribution)}" for stack in out)
         if not out:
-            verdict, text = Severity.NOTE, "sends nothing by itself, as far as its metadata says"
+            verdict, text = Severity.NOTE, "sends no call itself: its metadata requires no known HTTP stack"
         elif free:
             verdict, text = Severity.UNGOVERNED, f"sends through {names}; {', '.join(free)} cannot be governed"
         else:
@@ -304,8 +310,8 @@ def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterato
         yield Finding("sdk", verdict, package.distribution, text, version)
     if only is None and all(installed.version(package.distribution) is None for package in PACKAGES):
         text = (
-            "no SDK or framework that is known here is installed in this Python "
-            f"({sys.executable}); of another Python, its own `tidegate doctor` tells"
+            f"no known SDK or framework is installed in this Python ({sys.executable}); for another Python, run its "
+            "own `tidegate doctor`"
         )
         yield Finding("sdk", Severity.NOTE, "none", text)
 
@@ -324,13 +330,13 @@ def clocks(
 
 def _set(clock: FrameworkTimeout, settings: Settings, environ: Mapping[str, str]) -> tuple[Severity, str]:
     if not patch.stretches(settings):
-        runs_out = f"a call that waits longer in the queue runs into it, and then it {clock.then}"
-        return Severity.KEPT, f"{clock.seconds:g} s by default, left by the settings; {runs_out}"
+        expiry = f"when a call waits longer than that in the queue, the framework {clock.then}"
+        return Severity.KEPT, f"{clock.seconds:g} s by default, not extended because of the settings; {expiry}"
     given = next(filter(None, (dial.given(environ) for dial in clock.dials)), None)
     if given is not None:
-        return Severity.KEPT, f"left, for {given} is set"
+        return Severity.KEPT, f"not extended, because {given} is set"
     new = clock.stretched(clock.seconds, settings.max_wait)
-    return Severity.STRETCHED, f"{clock.seconds:g} s -> {shown(new)} where you give no value"
+    return Severity.STRETCHED, f"extended from {clock.seconds:g} s to {shown(new)}, unless the program sets it"
 
 
 def in_force(settings: Settings) -> Iterator[Finding]:
@@ -339,30 +345,34 @@ def in_force(settings: Settings) -> Iterator[Finding]:
         value = getattr(settings, name)
         if value != field.default:
             said = "set" if name in SECRETS else repr(value)
-            yield Finding("setting", Severity.SET, name, f"{said} (by {PREFIX}{name.upper()})")
+            yield Finding("setting", Severity.SET, name, f"{said} (from {PREFIX}{name.upper()})")
 
 
 def interpreter(installed: Installed) -> Iterator[Finding]:
     """Yield the facts of this Python: how it was started, what runs first in it, and which packages patch too."""
     if sys.flags.ignore_environment:
-        text = "PYTHON... variables are not read, so a Python started so is out of the reach of `tidegate run`"
+        text = "a Python started with this option ignores PYTHONPATH; `tidegate run` cannot govern it"
         yield Finding("python", Severity.TRAP, "-I" if sys.flags.isolated else "-E", text)
     if sys.flags.no_site:
-        text = "a Python started without site is out of the reach of `tidegate run`"
+        text = "a Python started with this option does not load site; `tidegate run` cannot govern it"
         yield Finding("python", Severity.TRAP, "-S", text)
     for folder in dict.fromkeys(filter(None, sys.path)):
         file = Path(folder) / "sitecustomize.py"
         if file.is_file():
-            text = f"{file} runs at every start; `tidegate run` goes before it, and hands over to it"
+            text = (
+                f"{file} is executed at every start; `tidegate run` executes its own sitecustomize first, then this one"
+            )
             yield Finding("python", Severity.NOTE, "sitecustomize", text)
     wrapt = installed.version("wrapt")
     if wrapt is not None and _before(_numbers(wrapt), _numbers(LEAST_WRAPT)):
-        text = f"tidegate needs {LEAST_WRAPT} or newer, for `uninstall()` to take its patches off"
+        text = f"`uninstall()` cannot remove the patches with this version; install {LEAST_WRAPT} or newer"
         yield Finding("trap", Severity.TRAP, "wrapt", text, wrapt)
     for name, patched in PATCHERS.items():
         version = installed.version(name)
         if version is not None:
-            text = f"patches {patched} too, in any order; what it measures holds the wait where it was put on last"
+            text = (
+                f"also patches {patched}, in either order; if it patches last, its times include the wait in the queue"
+            )
             yield Finding("trap", Severity.NOTE, name, text, version)
     for command, text in NODE_COMMANDS.items():
         if shutil.which(command, path=os.environ.get("PATH")):

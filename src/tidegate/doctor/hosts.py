@@ -108,10 +108,10 @@ def _judged(host: str, where: str, package: str, settings: Settings) -> tuple[Se
         return Severity.GOVERNED, f"{where}: this machine or a private network"
     if package in MARKED:
         return Severity.GOVERNED, f"{where}: calls of a known SDK are governed on any host"
-    help_ = f"TIDEGATE_HOSTS={host} governs it"
+    help_ = f"set TIDEGATE_HOSTS={host} to govern it"
     if not package:
-        return Severity.UNGOVERNED, f"{where}: an HTTP client without an SDK, on a host that is not known; {help_}"
-    return Severity.NOTE, f"{where}: governed where a known SDK sends the calls; otherwise {help_}"
+        return Severity.UNGOVERNED, f"{where}: an HTTP client without an SDK, and an unknown host; {help_}"
+    return Severity.NOTE, f"{where}: governed if a known SDK sends the calls; otherwise {help_}"
 
 
 def _address(node: ast.expr) -> str:

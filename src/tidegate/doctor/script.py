@@ -198,86 +198,86 @@ HABITS = (
         "Retry(status_forcelist=, allowed_methods=)",
         Severity.UNGOVERNED,
         _repeats_posts,
-        "mounted on a session, urllib3 repeats POSTs below the queue, attempts that no permit covers: leave 429 and "
-        "503 to tidegate",
+        "on a session, urllib3 repeats POST requests below the queue, without a permit; remove 429 and 503 from "
+        "status_forcelist, tidegate retries them",
         "urllib3 2.8.0 util/retry.py, connectionpool.py: the loop is inside urlopen",
     ),
     ScriptCheck(
         "Retry(status_forcelist=)",
         Severity.NOTE,
         _repeats_others,
-        "repeats below the queue, but no POSTs, as long as allowed_methods is not given",
+        "urllib3 repeats requests below the queue, but no POST requests unless allowed_methods is given",
         "urllib3 2.8.0 util/retry.py: DEFAULT_ALLOWED_METHODS",
     ),
     ScriptCheck(
         'transport="websocket"',
         Severity.UNGOVERNED,
         _is_websocket,
-        "calls go over a websocket, which no HTTP client sends: use the HTTP transport",
+        "calls over a websocket bypass the HTTP clients; use the HTTP transport",
         "openai-agents 0.24.0 models/openai_responses.py",
     ),
     ScriptCheck(
         "realtime or live session",
         Severity.UNGOVERNED,
         _opens_socket,
-        "a session over a websocket cannot be governed",
+        "a session over a websocket cannot be governed; its calls bypass tidegate",
         "openai 3.52.0 resources/realtime, google-genai 3.4.0 live.py",
     ),
     ScriptCheck(
         "send without super().send",
         Severity.UNGOVERNED,
         _overrides_send,
-        "this client replaces the method that is patched: call super() in it, or put the work into a transport",
+        "this class replaces the patched method; call super() in it, or move its work into a transport",
         "httpx 0.28.1 and httpx2 2.16.2 _client.py, requests 2.34.2 sessions.py",
     ),
     ScriptCheck(
         "transport that repeats",
         Severity.UNGOVERNED,
         _transport_that_repeats,
-        "it repeats below the queue, attempts that no permit covers: leave 429 and 503 to tidegate",
+        "it repeats requests below the queue, without a permit; let it pass on 429 and 503, tidegate retries them",
         "pydantic-ai 2.62.0 retries.py, replicate 1.0.7 client.py",
     ),
     ScriptCheck(
         "Node command",
         Severity.UNGOVERNED,
         _starts_node,
-        "its calls are made by Node, where tidegate is not",
+        "Node sends its calls, and tidegate governs Python only",
         "promptfoo 0.123.1",
     ),
     ScriptCheck(
         "isolated Python",
         Severity.UNGOVERNED,
         _starts_isolated,
-        "a Python started so does not read PYTHONPATH or site: `tidegate run` does not reach it",
+        "a Python with -I, -E or -S ignores PYTHONPATH or site; `tidegate run` cannot govern it",
         "Python 3.12 command line: -I, -E, -S",
     ),
     ScriptCheck(
         "decorator that repeats",
         Severity.NOTE,
         _is_retry_decorator,
-        "its attempts multiply with the SDK's. A refusal for want of capacity reaches it only when tidegate gives up, "
-        "so here it repeats other failures alone",
+        "its attempts multiply those of the SDK; it gets a refusal for lack of capacity only after tidegate gave up, "
+        "so it mostly repeats other failures",
         "tenacity, backoff, stamina, retrying: one more call for each attempt",
     ),
     ScriptCheck(
         "max_retries=",
         Severity.NOTE,
         _gives_max_retries,
-        "counts other failures alone: no refusal for want of capacity spends one",
+        "counts only other failures; a refusal for lack of capacity uses no retry, tidegate retries it",
         "openai 3.52.0, anthropic 2.11.0 _base_client.py: DEFAULT_MAX_RETRIES",
     ),
     ScriptCheck(
-        "clock of your own",
+        "timeout of your own",
         Severity.TRAP,
         _calls(OWN_CLOCKS),
-        "around a call it counts the wait in the queue too; wrap(client, max_wait=) bounds that wait by itself",
+        "around a call it includes the wait in the queue; wrap(client, max_wait=) limits that wait alone",
         "Python 3.12 asyncio, anyio 4, trio",
     ),
     ScriptCheck(
         "disabled()",
         Severity.NOTE,
         _calls(frozenset({"tidegate.disabled"})),
-        "what is sent in this block goes by",
+        "calls in this block bypass tidegate",
         "tidegate",
     ),
 )
@@ -302,7 +302,7 @@ def script(path: Path, installed: Installed, settings: Settings, environ: Mappin
     yield from hosts.in_script(read, path.parent, settings)
     yield _entrance(path, read)
     if not used and not direct:
-        yield Finding("script", Severity.NOTE, path.name, "imports no SDK and no HTTP stack that is known here")
+        yield Finding("script", Severity.NOTE, path.name, "imports no known SDK or HTTP stack")
         return
     for module in read:
         yield from habits(module, path.parent)
@@ -346,6 +346,6 @@ def _entrance(path: Path, read: list[SourceModule]) -> Finding:
                 lines.setdefault(module.dotted(node.func), node.lineno)
         for name, line in lines.items():
             if line is not None:
-                return Finding("script", Severity.NOTE, name, "puts tidegate on", place=f"{module.path.name}:{line}")
-    text = f"does not put tidegate on by itself: tidegate run python {path}, or add `import tidegate.auto`"
+                return Finding("script", Severity.NOTE, name, "activates tidegate", place=f"{module.path.name}:{line}")
+    text = f"does not activate tidegate; start it with `tidegate run python {path}`, or add `import tidegate.auto`"
     return Finding("script", Severity.NOTE, path.name, text)

@@ -14,7 +14,7 @@ Chosen: more than the modules beside a usual script."""
 
 
 class Unreadable(ValueError):
-    """File that is not Python source. Its text states what is needed."""
+    """File that is not Python source. Its text states the fault."""
 
 
 class SourceModule:
@@ -93,7 +93,7 @@ def _beside(module: SourceModule, folder: Path) -> Iterator[Path]:
 
 def _why(error: Exception) -> str:
     if isinstance(error, SyntaxError):
-        return f"Python source: line {error.lineno or 0}: {error.msg}"
+        return f"it is not Python source (line {error.lineno or 0}: {error.msg})"
     if isinstance(error, OSError):
-        return f"a readable file: {error.strerror or error}"
-    return f"Python source: {error or 'too deep'}"
+        return f"it cannot be read ({error.strerror or error})"
+    return f"it is not Python source ({error or 'too deeply nested'})"
