@@ -51,15 +51,18 @@ def test_a_command_that_a_signal_ended_ends_us_by_the_same(number: signal.Signal
 
 def test_a_missing_command_is_127_and_one_line() -> None:
     done = run("no-such-command", "--help")
-    assert (done.code, done.out, done.lines) == (127, "", ["tidegate: no-such-command: command not found"])
+    where = "it is neither on PATH nor next to this Python"
+    assert (done.code, done.out, done.lines) == (127, "", [f"tidegate: command no-such-command not found: {where}"])
+    done = run("/no/such/command")
+    assert (done.code, done.lines) == (127, ["tidegate: command /no/such/command not found: there is no such file"])
 
 
 def test_a_file_that_is_no_program_is_126_and_one_line(tmp_path: Path) -> None:
     plain = tmp_path / "plain"
     plain.write_text("#!/bin/sh\n")
-    assert run(str(plain)).lines == [f"tidegate: {plain}: permission denied"]
+    assert run(str(plain)).lines == [f"tidegate: command {plain} not started: the file is not executable"]
     assert run(str(plain)).code == 126
-    assert run(str(tmp_path)).lines == [f"tidegate: {tmp_path}: is a directory"]
+    assert run(str(tmp_path)).lines == [f"tidegate: command {tmp_path} not started: it is a directory"]
     assert run(str(tmp_path)).code == 126
 
 
@@ -67,7 +70,7 @@ def test_a_script_whose_interpreter_is_missing_is_127_and_one_line(tmp_path: Pat
     script = tmp_path / "script"
     script.write_text("#!/no/such/python\n")
     script.chmod(0o755)
-    assert run(str(script)).lines == [f"tidegate: {script}: its interpreter was not found"]
+    assert run(str(script)).lines == [f"tidegate: command {script} not started: its interpreter was not found"]
     assert run(str(script)).code == 127
 
 
@@ -149,8 +152,9 @@ def test_a_python_without_tidegate_runs_ungoverned_and_says_so_once(bare: str) -
     del env["PYTHONPATH"]
     done = run(bare, "-c", f"import os; print(1, flush=True); os.system('{bare} -c \"print(2)\"')", env=env)
     assert (done.code, done.out) == (0, "1\n2\n")
-    why = "tidegate is not installed for it"
-    assert done.lines == [f"tidegate: {bare} runs ungoverned: {why}", f"{UNGOVERNED}; ran ungoverned: {bare}: {why}"]
+    why = "tidegate is not installed in this Python"
+    said = f"tidegate: {bare} not governed: {why}; its calls are sent without tidegate"
+    assert done.lines == [said, f"{UNGOVERNED}; ran ungoverned: {bare}: {why}"]
 
 
 def test_a_python_in_which_tidegate_cannot_be_put_on_runs_ungoverned_and_says_so(bare: str, tmp_path: Path) -> None:
@@ -158,7 +162,7 @@ def test_a_python_in_which_tidegate_cannot_be_put_on_runs_ungoverned_and_says_so
     done = run(bare, "-c", "import httpx; print(httpx.__name__)", cwd=tmp_path)
     assert (done.code, done.out) == (0, "theirs\nhttpx\n")
     assert len(done.lines) == 2
-    assert done.lines[0].startswith(f"tidegate: {bare} runs ungoverned: ModuleNotFoundError: ")
+    assert done.lines[0].startswith(f"tidegate: {bare} not governed: the installation failed (ModuleNotFoundError: ")
     assert f"; ran ungoverned: {bare}: ModuleNotFoundError: " in done.last
 
 
@@ -175,7 +179,8 @@ def test_one_inside_another_leaves_the_lines_to_the_outer() -> None:
 def test_switched_off_it_runs_the_command_as_it_is() -> None:
     code = "import os, sys; print('PYTHONPATH' in os.environ and 'site' in os.environ['PYTHONPATH'])"
     done = run(PYTHON, "-c", code, env=environ(TIDEGATE_DISABLED="1"))
-    assert (done.out, done.lines) == ("False\n", ["tidegate: TIDEGATE_DISABLED is set; the command runs ungoverned"])
+    why = "TIDEGATE_DISABLED is set; the command runs ungoverned"
+    assert (done.out, done.lines) == ("False\n", [f"tidegate: {why}"])
     assert run(PYTHON, "-c", code, env=environ(TIDEGATE_DISABLED="1", TIDEGATE_LOG="off")).lines == []
 
 

@@ -57,6 +57,7 @@ def test_run_program_that_ends_ungoverned_says_so_at_the_end(tmp_path: Path) -> 
     done = run(PYTHON, "-c", "import tidegate_sick, httpx2, requests, os; os.kill(os.getpid(), 9)", cwd=tmp_path)
     said = [line for line in done.lines if "no room" in line]
     assert len(said) == 2
-    assert said[0].endswith("runs ungoverned: RuntimeError: no room; tried again at the next import of an HTTP library")
+    why = "the installation failed (RuntimeError: no room); it is repeated at the next import of an HTTP library"
+    assert said[0].endswith(f" not governed: {why}")
     assert said[1] == done.last
     assert "no LLM call was governed; ran ungoverned: " in done.last

@@ -169,14 +169,17 @@ class InstallHook:
         for module in half_loaded:
             when_loaded(module.__spec__, self.attempt)
         if half_loaded:
-            self._note(f"{half_loaded[0].__name__} was not loaded to its end")
+            self._note(f"the import of {half_loaded[0].__name__} did not finish")
         return bool(half_loaded)
 
     def _install(self) -> None:
         if not _in_main_interpreter():
             # pydantic-core serves only the first interpreter that imports it. That choice belongs to the program.
             self._done = True
-            self._say(f"{sys.executable} runs a subinterpreter ungoverned: pydantic-core serves one interpreter only")
+            self._say(
+                f"subinterpreter of {sys.executable} not governed: pydantic-core supports only one interpreter of a "
+                "process; its calls are sent without tidegate"
+            )
             return
         try:
             restore = _without_plugins()
@@ -196,7 +199,8 @@ class InstallHook:
             if text != self._told:
                 self._told = text
                 self._say(
-                    f"{sys.executable} runs ungoverned: {text}; tried again at the next import of an HTTP library"
+                    f"{sys.executable} not governed: the installation failed ({text}); it is repeated at the next "
+                    "import of an HTTP library"
                 )
         else:
             self._done = True

@@ -56,8 +56,8 @@ FROM_KERNEL = 0x80
 class Unstartable(Exception):
     """Command that cannot be started, with the matching exit code."""
 
-    def __init__(self, complaint: str, code: int) -> None:
-        super().__init__(complaint)
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
         self.code = code
 
 
@@ -68,10 +68,11 @@ def find(name: str) -> str:
     if found is not None:
         return found
     if os.sep in name and Path(name).is_dir():
-        raise Unstartable(f"{name}: is a directory", NOT_EXECUTABLE)
+        raise Unstartable(f"command {name} not started: it is a directory", NOT_EXECUTABLE)
     if shutil.which(name, os.F_OK) is not None:
-        raise Unstartable(f"{name}: permission denied", NOT_EXECUTABLE)
-    raise Unstartable(f"{name}: command not found", NOT_FOUND)
+        raise Unstartable(f"command {name} not started: the file is not executable", NOT_EXECUTABLE)
+    where = "there is no such file" if os.sep in name else "it is neither on PATH nor next to this Python"
+    raise Unstartable(f"command {name} not found: {where}", NOT_FOUND)
 
 
 def replace(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
@@ -172,4 +173,4 @@ def _foreground() -> bool:
 def _unstartable(name: str, error: OSError) -> Unstartable:
     missing = error.errno == errno.ENOENT
     what = "its interpreter was not found" if missing else (error.strerror or str(error)).lower()
-    return Unstartable(f"{name}: {what}", NOT_FOUND if missing else NOT_EXECUTABLE)
+    return Unstartable(f"command {name} not started: {what}", NOT_FOUND if missing else NOT_EXECUTABLE)

@@ -95,7 +95,7 @@ class StateFile:
             except ValueError as error:
                 raise ConfigurationError("--state", str(path), str(error)) from None
         elif not path.absolute().parent.is_dir():
-            raise ConfigurationError("--state", str(path), "a file in a folder that is there")
+            raise ConfigurationError("--state", str(path), "its folder does not exist")
 
     @property
     def outdated(self) -> bool:

@@ -41,9 +41,9 @@ def _begin() -> None:
         _first("started")
     except Exception as error:
         missing = isinstance(error, ImportError) and getattr(error, "name", None) == "tidegate"
-        why = "tidegate is not installed for it" if missing else type(error).__name__ + ": " + str(error)
+        why = "tidegate is not installed in this Python" if missing else type(error).__name__ + ": " + str(error)
         if _first("without-" + sys.prefix.replace(os.sep, "-")[-200:], sys.executable + ": " + why):
-            _say(sys.executable + " runs ungoverned: " + why)
+            _say(sys.executable + " not governed: " + why + "; its calls are sent without tidegate")
 
 
 def _hand_over() -> None:
