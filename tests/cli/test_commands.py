@@ -70,14 +70,20 @@ def test_an_unknown_command_is_refused() -> None:
     [
         (("demo", "--rows", "1"), "rows: 1 is not usable: between 2 and 508"),
         (("demo", "--rows", "509"), "rows: 509 is not usable: between 2 and 508"),
-        (("simulate", "--rpm", "0"), "rpm: 0.0 is not usable: above 0"),
-        (("simulate", "--tpm", "-5"), "tpm: -5.0 is not usable: above 0"),
-        (("simulate", "--window", "0"), "window: 0.0 is not usable: above 0"),
-        (("simulate", "--dialect", "morse"), "dialect: 'morse' is not usable: one of auto, openai"),
-        (("simulate", "--algorithm", "guess"), "algorithm: 'guess' is not usable: one of bucket, fixed, rolling"),
-        (("simulate", "--outage", "soon"), "outage: 'soon' is not usable: written as START:END"),
-        (("simulate", "--scenario", "no-such-file.json"), "scenario: 'no-such-file.json' is not usable: a readable"),
-        (("simulate", "--scenario", "x.json", "--rpm", "3"), "it holds every field itself, so leave out --rpm"),
+        (("simulate", "--rpm", "0"), "rpm: 0.0 is not usable: it must be above 0"),
+        (("simulate", "--tpm", "-5"), "tpm: -5.0 is not usable: it must be above 0"),
+        (("simulate", "--window", "0"), "window: 0.0 is not usable: it must be above 0"),
+        (("simulate", "--dialect", "morse"), "dialect: 'morse' is not usable: it must be one of auto, openai"),
+        (
+            ("simulate", "--algorithm", "guess"),
+            "algorithm: 'guess' is not usable: it must be one of bucket, fixed, rolling",
+        ),
+        (("simulate", "--outage", "soon"), "outage: 'soon' is not usable: it must be START:END"),
+        (
+            ("simulate", "--scenario", "no-such-file.json"),
+            "scenario: 'no-such-file.json' is not usable: it cannot be read",
+        ),
+        (("simulate", "--scenario", "x.json", "--rpm", "3"), "the file sets every field; remove --rpm"),
     ],
 )
 def test_an_unusable_value_is_refused_in_one_line_with_field_value_and_bound(

@@ -65,14 +65,14 @@ def test_a_row_that_the_wrapped_phase_loses_makes_the_exit_code_1(monkeypatch: p
     result = demo("--rows", "6", "--no-plain")
     assert result.exit_code == 1
     assert "rows lost to 1 x BadRequestError" in result.output
-    assert "tidegate: the wrapped phase lost rows" in result.output
+    assert "tidegate: demo failed: the wrapped phase lost rows" in result.output
 
 
 def test_a_missing_sdk_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "find_spec", lambda name: None if name == "anthropic" else object())
     result = demo()
     assert result.exit_code == 1
-    assert result.output == "tidegate: the demo needs anthropic: pip install 'tidegate[demo]'\n"
+    assert result.output == "tidegate: demo not started: anthropic not installed; run pip install 'tidegate[demo]'\n"
 
 
 def test_the_same_seed_chooses_the_same_rows_and_another_seed_others() -> None:

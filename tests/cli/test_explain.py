@@ -54,7 +54,7 @@ def test_a_good_answer_says_what_is_left() -> None:
         "remaining": {"requests_per_minute": 499},
         "reset_after_s": {"requests_per_minute": 0.12},
         "retry_after_s": None,
-        "will": "go on",
+        "will": "return the answer",
         "why": "status 200",
     }
 
@@ -68,9 +68,9 @@ def test_a_refusal_says_how_long_it_is_waited_for_and_which_row_decided() -> Non
 @pytest.mark.parametrize(
     ("wait", "will"),
     [
-        (None, "wait as long as the key's own quotas say, or a growing pause; then retry"),
+        (None, "wait for the quotas of the key, or for a growing backoff, then retry"),
         ("600", "wait 120 s, then retry with a single call"),
-        ("90000", "wait as long as the key's own quotas say, or a growing pause; then retry"),
+        ("90000", "wait for the quotas of the key, or for a growing backoff, then retry"),
     ],
 )
 def test_what_is_done_about_waits_that_are_missing_long_or_absurd(wait: str | None, will: str) -> None:
@@ -89,7 +89,7 @@ def test_what_is_done_about_waits_that_are_missing_long_or_absurd(wait: str | No
 def test_what_no_waiting_mends_is_handed_back(status: int, body: object, kind: str) -> None:
     (found,) = explained({**OPENAI, "status": status, "headers": {}, "body": body})
     assert found["kind"] == kind
-    assert found["will"].startswith("hand it back: ")
+    assert found["will"].startswith("return the ")
 
 
 def test_day_quota_with_a_named_reset_is_waited_for() -> None:
@@ -128,16 +128,16 @@ def test_the_hint_names_the_provider_of_an_address_that_nobody_knows() -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("{", "not JSON"),
-        ("[" * 5000, "not JSON"),
-        ("[1]", "not a JSON object"),
-        ({**OPENAI, "status": "200"}, "status: '200' is no HTTP status"),
-        ({**OPENAI, "status": None}, "status: None is no HTTP status"),
-        ({**OPENAI, "status": True}, "status: True is no HTTP status"),
-        ({**OPENAI, "headers": ["a"]}, "headers: an object is needed"),
+        ("{", "line ignored: it is not JSON ("),
+        ("[" * 5000, "line ignored: it is not JSON ("),
+        ("[1]", "line ignored: it is not a JSON object"),
+        ({**OPENAI, "status": "200"}, "status: '200' is not an HTTP status"),
+        ({**OPENAI, "status": None}, "status: None is not an HTTP status"),
+        ({**OPENAI, "status": True}, "status: True is not an HTTP status"),
+        ({**OPENAI, "headers": ["a"]}, "headers: it must be an object"),
         ({**OPENAI, "url": "https://host:port/v1"}, "url: "),
-        ({**OPENAI, "url": 3}, "url: a string or null is needed"),
-        ({**OPENAI, "now": "soon"}, "now: 'soon' is no RFC 3339 instant"),
+        ({**OPENAI, "url": 3}, "url: it must be a string or null"),
+        ({**OPENAI, "now": "soon"}, "now: 'soon' is not an RFC 3339 time"),
     ],
 )
 def test_a_bad_line_is_told_of_and_the_next_is_read(line: object, complaint: str) -> None:
@@ -155,7 +155,7 @@ def test_garbage_in_headers_and_body_is_no_bad_line() -> None:
 def test_a_line_too_long_to_be_an_answer_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.cli.explain.MOST_BYTES", 1000)
     bad, good = explained({**OPENAI, "body": "x" * 5000}, OPENAI)
-    assert bad == {"error": "longer than 1000 bytes"}
+    assert bad == {"error": "line ignored: it is longer than 1000 bytes"}
     assert good["kind"] == "ok"
 
 
@@ -190,7 +190,7 @@ def test_brackets_are_shown_on_a_terminal_as_they_are() -> None:
     url = "http://[fe80::1]:8000/v1/chat/completions"
     shown = on_a_terminal({**OPENAI, "url": url, "model": "[red]m[/x]"}, {**OPENAI, "status": "[/b]"})
     assert "[fe80::1]:8000/v1 · [red]m[/x]" in shown
-    assert "'[/b]' is no HTTP status" in shown
+    assert "'[/b]' is not an HTTP status" in shown
 
 
 @pytest.mark.skipif(not CAPTURES.exists(), reason="the captures are not in this checkout")

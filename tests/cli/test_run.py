@@ -13,8 +13,8 @@ import pytest
 
 from tests.cli.running import PYTHON, RUN, SRC, TIDEGATE, Done, environ, run
 
-UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` says what is governed"
-UNGOVERNED = "tidegate: nothing was governed: no Python process with tidegate was started (see docs/run.md)"
+UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` lists what is governed"
+UNGOVERNED = "tidegate: no LLM call was governed: no Python process loaded tidegate (docs/run.md lists the causes)"
 
 
 def test_everything_after_the_command_is_its_own() -> None:
@@ -154,7 +154,7 @@ def test_a_python_without_tidegate_runs_ungoverned_and_says_so_once(bare: str) -
     assert (done.code, done.out) == (0, "1\n2\n")
     why = "tidegate is not installed in this Python"
     said = f"tidegate: {bare} not governed: {why}; its calls are sent without tidegate"
-    assert done.lines == [said, f"{UNGOVERNED}; ran ungoverned: {bare}: {why}"]
+    assert done.lines == [said, f"{UNGOVERNED}; some processes ran ungoverned: {bare}: {why}"]
 
 
 def test_a_python_in_which_tidegate_cannot_be_put_on_runs_ungoverned_and_says_so(bare: str, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_python_in_which_tidegate_cannot_be_put_on_runs_ungoverned_and_says_so
     assert (done.code, done.out) == (0, "theirs\nhttpx\n")
     assert len(done.lines) == 2
     assert done.lines[0].startswith(f"tidegate: {bare} not governed: the installation failed (ModuleNotFoundError: ")
-    assert f"; ran ungoverned: {bare}: ModuleNotFoundError: " in done.last
+    assert f"; some processes ran ungoverned: {bare}: ModuleNotFoundError: " in done.last
 
 
 def test_a_python_that_heeds_no_environment_is_noticed() -> None:
@@ -180,7 +180,7 @@ def test_switched_off_it_runs_the_command_as_it_is() -> None:
     code = "import os, sys; print('PYTHONPATH' in os.environ and 'site' in os.environ['PYTHONPATH'])"
     done = run(PYTHON, "-c", code, env=environ(TIDEGATE_DISABLED="1"))
     why = "TIDEGATE_DISABLED is set; the command runs ungoverned"
-    assert (done.out, done.lines) == ("False\n", [f"tidegate: {why}"])
+    assert (done.out, done.lines) == ("False\n", [f"tidegate: run disabled: {why}"])
     assert run(PYTHON, "-c", code, env=environ(TIDEGATE_DISABLED="1", TIDEGATE_LOG="off")).lines == []
 
 

@@ -114,7 +114,7 @@ def all_governed(done: Done, provider: SimulatorProcess) -> None:
     truth = provider.truth().total
     assert done.code == 0, (done.out, done.lines)
     assert truth.answered == ROWS
-    said = f"tidegate: {ROWS} calls, {ROWS} answered, 0 given up, {truth.refusals} 429s? absorbed, "
+    said = f"tidegate: {ROWS} calls, {ROWS} answered, 0 given up, {truth.refusals} refusals? retried, "
     assert re.match(said + r"\d+% of the limit used \(12 requests/s\)$", done.last), done.lines
 
 
@@ -171,7 +171,7 @@ def test_calls_that_were_given_up_are_told_apart(folder: Path) -> None:
         done = run(PYTHON, "-c", code, env=environ(URL=provider.url, TIDEGATE_MAX_WAIT="0"), cwd=folder)
     assert done.code == 1
     assert "429 Too Many Requests" in "\n".join(done.lines)
-    assert done.last == "tidegate: 7 calls, 6 answered, 1 given up, 0 429s absorbed"
+    assert done.last == "tidegate: 7 calls, 6 answered, 1 given up, 0 refusals retried"
 
 
 def test_a_program_that_governs_itself_is_counted_too(provider: SimulatorProcess, folder: Path) -> None:
@@ -184,4 +184,4 @@ def test_a_program_that_governs_itself_is_counted_too(provider: SimulatorProcess
     """
     done = run(PYTHON, "-c", code, env=environ(URL=provider.url), cwd=folder)
     assert done.out == "3 5\n"
-    assert done.last.startswith("tidegate: 4 calls, 4 answered, 0 given up, 0 429s absorbed")
+    assert done.last.startswith("tidegate: 4 calls, 4 answered, 0 given up, 0 refusals retried")

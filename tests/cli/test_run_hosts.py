@@ -47,9 +47,9 @@ def test_run_hosts_that_pass_by_are_named_in_the_last_line(tmp_path: Path) -> No
         port = str(urlsplit(provider.url).port)
         done = run(PYTHON, "program.py", env=environ(PORT=port, BARE="1"), cwd=tmp_path)
     assert done.last == (
-        "tidegate: 2 calls, 2 answered, 0 given up, 0 429s absorbed; "
+        "tidegate: 2 calls, 2 answered, 0 given up, 0 refusals retried; "
         "6 calls to 3 hosts were not governed: a.example, b.example, c.example "
-        "(TIDEGATE_HOSTS=a.example,b.example,c.example governs them)"
+        "(set TIDEGATE_HOSTS=a.example,b.example,c.example to govern such calls)"
     )
     assert "secret" not in "".join(done.lines)
 
@@ -60,7 +60,7 @@ def test_run_hosts_of_tidegate_hosts_are_governed_by_what_the_line_says(tmp_path
         port = str(urlsplit(provider.url).port)
         named = environ(PORT=port, BARE="1", TIDEGATE_HOSTS="a.example,b.example,c.example")
         done = run(PYTHON, "program.py", env=named, cwd=tmp_path)
-    assert done.last.startswith("tidegate: 8 calls, 8 answered, 0 given up, 0 429s absorbed")
+    assert done.last.startswith("tidegate: 8 calls, 8 answered, 0 given up, 0 refusals retried")
     assert "not governed" not in done.last
 
 

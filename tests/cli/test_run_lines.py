@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tidegate.cli.status_text import StatusText, amount, clock, farewell
+from tidegate.cli.status_text import StatusText, amount, clock, end_line
 from tidegate.launch.shared_counters import KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned
@@ -87,58 +87,61 @@ def test_the_quota_that_binds_is_told() -> None:
     assert "of 90k tokens/min" in StatusText().line(totals(busy), 0.0)
 
 
-def test_the_farewell_counts_calls_and_what_became_of_them() -> None:
+def test_the_end_line_counts_calls_and_what_became_of_them() -> None:
     a = limited(key("a", answered=90, attempts=107, resent=10, absorbed=10, given_up=4, unsent=3, failed=2), 300.0)
     a.counts |= {"abandoned": 1}
-    assert farewell(totals(a)) == (
-        "100 calls, 90 answered, 4 given up, 10 429s absorbed, 2 failed, 1 abandoned, "
+    assert end_line(totals(a)) == (
+        "100 calls, 90 answered, 4 given up, 10 refusals retried, 2 failed, 1 abandoned, "
         "94% of the limit used (120 requests/min)"
     )
 
 
 def test_one_is_told_in_the_singular() -> None:
-    said = farewell(totals(key("a", answered=1, attempts=2, resent=1, absorbed=1)))
-    assert said == "1 call, 1 answered, 0 given up, 1 429 absorbed"
+    said = end_line(totals(key("a", answered=1, attempts=2, resent=1, absorbed=1)))
+    assert said == "1 call, 1 answered, 0 given up, 1 refusal retried"
 
 
 def test_an_attempt_that_execute_repeated_is_no_failed_call() -> None:
-    assert "failed" not in farewell(totals(key("a", answered=1, attempts=2, resent=1, failed=1)))
+    assert "failed" not in end_line(totals(key("a", answered=1, attempts=2, resent=1, failed=1)))
 
 
 def test_with_several_keys_it_says_whose_limit() -> None:
-    said = farewell(totals(limited(key("a", answered=9), 6.0), key("b", answered=2)))
-    assert said == "11 calls, 11 answered, 0 given up, 0 429s absorbed, 2% of the limit used (120 requests/min) by a"
+    said = end_line(totals(limited(key("a", answered=9), 6.0), key("b", answered=2)))
+    assert said == "11 calls, 11 answered, 0 given up, 0 refusals retried, 2% of the limit used (120 requests/min) by a"
 
 
 def test_nothing_seen_and_nothing_governed_are_two_things() -> None:
-    assert farewell(totals()) == "no LLM call was seen; `tidegate doctor` says what is governed"
-    assert farewell(totals(pythons=False)).startswith("nothing was governed: no Python process with tidegate")
+    assert end_line(totals()) == "no LLM call was seen; `tidegate doctor` lists what is governed"
+    assert end_line(totals(pythons=False)).startswith("no LLM call was governed: no Python process loaded tidegate")
 
 
-def test_farewell_hosts_passed_names_the_busiest_and_how_to_govern_them() -> None:
+def test_end_line_hosts_passed_names_the_busiest_and_how_to_govern_them() -> None:
     passed = Ungoverned(Counter({"b.example": 9, "a.example": 18}))
-    said = farewell(totals(key("a", answered=1, attempts=1)), passed)
+    said = end_line(totals(key("a", answered=1, attempts=1)), passed)
     assert said == (
-        "1 call, 1 answered, 0 given up, 0 429s absorbed; 27 calls to 2 hosts were not governed: a.example, b.example "
-        "(TIDEGATE_HOSTS=a.example,b.example governs them)"
+        "1 call, 1 answered, 0 given up, 0 refusals retried; 27 calls to 2 hosts were not governed: a.example, "
+        "b.example (set TIDEGATE_HOSTS=a.example,b.example to govern such calls)"
     )
-    assert farewell(totals(), Ungoverned(Counter({"a.example": 1}))) == (
-        "no LLM call was governed; 1 call to 1 host was not governed: a.example (TIDEGATE_HOSTS=a.example governs them)"
+    assert end_line(totals(), Ungoverned(Counter({"a.example": 1}))) == (
+        "no LLM call was governed; 1 call to 1 host was not governed: a.example "
+        "(set TIDEGATE_HOSTS=a.example to govern such calls)"
     )
 
 
-def test_farewell_many_hosts_passed_is_bounded_and_escaped() -> None:
+def test_end_line_many_hosts_passed_is_bounded_and_escaped() -> None:
     passed = Ungoverned(Counter({f"h{n}.example": 90 - n for n in range(8)} | {"\x1b]0;x\a": 99}), others=3)
-    said = farewell(totals(key("a", answered=1, attempts=1)), passed)
+    said = end_line(totals(key("a", answered=1, attempts=1)), passed)
     assert "calls to 9 or more hosts were not governed: \\x1b]0;x\\x07, h0.example, " in said
     assert "h3.example, more (" in said
     assert "h4" not in said
     assert said.isprintable()
 
 
-def test_farewell_ungoverned_processes_says_why() -> None:
+def test_end_line_ungoverned_processes_says_why() -> None:
     left = Ungoverned(Counter(), processes=("py: ImportError: no", "py: ImportError: no", "other: a\nb"))
-    assert farewell(totals(), left) == ("no LLM call was governed; ran ungoverned: py: ImportError: no | other: a\\nb")
+    assert end_line(totals(), left) == (
+        "no LLM call was governed; some processes ran ungoverned: py: ImportError: no | other: a\\nb"
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def status(*options: str) -> str:
 
 
 def test_without_a_run_it_says_so(temporary: Path) -> None:
-    assert status().startswith("nothing runs under `tidegate run`")
+    assert status().startswith("no active run found")
     assert status("--json") == ""
 
 
@@ -77,9 +77,9 @@ def test_it_tells_the_gate_the_level_and_the_end_of_each_key(temporary: Path) ->
     assert said[0] == f"python (pid {os.getpid()})"
     assert said[1] == f"  {KEY}"
     assert said[2] in {
-        f"    0 in flight of 4 · 6 waiting · gate: quota requests · ETA {end}" for end in ("10:00", "9:59")
+        f"    0 of at most 4 in flight · 6 waiting · gate: quota requests · ETA {end}" for end in ("10:00", "9:59")
     }
-    assert said[3] == "    0 of 60 requests/6e+03 s left"
+    assert said[3] == "    0 of 60 requests/6000 s left"
 
 
 def test_programs_read_it_as_json(temporary: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_run_that_has_ended_or_is_no_run_is_left_out(temporary: Path) -> None:
         child.wait()
     waiting_at(of_a_run(temporary, child.pid), 1)
     (temporary / f"{PREFIX}empty").mkdir()
-    assert status().startswith("nothing runs")
+    assert status().startswith("no active run found")
 
 
 def test_a_run_under_way_shows_what_its_processes_wait_for(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ NOTHING = "–"
 
 
 def board(runs: Sequence[DemoRun]) -> RenderableType:
-    """Return the live picture of one phase: its progress and, once wrapped, the learnt next to the true limits."""
+    """Return the live picture of one phase: its progress and, once wrapped, the learned next to the true limits."""
     parts: list[RenderableType] = [Text(HEADLINES[runs[0].phase], style="bold"), _progress(runs)]
     if runs[0].phase == "wrapped":
         parts.append(_limits(runs))
@@ -48,7 +48,7 @@ def _progress(runs: Sequence[DemoRun]) -> Table:
 
 
 def _limits(runs: Sequence[DemoRun]) -> Table:
-    table = _table("", "quota", "learnt limit", "true limit", "left, as far as known")
+    table = _table("", "quota", "learned limit", "true limit", "estimated rest")
     for run in runs:
         learnt = {quota.unit: quota for quota in run.key.quotas} if run.key is not None else {}
         for limit in run.track.scenario.limiters:

@@ -24,13 +24,15 @@ s."""
 
 
 def demo(
-    rows: Annotated[int | None, typer.Option(help="rows in all, shared by both providers (default: all)")] = None,
-    seed: Annotated[int, typer.Option(help="which rows, and the latencies of the providers")] = 0,
-    plain: Annotated[bool, typer.Option(help="whether to run without tidegate first, to compare")] = True,
+    rows: Annotated[
+        int | None, typer.Option(help="Ask this many rows in total, half per provider (default: all).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Set the seed for the choice of rows and the latencies.")] = 0,
+    plain: Annotated[bool, typer.Option(help="Run without tidegate first, for comparison.")] = True,
 ) -> None:
-    """Ask two simulated providers a few hundred questions, first plain, then with tidegate, and compare."""
+    """Send a few hundred questions to two simulated providers, without tidegate and with it, and compare."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise stop(f"the demo needs {' and '.join(missing)}: pip install 'tidegate[demo]'")
+        raise stop(f"demo not started: {' and '.join(missing)} not installed; run pip install 'tidegate[demo]'")
     # Imported late: these import the SDKs.
     from tidegate.cli.board import results, verdict
     from tidegate.demo.run import run
@@ -43,7 +45,7 @@ def demo(
     console.print(results(runs))
     console.print(verdict(runs), markup=False)
     if not all(each.is_complete for each in runs if each.phase == "wrapped"):
-        raise stop("the wrapped phase lost rows")
+        raise stop("demo failed: the wrapped phase lost rows; the line above names the errors")
 
 
 @contextlib.contextmanager

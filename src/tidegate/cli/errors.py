@@ -28,7 +28,7 @@ def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def stop(complaint: str, code: int = 1) -> typer.Exit:
-    """Print the complaint on standard error, and return the exception to raise."""
-    typer.echo(f"tidegate: {clean(complaint)}", err=True)
+def stop(message: str, code: int = 1) -> typer.Exit:
+    """Print the message on standard error, and return the exception to raise."""
+    typer.echo(f"tidegate: {clean(message)}", err=True)
     return typer.Exit(code)

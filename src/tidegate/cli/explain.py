@@ -28,12 +28,12 @@ MOST_BYTES = 1 << 24
 """Maximum bytes of one line, which is read as a whole. Raising it needs more memory for a garbled input. Chosen: more
 than any answer needs."""
 
-HANDED_BACK = {
-    Kind.OK: "go on",
-    Kind.DAILY_LIMIT: "hand it back: the quota of the day is spent, and no reset is named",
-    Kind.QUOTA_EXHAUSTED: "hand it back: only money or an operator mends this",
-    Kind.TRANSIENT: "hand it back: the SDK, or `execute`, may try again",
-    Kind.PERMANENT: "hand it back: another attempt cannot mend this",
+RETURNED = {
+    Kind.OK: "return the answer",
+    Kind.DAILY_LIMIT: "return the refusal: the daily quota is used up, and the answer names no reset time",
+    Kind.QUOTA_EXHAUSTED: "return the refusal: it lasts until the account gets credit or a higher quota",
+    Kind.TRANSIENT: "return the failure: the SDK or `execute` may retry it",
+    Kind.PERMANENT: "return the failure: another attempt would fail too",
 }
 
 
@@ -42,13 +42,14 @@ class BadLine(ValueError):
 
 
 def explain() -> None:
-    """Explain answers of providers: JSON lines on stdin, one answer each; on stdout JSON lines, on a terminal a table.
+    """Explain answers of providers, one JSON object per line of standard input.
 
-    A line is {"provider": hint or null, "url": ..., "model": ..., "status": ..., "headers": {...}, "body": ..., "now":
-    RFC 3339 or null}. A line that is not an answer gives an {"error": ...} line, and reading continues.
+    A line is {"provider": name or null, "url": ..., "model": ..., "status": ..., "headers": {...}, "body": ..., "now":
+    RFC 3339 or null}. For each answer, print one line of JSON, or on a terminal a table. For a line that is not an
+    answer, print {"error": ...} and continue.
     """
     settings = Settings.from_environment()
-    _bear_any_text()
+    _set_output_encoding()
     console = Console() if sys.stdout.isatty() else None
     for found in explained(sys.stdin.buffer, settings.max_pause):
         if console is None:
@@ -57,7 +58,7 @@ def explain() -> None:
             console.print(_table(found))
 
 
-def _bear_any_text() -> None:
+def _set_output_encoding() -> None:
     # JSON is UTF-8 in any locale. Half a surrogate pair, which UTF-8 cannot encode, is written as an escape.
     if isinstance(sys.stdout, io.TextIOWrapper):
         encoding = None if sys.stdout.isatty() else "utf-8"
@@ -72,7 +73,7 @@ def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
         if len(line) == MOST_BYTES and not line.endswith(b"\n"):
             while (rest := lines.readline(MOST_BYTES)) and not rest.endswith(b"\n"):
                 pass
-            yield {"error": f"longer than {MOST_BYTES} bytes"}
+            yield {"error": f"line ignored: it is longer than {MOST_BYTES} bytes"}
             continue
         try:
             yield explanation(line, max_pause)
@@ -88,7 +89,7 @@ def explanation(line: bytes, max_pause: float) -> dict[str, Any]:
     answer = _object(line)
     status = answer.get("status")
     if type(status) is not int or not 100 <= status <= 599:
-        raise BadLine(f"status: {status!r} is no HTTP status (100 to 599)")
+        raise BadLine(f"status: {status!r} is not an HTTP status (100 to 599)")
     provider, key = _addressed(answer)
     headers, now = _headers(answer), _instant(answer)
     if now is not None:
@@ -115,12 +116,13 @@ def _judged(
 
 def _will(outcome: Outcome, max_pause: float) -> str:
     if outcome.kind is Kind.DAILY_LIMIT and outcome.retry_after:
-        return f"wait {math.ceil(outcome.retry_after)} s for the reset, where max_wait allows that; else hand it back"
+        wait_for = f"wait {math.ceil(outcome.retry_after)} s for the reset, then retry"
+        return f"{wait_for}, if max_wait allows it; otherwise return the refusal"
     if outcome.kind not in CAPACITY:
-        return HANDED_BACK[outcome.kind]
+        return RETURNED[outcome.kind]
     wait = outcome.retry_after
     if wait is None or wait >= ABSURD_HINT:
-        return "wait as long as the key's own quotas say, or a growing pause; then retry"
+        return "wait for the quotas of the key, or for a growing backoff, then retry"
     if wait > max_pause:
         return f"wait {max_pause:g} s, then retry with a single call"
     return f"wait {math.ceil(wait * 100) / 100:g} s, then retry"
@@ -130,16 +132,16 @@ def _object(line: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadLine(f"not JSON: {str(error)[:200]}") from None
+        raise BadLine(f"line ignored: it is not JSON ({str(error)[:200]})") from None
     if not isinstance(answer, dict):
-        raise BadLine("not a JSON object")
+        raise BadLine("line ignored: it is not a JSON object")
     return answer
 
 
 def _text(answer: dict[str, Any], name: str) -> str:
     value = answer.get(name)
     if value is not None and not isinstance(value, str):
-        raise BadLine(f"{name}: a string or null is needed")
+        raise BadLine(f"{name}: it must be a string or null")
     return value or ""
 
 
@@ -165,7 +167,7 @@ def _headers(answer: dict[str, Any]) -> list[tuple[bytes, bytes]]:
     if given is None:
         return []
     if not isinstance(given, dict):
-        raise BadLine("headers: an object is needed")
+        raise BadLine("headers: it must be an object")
     pairs = [
         (name, value)
         for name, values in given.items()
@@ -189,7 +191,7 @@ def _instant(answer: dict[str, Any]) -> datetime | None:
     try:
         now = datetime.fromisoformat(text)
     except ValueError:
-        raise BadLine(f"now: {text[:40]!r} is no RFC 3339 instant") from None
+        raise BadLine(f"now: {text[:40]!r} is not an RFC 3339 time") from None
     return now if now.tzinfo is not None else now.replace(tzinfo=UTC)
 
 

@@ -46,7 +46,7 @@ def _load(name: str) -> Any:
 app = typer.Typer(
     cls=Commands,
     name="tidegate",
-    help="Run every LLM call at your provider's true limit. Nothing to configure.",
+    help="Run every LLM call at the provider's true rate limit, without configuration.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -18,29 +18,33 @@ STDOUT, STDERR = 1, 2
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="CMD [ARGS]...", help="what to run, as you would without us")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="CMD [ARGS]...", help="Command to execute, with its arguments.")
+    ],
     state: Annotated[
         Path | None,
-        typer.Option("--state", metavar="FILE", help="Begin with what is in FILE, and leave there what was learned."),
+        typer.Option(
+            "--state", metavar="FILE", help="Start from the limits in FILE, and save the learned limits to it."
+        ),
     ] = None,
 ) -> None:
-    """Run a command with every LLM call of its Python processes at the provider's true limit.
+    """Run a command, and send every LLM call of its Python processes at the provider's true rate limit.
 
-    Options after CMD belong to the command.
+    Options after CMD are passed to the command.
     """
     if os.name != "posix":
-        raise stop("run needs a POSIX system; elsewhere, `import tidegate.auto` in the program does the same")
+        raise stop("run not available: it needs a POSIX system; put `import tidegate.auto` into the program instead")
     # Imported late: these need a POSIX system.
     from tidegate.cli.watch import watch
     from tidegate.launch.child import Unstartable, replace
     from tidegate.launch.environment import environment, running
 
     settings = Settings.from_environment()
-    shown = settings.log and heard()
+    shown = settings.log and is_stderr_readable()
     try:
         if settings.disabled:
             if shown:
-                typer.echo("tidegate: TIDEGATE_DISABLED is set; the command runs ungoverned", err=True)
+                typer.echo("tidegate: run disabled: TIDEGATE_DISABLED is set; the command runs ungoverned", err=True)
             replace(command, os.environ)
         shown = shown and not running(os.environ)
         kept = _kept(state, shown)
@@ -58,11 +62,12 @@ def _kept(state: Path | None, shown: bool) -> StateFile | None:
 
     kept = StateFile(state)
     if kept.outdated and shown:
-        typer.echo(f"tidegate: {state} is of another version: it is ignored, and written again", err=True)
+        why = "another version of tidegate wrote it; it is replaced once limits are learned"
+        typer.echo(f"tidegate: state file {state} ignored: {why}", err=True)
     return kept
 
 
-def heard() -> bool:
+def is_stderr_readable() -> bool:
     """Return whether a line on standard error does no harm: it is a terminal, or differs from standard output."""
     try:
         err = os.fstat(STDERR)

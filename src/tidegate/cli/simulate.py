@@ -16,39 +16,61 @@ from rich.text import Text
 from tidegate.errors import ConfigurationError
 from tidegate.testing import Counts, Scenario, Truth, from_flags, serve
 from tidegate.testing.checks import positive
+from tidegate.testing.flags import LATENCY, OUTAGE, OUTPUT_TOKENS
+from tidegate.testing.scenario import DIALECTS, SCOPES
 
 APART = ("port", "scenario")
 ABOVE_ZERO = ("rpm", "tpm", "itpm", "otpm", "rpd", "slots", "window", "burst")
-RATE = "for each window, default: no limit"
+RATE = "per window (default: no limit)."
 
 
 def simulate(
     context: typer.Context,
     dialect: Annotated[
-        str | None, typer.Option(help="auto, openai, azure, azure-renewal, anthropic, ietf or none (default: auto)")
+        str | None,
+        typer.Option(help=f"Send the headers and error bodies of one of: {', '.join(DIALECTS)} (default: auto)."),
     ] = None,
-    rpm: Annotated[float | None, typer.Option(help=f"requests {RATE}")] = None,
-    tpm: Annotated[float | None, typer.Option(help=f"tokens {RATE}")] = None,
-    itpm: Annotated[float | None, typer.Option(help=f"input tokens {RATE}")] = None,
-    otpm: Annotated[float | None, typer.Option(help=f"output tokens {RATE}")] = None,
-    rpd: Annotated[float | None, typer.Option(help="requests a day")] = None,
-    slots: Annotated[float | None, typer.Option(help="calls in flight")] = None,
-    window: Annotated[float | None, typer.Option(help="seconds of the `minute` of the rates (default: 60)")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="bucket, fixed or rolling (default: bucket)")] = None,
-    burst: Annotated[float | None, typer.Option(help="what the request bucket holds (default: the rpm)")] = None,
-    latency: Annotated[str | None, typer.Option(help="seconds: 0.5, uniform:A,B or lognormal:MEDIAN,SIGMA")] = None,
-    token_pace: Annotated[float | None, typer.Option(help="seconds for each output token")] = None,
-    output_tokens: Annotated[str | None, typer.Option(help="tokens of an answer, written like --latency")] = None,
-    retry_after: Annotated[str | None, typer.Option(help="exact, late, absurd or none (default: exact)")] = None,
-    headers: Annotated[bool | None, typer.Option(help="whether answers announce the limits (default: they do)")] = None,
-    outage: Annotated[list[str] | None, typer.Option(metavar="START:END[:STATUS]", help="may be repeated")] = None,
-    scope: Annotated[str | None, typer.Option(help="credential+model, credential, model or global")] = None,
-    charge: Annotated[str | None, typer.Option(help="input, input+max_tokens or produced (default: input)")] = None,
-    seed: Annotated[int | None, typer.Option(help="of everything random")] = None,
-    scenario: Annotated[Path | None, typer.Option(help="a JSON file in place of these flags")] = None,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free one")] = 0,
+    rpm: Annotated[float | None, typer.Option(help=f"Limit requests {RATE}")] = None,
+    tpm: Annotated[float | None, typer.Option(help=f"Limit tokens {RATE}")] = None,
+    itpm: Annotated[float | None, typer.Option(help=f"Limit input tokens {RATE}")] = None,
+    otpm: Annotated[float | None, typer.Option(help=f"Limit output tokens {RATE}")] = None,
+    rpd: Annotated[float | None, typer.Option(help="Limit requests per day (default: no limit).")] = None,
+    slots: Annotated[float | None, typer.Option(help="Limit calls in flight (default: no limit).")] = None,
+    window: Annotated[
+        float | None, typer.Option(help="Set the length of the rate window in seconds (default: 60).")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option(help="Count rates with one of: bucket, fixed, rolling (default: bucket).")
+    ] = None,
+    burst: Annotated[
+        float | None, typer.Option(help="Set the capacity of the request bucket (default: the rpm).")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help=f"{LATENCY} Default: 0.")] = None,
+    token_pace: Annotated[
+        float | None, typer.Option(help="Add this many seconds per output token (default: 0).")
+    ] = None,
+    output_tokens: Annotated[str | None, typer.Option(help=OUTPUT_TOKENS)] = None,
+    retry_after: Annotated[
+        str | None,
+        typer.Option(help="Name the wait of a refusal: exact, late (three times), absurd or none (default: exact)."),
+    ] = None,
+    headers: Annotated[bool | None, typer.Option(help="Send rate-limit headers (default: yes).")] = None,
+    outage: Annotated[
+        list[str] | None, typer.Option(metavar="START:END[:STATUS]", help=f"{OUTAGE} May be repeated.")
+    ] = None,
+    scope: Annotated[
+        str | None, typer.Option(help=f"Count limits per one of: {', '.join(SCOPES)} (default: credential+model).")
+    ] = None,
+    charge: Annotated[
+        str | None, typer.Option(help="Charge token limits by input, input+max_tokens or produced (default: input).")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Set the seed of all random values (default: 0).")] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(help="Read the scenario from this JSON file, without the flags above.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Listen on this port; 0 chooses a free one.")] = 0,
 ) -> None:
-    """Serve a simulated LLM provider on this machine until Ctrl-C, then print the ground truth of what happened."""
+    """Serve a simulated LLM provider on this machine until Ctrl-C, then print the true counts of its calls."""
     # The flags and their defaults are those of `from_flags`: only given values are passed on.
     given = {name: value for name, value in context.params.items() if name not in APART and value not in (None, [], ())}
     played = _scenario(scenario, given)
@@ -58,7 +80,7 @@ def simulate(
     try:
         truth = serve(played, port=port, stop=stopped, on_ready=_announce)
     except OSError as error:
-        raise ConfigurationError("port", port, error.strerror or str(error)) from None
+        raise ConfigurationError("port", port, f"it cannot be opened ({error.strerror or error})") from None
     Console().print(truth_table(truth))
 
 
@@ -70,15 +92,16 @@ def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
         return from_flags(**given)
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigurationError("scenario", str(path), f"it holds every field itself, so leave out {flags}")
+        raise ConfigurationError("scenario", str(path), f"the file sets every field; remove {flags}")
     try:
         return Scenario.from_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError("scenario", str(path), f"a readable file: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError("scenario", str(path), f"it cannot be read ({reason})") from None
 
 
 def _announce(url: str) -> None:
-    typer.echo(f"A simulated provider answers at {url} (this machine only). Ctrl-C stops it.\n")
+    typer.echo(f"Simulated provider ready: it answers at {url}, on this machine only; press Ctrl-C to stop it.\n")
     typer.echo(f"  openai     export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any")
     typer.echo(f"  anthropic  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=any\n")
 

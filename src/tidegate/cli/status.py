@@ -15,13 +15,18 @@ from tidegate.core.display import json_line, printable
 from tidegate.core.snapshot import estimate_eta
 from tidegate.launch.totals import KeyTotal
 
+NOTHING = (
+    "no active run found: `tidegate run` keeps no counts if TIDEGATE_LOG is off, or if standard output and standard "
+    "error are one file"
+)
+
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON for each key, for programs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per key and line.")] = False,
 ) -> None:
-    """Show each active `tidegate run` of yours: by key, the calls in flight, the waiting calls, and their ETA."""
+    """Show your active runs and experiments: for each key, the calls in flight, the waiting calls and their ETA."""
     if os.name != "posix":
-        raise stop("status shows what `tidegate run` does, which needs a POSIX system")
+        raise stop("status not available: it reads the counts of `tidegate run`, which needs a POSIX system")
     from tidegate.launch.runs import under_way
 
     now = time.monotonic()
@@ -36,7 +41,7 @@ def status(
                 for line in lines(key, now):
                     typer.echo(line)
     if not found and not as_json:
-        typer.echo("nothing runs under `tidegate run` (TIDEGATE_LOG=off keeps no counts)")
+        typer.echo(NOTHING)
 
 
 def facts(key: KeyTotal, now: float) -> dict[str, Any]:
@@ -62,7 +67,7 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
     seen = key.outlook(now)
     ahead = estimate_eta(seen)
     yield f"  {key.key}"
-    parts = [f"{key.in_flight} in flight of {key.slots}", f"{key.waiting} waiting"]
+    parts = [f"{key.in_flight} of at most {key.slots} in flight", f"{key.waiting} waiting"]
     if key.waiting:
         parts.append(f"gate: {ahead.gate or 'none'}")
         parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}")

@@ -68,11 +68,11 @@ class StatusText:
         return past.keys.get(key.key)
 
 
-def farewell(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
+def end_line(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls."""
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
-        governed = "nothing was governed: no Python process with tidegate was started (see docs/run.md)"
+        governed = "no LLM call was governed: no Python process loaded tidegate (docs/run.md lists the causes)"
     elif not totals.calls and missed:
         governed = "no LLM call was governed"
     else:
@@ -85,7 +85,7 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
     if ungoverned.processes:
         reasons = list(dict.fromkeys(map(printable, ungoverned.processes)))
         further = f" | and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
-        yield f"ran ungoverned: {' | '.join(reasons[:REASONS])}{further}"
+        yield f"some processes ran ungoverned: {' | '.join(reasons[:REASONS])}{further}"
     if ungoverned.calls:
         calls, hosts = ungoverned.calls, ungoverned.hosts
         named = [printable(host) for host, _ in hosts.most_common(HOSTS)]
@@ -93,7 +93,7 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
         which = ", ".join([*named, "more"] if more else named)
         number_of = f"{len(hosts)}{' or more' if ungoverned.others else ''} {'host' if len(hosts) == 1 else 'hosts'}"
         were = "call to 1 host was" if (calls, number_of) == (1, "1 host") else f"calls to {number_of} were"
-        yield f"{calls} {were} not governed: {which} (TIDEGATE_HOSTS={','.join(named)} governs them)"
+        yield f"{calls} {were} not governed: {which} (set TIDEGATE_HOSTS={','.join(named)} to govern such calls)"
 
 
 def printable(text: str) -> str:
@@ -103,14 +103,14 @@ def printable(text: str) -> str:
 
 def _counted(totals: Totals) -> str:
     if not totals.calls:
-        return "no LLM call was seen; `tidegate doctor` says what is governed"
+        return "no LLM call was seen; `tidegate doctor` lists what is governed"
     counted = {name: totals.sum(name) for name in ("answered", "given_up", "absorbed", "abandoned")}
     lost = totals.sum("failed") - (totals.sum("resent") - counted["absorbed"])
     parts = [
         f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}",
         f"{counted['answered']} answered",
         f"{counted['given_up']} given up",
-        f"{counted['absorbed']} {'429' if counted['absorbed'] == 1 else '429s'} absorbed",
+        f"{counted['absorbed']} {'refusal' if counted['absorbed'] == 1 else 'refusals'} retried",
     ]
     if lost > 0:
         parts.append(f"{lost} failed")
@@ -131,7 +131,8 @@ def _share(totals: Totals) -> str:
 
 def sized(name: str, limit: float, window: float) -> str:
     """Return a quota in short form: `120 requests/min`."""
-    return f"{amount(limit)} {name.replace('_', ' ')}/{WINDOWS.get(window, f'{window:.3g} s')}"
+    per = WINDOWS.get(window, f"{window:.0f} s" if window >= 1000.0 else f"{window:.3g} s")
+    return f"{amount(limit)} {name.replace('_', ' ')}/{per}"
 
 
 def amount(number: float) -> str:

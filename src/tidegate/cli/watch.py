@@ -19,7 +19,7 @@ from pathlib import Path
 import typer
 from rich.cells import set_cell_size
 
-from tidegate.cli.status_text import StatusText, farewell
+from tidegate.cli.status_text import StatusText, end_line
 from tidegate.launch import ungoverned
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import StateFile, environment
@@ -117,9 +117,10 @@ def watch(command: Sequence[str], shown: bool = True, state: StateFile | None = 
     with contextlib.ExitStack() as stack:
         try:
             run_dir = stack.enter_context(run_folder())
-        except OSError:
+        except OSError as error:
             if state is not None and shown:
-                typer.echo("tidegate: there is no room for what is learned: --state is ignored", err=True)
+                why = f"no temporary folder could be created ({error.strerror or error})"
+                typer.echo(f"tidegate: --state ignored: {why}; the command runs, its limits are not saved", err=True)
             replace(command, environment(os.environ, None))
         (Path(run_dir) / COMMAND).write_text(f"{os.getpid()} {Path(command[0]).name}\n", "utf-8", "replace")
         learned = state.begin(run_dir) if state is not None else None
@@ -143,7 +144,8 @@ def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
         state.end(run_dir)
     except (OSError, ValueError) as error:
         if shown:
-            typer.echo(f"tidegate: what was learned could not be kept: {error}", err=True)
+            why = str(error) or type(error).__name__
+            typer.echo(f"tidegate: learned limits not saved: {why}; the state file is unchanged", err=True)
 
 
 def _drawn(child: Child, folder: Folder, run_dir: str) -> int:
@@ -161,7 +163,7 @@ def _drawn(child: Child, folder: Folder, run_dir: str) -> int:
 
 
 def _last_line(folder: Folder, run_dir: str) -> str:
-    return farewell(folder.totals(), ungoverned.read(Path(run_dir)))
+    return end_line(folder.totals(), ungoverned.read(Path(run_dir)))
 
 
 def _nothing() -> None:

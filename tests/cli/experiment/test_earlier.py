@@ -25,23 +25,23 @@ def test_a_run_says_what_is_there_already(place: Place) -> None:
     place.doubles(3)
     assert place.run("run", "my_eval.py").code == 0
     done = place.run("run", "my_eval.py")
-    assert done.err == "doubles: 6 answers are there already, and stay: a new name asks all again\n"
+    assert done.err == "doubles: 6 answers are kept; a new name asks all again\n"
 
 
 def test_another_file_with_an_experiment_of_that_name_is_told(place: Place) -> None:
     place.doubles(3)
     assert place.run("run", "my_eval.py").code == 0
     (place.path / "my_eval.py").rename(place.path / "other.py")
-    assert "doubles: they are of another file than this\n" in place.run("run", "other.py").err
+    assert "doubles changed: the kept answers have another file\n" in place.run("run", "other.py").err
     assert "another" not in place.run("run", "other.py").err
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("What is", "Which is", "they are of another task than this"),
-        ("Is it", "Is that", "they are of another evaluator judge than this"),
-        ("rows.jsonl", "others.jsonl", "they are of another dataset than this"),
+        ("What is", "Which is", "the kept answers have another task"),
+        ("Is it", "Is that", "the kept answers have another evaluator judge"),
+        ("rows.jsonl", "others.jsonl", "the kept answers have another dataset"),
     ],
 )
 def test_what_has_changed_since_is_named(
@@ -59,7 +59,7 @@ def test_what_has_changed_since_is_named(
     assert done.code == 0
     assert said in done.err
     place.write("experiment.yaml", DECLARED.replace("model: m,", "model: m, timeout: 9,", 1))
-    assert "another" not in place.run("run", "experiment.yaml").err.replace("another " + said.split()[4], "")
+    assert "another" not in place.run("run", "experiment.yaml").err.replace("another " + said.split()[5], "")
 
 
 def test_what_is_to_be_typed_next_names_the_database_that_was_meant(place: Place) -> None:

@@ -73,7 +73,7 @@ def test_stages_behind_one_key_are_told_together_with_the_first_opening() -> Non
     assert waits(stages, RegistrySnapshot({})) == [
         "task, judge: quota requests, next in 0.3 s · openai · m",
         "other: its first call",
-        "third: as much is under way as may be (max_concurrency)",
+        "third: the maximum of functions is in flight (max_concurrency)",
     ]
 
 
@@ -115,7 +115,7 @@ def test_there_is_no_eta_while_rows_are_still_read_or_there_are_none() -> None:
 
 def test_more_keys_than_fit_are_counted() -> None:
     many = [judge(f"judge {number}", Wait("pace", f"key {number}", 1.0)) for number in range(9)]
-    assert waits(many, RegistrySnapshot({}))[-1] == "3 more"
+    assert waits(many, RegistrySnapshot({}))[-1] == "3 more waits"
 
 
 def test_a_line_says_what_there_is_to_say_and_no_more() -> None:

@@ -20,7 +20,7 @@ def test_a_run_answers_and_judges_every_row_and_says_so(place: Place) -> None:
     assert done.out.splitlines()[0] == "doubles: COMPLETED: 20 rows × 2, 40 answered"
     judge = next(line for line in done.out.splitlines() if line.startswith("judge"))
     assert judge.split() == ["judge", "1.000", "40", "0"]
-    assert "0 429s absorbed, wall time 0:0" in done.out
+    assert "0 refusals retried, wall time 0:0" in done.out
     assert done.err == ""
     assert (place.path / "tidegate.db").is_file()
 
@@ -180,7 +180,7 @@ def test_a_dataset_that_is_not_there_is_one_clear_line(place: Place) -> None:
     (place.path / "rows.jsonl").unlink()
     done = place.run("run", "my_eval.py")
     assert (done.code, done.complaint) == (1, "tidegate: dataset rows.jsonl not readable: there is no such file")
-    assert "no experiments yet" in place.run("list").out
+    assert "no experiments in this database" in place.run("list").out
 
 
 @pytest.mark.parametrize("command", [("run", "my_eval.py"), ("resume", "doubles"), ("list",), ("export", "doubles")])
@@ -231,7 +231,7 @@ def test_a_name_that_nobody_has_is_refused(place: Place) -> None:
 def test_looking_for_a_database_makes_none(place: Place, command: str) -> None:
     done = place.run(command, *(["x"] if command != "list" else []))
     assert done.code == 1
-    assert "there is no database 'tidegate.db'" in done.complaint
+    assert "database 'tidegate.db' not found" in done.complaint
     assert list(place.path.iterdir()) == []
 
 

@@ -61,9 +61,9 @@ def test_an_interrupt_lets_finish_what_is_under_way_and_stops(place: Place) -> N
         process.send_signal(signal.SIGINT)
         code, out, err = ended(process)
     assert code == 5
-    assert "stopping: what is under way may finish (30 s); Ctrl-C again cancels it" in err
+    assert "stopping: work in flight has 30 s to finish; Ctrl-C again cancels it" in err
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
-    assert "`tidegate experiment resume doubles` goes on" in out
+    assert "`tidegate experiment resume doubles` continues it" in out
     told = place.shown()
     assert (told["status"], told["runs"]["error"]) == ("STOPPED", 0)
     assert told["runs"]["ok"] >= 20, "what was under way was not kept"
@@ -116,7 +116,7 @@ def test_a_termination_keeps_the_claim_and_what_was_under_way(place: Place, numb
     told = place.shown()
     assert (told["status"], told["runs"]["error"]) == ("RUNNING", 0)
     assert told["runs"]["ok"] >= 20
-    assert "whose process is gone" in place.run("show", "doubles").out
+    assert "whose process has ended" in place.run("show", "doubles").out
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
@@ -136,7 +136,7 @@ def test_a_stop_from_elsewhere_ends_the_run_and_a_second_one_says_that_it_is_so(
     place.doubles(4)
     assert place.run("run", "my_eval.py").code == 0
     said = place.run("stop", "doubles")
-    assert (said.code, said.out) == (0, "doubles is not running: it is COMPLETED\n")
+    assert (said.code, said.out) == (0, "doubles not stopped: its state is COMPLETED\n")
 
 
 def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Place) -> None:
@@ -145,9 +145,9 @@ def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Pla
         underway(place, process)
         said = place.run("stop", "doubles")
         assert said.code == 0
-        assert "doubles is stopped: replica" in said.out
+        assert "doubles stopped: replica" in said.out
         again = place.run("stop", "doubles")
-        assert (again.code, again.out) == (0, "doubles is not running: it is STOPPED\n")
+        assert (again.code, again.out) == (0, "doubles not stopped: its state is STOPPED\n")
         code, out, err = ended(process)
     assert code == 5
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
@@ -167,7 +167,7 @@ def test_a_run_that_waits_for_another_ends_when_a_user_stops_that(place: Place) 
             assert ended(process)[0] == 5
             code, out, err = ended(second)
     assert code == 5
-    assert "doubles was stopped by " in err
+    assert "doubles not started: it was stopped by " in err
     assert f"process {os.getpid()} on " in err
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
 
@@ -219,7 +219,7 @@ def test_a_cool_down_is_waited_out(place: Place, cool: Callable[..., None], word
     cool(status="'STOPPED'")
     done = place.run(*words)
     assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 2 rows × 2, 4 answered")
-    assert "doubles was stopped or resumed a moment ago: it goes on in 5 s at the most" in done.err
+    assert "doubles not started yet: it was stopped or resumed a moment ago; it starts within 5 s" in done.err
 
 
 def test_a_stop_waits_a_cool_down_out(place: Place, cool: Callable[..., None]) -> None:
@@ -227,9 +227,28 @@ def test_a_stop_waits_a_cool_down_out(place: Place, cool: Callable[..., None]) -
     assert place.run("run", "my_eval.py").code == 0
     cool(status="'RUNNING'", claimed_by="'somebody'", claimed_at="strftime('%Y-%m-%d %H:%M:%f', 'now')")
     done = place.run("stop", "doubles")
-    assert (done.code, done.out) == (0, "doubles is stopped: replica somebody hears of it within a heartbeat\n")
-    assert "it is stopped in 5 s at the most" in done.err
+    assert (done.code, done.out) == (0, "doubles stopped: replica somebody ends its run at the next heartbeat\n")
+    assert "it was started or resumed a moment ago; it is stopped within 5 s" in done.err
     assert place.shown()["status"] == "STOPPED"
+
+
+def test_a_stop_says_once_that_it_waits_and_names_the_state_at_its_end(
+    place: Place, cool: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.doubles(2)
+    assert place.run("run", "my_eval.py").code == 0
+    cool(status="'RUNNING'", claimed_by="'somebody'", claimed_at="strftime('%Y-%m-%d %H:%M:%f', 'now')")
+    waits: list[float] = []
+
+    async def waited(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            changed(place, cooldown_until="NULL", status="'COMPLETED'", claimed_by="NULL", claimed_at="NULL")
+
+    monkeypatch.setattr("tidegate.cli.experiment.common.sleep", waited)
+    done = place.run("stop", "doubles")
+    assert (done.code, done.out) == (0, "doubles not stopped: its state is COMPLETED\n")
+    assert (len(waits), done.err.count("a moment ago")) == (3, 1)
 
 
 def test_runs_that_follow_one_another_ask_for_no_cool_down(place: Place) -> None:
@@ -246,7 +265,8 @@ def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
         with place.started("resume", "doubles") as second:
             assert second.stderr is not None
             said = second.stderr.readline()
-        whose = rf"doubles is run by process {process.pid} on this machine \(.+\), since [\d :-]+, heard of \d+ s ago; "
+        by = rf"process {process.pid} on this machine \(.+\), since [\d :-]+, last heartbeat \d+ s ago; "
+        whose = f"doubles not started yet: it is run by {by}"
         assert re.match(whose + "attach with `tidegate experiment show doubles`; this command waits for", said), said
         shown = place.run("show", "doubles").out
         assert "run by replica" in shown

@@ -106,7 +106,7 @@ def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Star
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
     rows = interrupted(terminal)
     assert rows[0].startswith("asked: STOPPED: 200 rows, ")
-    assert rows[-1] == "`tidegate experiment resume asked` goes on"
+    assert rows[-1] == "`tidegate experiment resume asked` continues it"
     assert not any("━━━━ " in row or "^C" in row or "waiting" in row for row in rows), rows
     assert not terminal.screen.cursor.hidden
 
@@ -115,7 +115,7 @@ def test_what_is_stopping_foresees_no_end(start: Start) -> None:
     terminal = start(SLEEPING.format(nap="await asyncio.sleep(0 if row['n'] < 30 else 3600)"), columns=100)
     terminal.until(seen(r"^tasks .* \d+:\d\d$"))
     terminal.type(b"\x03")
-    terminal.until(seen(r"^asleep  stopping: what is under way may finish \(30 s\); Ctrl-C again cancels it$"))
+    terminal.until(seen(r"^asleep  stopping: work in flight has 30 s to finish; Ctrl-C again cancels it$"))
     terminal.until(seen(r"^tasks .* 30/200 +0 +0$"))
     terminal.type(b"\x03")
     assert terminal.to_the_end() == 5
@@ -125,7 +125,7 @@ def test_a_termination_is_shown_until_what_is_under_way_has_ended(start: Start) 
     terminal = start(SLEEPING.format(nap="await asyncio.sleep(3600)"), columns=100)
     terminal.until(seen("^tasks .* 0/200"))
     terminal.process.send_signal(signal.SIGTERM)
-    terminal.until(seen(r"^asleep  ending: what is under way may finish \(30 s\)"))
+    terminal.until(seen(r"^asleep  ending: work in flight has 30 s to finish; the claim is kept"))
     terminal.type(b"\x03")
     terminal.until(seen("Ctrl-C again cancels it"))
     terminal.type(b"\x03")
@@ -178,7 +178,7 @@ def test_a_dumb_terminal_gets_plain_lines(start: Start, provider: SimulatorProce
     terminal.type(b"\x03")
     assert terminal.to_the_end() == 5
     assert b"\x1b" not in terminal.raw
-    assert "asked: stopping: what is under way may finish (30 s); Ctrl-C again cancels it" in terminal.raw.decode()
+    assert "asked: stopping: work in flight has 30 s to finish; Ctrl-C again cancels it" in terminal.raw.decode()
 
 
 def test_a_terminal_that_is_closed_ends_the_run_as_a_termination_does(
@@ -197,8 +197,10 @@ def test_a_run_is_shown_from_elsewhere_with_what_its_keys_do(
     terminal = start(ASKING.format(url=provider.openai_url))
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
     shown = place.run("show", "asked").out
-    assert re.search(r"^run by replica [\w-]+, heard of \d+ s ago$", shown, re.MULTILINE)
-    assert re.search(r"^  .*127\.0\.0\.1.* · m( · key \w+)?: \d+ in flight of \d+, next one ", shown, re.MULTILINE)
+    assert re.search(r"^run by replica [\w-]+, last heartbeat \d+ s ago$", shown, re.MULTILINE)
+    assert re.search(
+        r"^  .*127\.0\.0\.1.* · m( · key \w+)?: \d+ of at most \d+ in flight, next call ", shown, re.MULTILINE
+    )
     (key,) = place.shown("asked")["keys"]
     assert key["key"] in shown
     assert key["limit"] >= 4
@@ -210,7 +212,7 @@ def test_an_interrupt_before_it_began_is_no_traceback(start: Start, place: Place
     first = start(text)
     first.until(seen("^tasks .* 0/200"))
     second = start(text)
-    second.until(seen("^asleep is run by"))
+    second.until(seen("^asleep not started yet: it is run by"))
     second.type(b"\x03")
     assert second.to_the_end() == 130
     assert b"Traceback" not in second.raw

@@ -24,16 +24,16 @@ NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosql
 def run(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="my_eval.py:experiment, package.module:experiment, experiment.yaml"),
+        typer.Argument(metavar="SOURCE", help="my_eval.py:experiment, package.module:experiment or experiment.yaml."),
     ],
     db: Db = DATABASE,
     max_concurrency: Slots = None,
 ) -> None:
     """Run an experiment to its end, or continue it.
 
-    Finished results are kept, failed ones are tried again. The first Ctrl-C stops it once the work in flight has
-    finished, the second one cancels that work. The exit code is 0 if every row was answered and every answer judged;
-    docs/runner.md has the others.
+    Finished results are kept, failed ones are tried again. The first Ctrl-C stops it after the work in flight, which
+    has 30 s to finish; the second one cancels that work. The exit code is 0 if every row was answered and every answer
+    judged; docs/runner.md lists the others.
     """
     from tidegate.cli.experiment.run import run_source
 
@@ -45,9 +45,9 @@ def resume(
     db: Db = DATABASE,
     max_concurrency: Slots = None,
 ) -> None:
-    """Continue an experiment by its name, wherever its code is.
+    """Continue an experiment by its name, with the code that the database names.
 
-    Failed and parked results are tried again. It ends as `run` does.
+    Failed and parked results are tried again. Ctrl-C and the exit codes are those of `run`.
     """
     from tidegate.cli.experiment.run import resume_named
 
@@ -57,7 +57,7 @@ def resume(
 def stop_(name: Name, db: Db = DATABASE) -> None:
     """Stop an experiment, whichever process runs it.
 
-    That process notices it within a heartbeat (15 s), and keeps finished results.
+    That process stops at its next heartbeat, within 15 s. Finished results are kept.
     """
     from tidegate.cli.experiment.show import stop_named
 
@@ -75,12 +75,13 @@ def show(
     name: Name,
     db: Db = DATABASE,
     as_json: AsJson = False,
-    lines: Annotated[int, typer.Option("--lines", min=0, max=10_000, help="log lines shown, the last ones")] = 10,
+    lines: Annotated[
+        int, typer.Option("--lines", min=0, max=10_000, help="Show this many of the last log lines.")
+    ] = 10,
 ) -> None:
-    """Show the state of an experiment, and its causes.
+    """Show the state of an experiment, and the reason.
 
-    The output has its state, counts, scores, failures and last log lines. If it runs on this machine, the output also
-    has its waits.
+    Print its counts, scores, failures and last log lines. If it runs on this machine, print also why its calls wait.
     """
     from tidegate.cli.experiment.show import shown
 
@@ -91,13 +92,15 @@ def export(
     name: Name,
     db: Db = DATABASE,
     format_: Annotated[
-        Format | None, typer.Option("--format", help="by default what --output ends in, else jsonl")
+        Format | None, typer.Option("--format", help="Write this format (default: the suffix of --output, else jsonl).")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="by default standard output")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE (default: standard output).")
+    ] = None,
 ) -> None:
-    """Write every run with its row and its judgements.
+    """Export every run with its row and its judgements.
 
-    The format is JSONL, CSV, or Parquet if pyarrow is installed.
+    Formats are JSONL, CSV, and Parquet if pyarrow is installed.
     """
     from tidegate.cli.experiment.export import exported
 
@@ -110,7 +113,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*positional: Any, **named: Any) -> None:
         if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
-            raise stop(f"experiments need {', '.join(missing)}: pip install 'tidegate[runner]'")
+            raise stop(f"command not started: {', '.join(missing)} not installed; run pip install 'tidegate[runner]'")
         try:
             command(*positional, **named)
         except (UnknownExperiment, ConfigurationError) as error:
@@ -122,7 +125,7 @@ def reported(command: Callable[..., None]) -> Callable[..., None]:
 
 
 app = typer.Typer(
-    help="Run experiments that outlive their process: datasets, tasks, evaluators, results in a database.",
+    help="Run durable experiments: datasets, tasks and evaluators, with their results in a database.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -42,16 +42,16 @@ class Code(IntEnum):
 
 MEANINGS = {
     Code.DONE: "every row was answered, and every answer judged",
-    Code.FAILED: "it could not be done: the database, the dataset or the code is not there, or another process runs it",
-    Code.UNUSABLE: "an option, a name or a file that cannot be used",
-    Code.ERRORS: "it ran to its end, and rows or evaluations have failed, or rows are invalid",
-    Code.PARKED: "it ran to its end, and rows or evaluations are parked: `resume` tries them again",
-    Code.STOPPED: "it was stopped, here or from elsewhere, or its provider was down for `max_outage`: `resume` goes on",
-    Code.BLOCKED: "its code or a credential is not here; `show` says which",
-    Code.BROKEN_OFF: "it was broken off: too many failures of one kind in a row, a dataset that cannot be read, "
-    "or a database file that was deleted or replaced",
-    Code.INTERRUPTED: "Ctrl-C before it had begun, as while another process has it: nothing has changed",
-    Code.TERMINATED: "SIGTERM or SIGHUP: what was under way has finished, the claim is kept, another process may go on",
+    Code.FAILED: "the command failed: the database, the dataset or the code is missing, or another process runs it",
+    Code.UNUSABLE: "an option, a name or a file cannot be used",
+    Code.ERRORS: "the run is complete, but rows or evaluations failed or are invalid; `resume` tries failed ones again",
+    Code.PARKED: "the run is complete, but rows or evaluations are parked; `resume` tries them again",
+    Code.STOPPED: "it was stopped, here or elsewhere, or its provider was down for `max_outage`; `resume` continues it",
+    Code.BLOCKED: "its code or a credential is missing here; `show` names it",
+    Code.BROKEN_OFF: "the run ended early: too many failures of one kind in a row, a dataset that cannot be read, "
+    "or a database file that was deleted or replaced; correct the cause, then `resume` continues it",
+    Code.INTERRUPTED: "Ctrl-C before the run began, for example while another process runs it; nothing has changed",
+    Code.TERMINATED: "SIGTERM or SIGHUP: work in flight had 30 s to finish; the claim is kept, a process may continue",
 }
 
 BY_STATUS = {
@@ -97,8 +97,8 @@ def must_be_there(url: str) -> None:
     place = parsed(url)
     if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
         raise StoreError(
-            f"there is no database {place.database!r}: `tidegate experiment run` makes it, "
-            "--db or TIDEGATE_DB names another"
+            f"database {place.database!r} not found: there is no such file; create it with `tidegate experiment run`, "
+            "or name another one with --db or TIDEGATE_DB"
         )
 
 
@@ -117,21 +117,22 @@ AGAIN = 0.5
 ten attempts in the cooldown of `storage.claims.COOL_DOWN`."""
 
 
-async def once_cooled(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], what: str) -> T:
+async def after_cooldown(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], notice: str) -> T:
     """Return the result of `toggle`, which is repeated until the cooldown is over.
 
-    Report a wait once, by `say`, with `what` as the text about its effect. Raise `CoolingDown` a second after the
+    Report a wait once: call `say` with `notice` and the longest wait. Raise `CoolingDown` a second after the
     cooldown should have ended: toggles of other users restart it.
     """
-    patience = COOL_DOWN + 1.0
+    patience, reported = COOL_DOWN + 1.0, False
     while True:
         try:
             return await toggle()
         except CoolingDown:
             if patience <= 0.0:
                 raise
-            if patience > COOL_DOWN:
-                say(f"{what} in {COOL_DOWN:.0f} s at the most")
+            if not reported:
+                say(f"{notice} within {COOL_DOWN:.0f} s")
+                reported = True
         await sleep(AGAIN)
         patience -= AGAIN
 
@@ -171,19 +172,19 @@ def published(name: str, replica: str) -> Iterator[None]:
         yield
 
 
-def told_by(replica: str) -> list[KeyTotal]:
+def key_totals(replica: str) -> list[KeyTotal]:
     """Return the present counts of a replica's keys, if its process is one of this user on this machine."""
     from tidegate.launch.runs import under_way
 
     for run in under_way():
-        if run.command.endswith(_of(replica)):
+        if run.command.endswith(_replica_tag(replica)):
             return sorted(run.totals.keys.values(), key=lambda each: each.key)
     return []
 
 
 def _command(name: str, replica: str) -> str:
-    return f"tidegate experiment {name} {_of(replica)}"
+    return f"tidegate experiment {name} {_replica_tag(replica)}"
 
 
-def _of(replica: str) -> str:
+def _replica_tag(replica: str) -> str:
     return f"(replica {replica})"

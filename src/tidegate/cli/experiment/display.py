@@ -214,7 +214,7 @@ def _scores(scores: Sequence[Score]) -> Table:
 
 
 def _failures(failures: Sequence[Failure]) -> Table:
-    made = table("not answered", "kind", "count", "as", right=("count",), cut=("as",))
+    made = table("failures", "kind", "count", "example", right=("count",), cut=("example",))
     for each in failures:
         stage = each.evaluator or "task"
         example = " ".join((each.example or "").split())
@@ -289,15 +289,15 @@ def waits(
     for state in snapshot.keys.values():
         if state.waiting:
             until = "" if state.eta is None else f", ETA {clock(state.eta)}"
-            why = _why(state.gate or state.eta_gate or "their turn", trouble(str(state.key)))
+            why = _why(state.gate or state.eta_gate or "earlier calls in the queue", trouble(str(state.key)))
             lines.append(f"{state.waiting} calls: {why}{until} · {state.key}")
     beyond = len(lines) - MOST_WAITS
-    return lines[:MOST_WAITS] + ([f"{beyond} more"] if beyond > 0 else [])
+    return lines[:MOST_WAITS] + ([f"{beyond} more waits"] if beyond > 0 else [])
 
 
 def _why(gate: str, trouble: str) -> str:
     if gate == "concurrency":
-        return "as much is under way as may be (max_concurrency)"
+        return "the maximum of functions is in flight (max_concurrency)"
     return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
 
 

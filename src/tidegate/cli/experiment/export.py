@@ -133,7 +133,7 @@ class Parquet:
     def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
         if find_spec("pyarrow") is None:
             raise ConfigurationError(
-                "format", "parquet", "it needs pyarrow (pip install pyarrow); jsonl and csv do not"
+                "format", "parquet", "it needs pyarrow (pip install pyarrow); jsonl and csv need no package"
             )
         import pyarrow
         import pyarrow.parquet
@@ -256,7 +256,7 @@ def exported(name: str, url: str, form: str | None, output: Path | None) -> None
     chosen = form if form is not None else _form_of(output)
     make = FORMATS[chosen]
     if chosen == "parquet" and output is None and sys.stdout.isatty():
-        raise ConfigurationError("output", None, "Parquet is not for a terminal: --output FILE")
+        raise ConfigurationError("output", None, "Parquet is binary and not for a terminal; name a file with --output")
     asyncio.run(_write(name, url, make, output))
 
 
@@ -298,7 +298,7 @@ def _opened(output: Path | None) -> Iterator[IO[Any]]:
         with _beside(output) as file:
             yield file
     except OSError as error:
-        raise StoreError(f"{output} cannot be written: {error.strerror or error}") from error
+        raise StoreError(f"export to {output} failed: {error.strerror or error}; no file was replaced") from error
 
 
 @contextlib.contextmanager
@@ -322,5 +322,7 @@ def _form_of(output: Path | None) -> str:
     if not suffix:
         return "jsonl"
     if suffix not in FORMATS:
-        raise ConfigurationError("output", str(output), f"ends in .{', .'.join(FORMATS)}, or --format says what it is")
+        raise ConfigurationError(
+            "output", str(output), f"its suffix is not .{', .'.join(FORMATS)}; name the format with --format"
+        )
     return suffix

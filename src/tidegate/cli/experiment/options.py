@@ -14,11 +14,13 @@ VARIABLE = "TIDEGATE_DB"
 
 Db = Annotated[
     str,
-    typer.Option("--db", envvar=VARIABLE, metavar="URL", help="an SQLite file, or postgresql://user@host/name"),
+    typer.Option("--db", envvar=VARIABLE, metavar="URL", help="Use this SQLite file, or postgresql://user@host/name."),
 ]
-Slots = Annotated[int | None, typer.Option(min=1, max=100_000, help="functions under way at once (default: 20)")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="the experiment's name, or its number")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs")]
+Slots = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Execute at most this many functions at once (default: 20).")
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Format(StrEnum):

@@ -24,7 +24,7 @@ import tidegate
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.errors import stop
 from tidegate.cli.experiment import display
-from tidegate.cli.experiment.common import Code, code_of, command, existing, found, once_cooled, published
+from tidegate.cli.experiment.common import Code, after_cooldown, code_of, command, existing, found, published
 from tidegate.cli.experiment.display import LOOK_EVERY, Display, ShownCounts, printer, waits
 from tidegate.cli.status_text import clock
 from tidegate.core.events import Event, SlotReleased
@@ -70,7 +70,7 @@ class LastFailures:
         self._last: dict[str, str] = {}
 
     @contextlib.contextmanager
-    def heard(self, registry: RateLimitRegistry) -> Iterator[None]:
+    def listening(self, registry: RateLimitRegistry) -> Iterator[None]:
         """Listen while the block lasts."""
         unsubscribe = registry.subscribe(self.listen)
         try:
@@ -98,7 +98,7 @@ ASIDE = frozenset({"timeout", "api_key_env"})
 """Fields of a question that change no answer."""
 
 
-async def told(runner: ExperimentRunner, experiment: Experiment, *, again: bool) -> list[str]:
+async def notices(runner: ExperimentRunner, experiment: Experiment, *, again: bool) -> list[str]:
     """Return the messages to print before a run: the present owner, and the answers of earlier runs.
 
     With `again` the user named a stored experiment, so its earlier answers are not reported.
@@ -109,27 +109,28 @@ async def told(runner: ExperimentRunner, experiment: Experiment, *, again: bool)
     lines: list[str] = []
     if row.status is Status.RUNNING and not gone(row.claimed_by):
         by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
-        lines += _whose(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
+        lines += _owner_notice(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
     if not again:
         counts = await runner.store.counts(row.id)
-        lines += _left(row, counts.runs.get(ResultStatus.OK, 0), experiment)
+        lines += _answers_notice(row, counts.runs.get(ResultStatus.OK, 0), experiment)
     return lines
 
 
-def _whose(row: ExperimentRow, by: str, stale_after: float, attach: str) -> Iterator[str]:
+def _owner_notice(row: ExperimentRow, by: str, stale_after: float, attach: str) -> Iterator[str]:
     quiet = row.quiet or 0.0
     if stale_after > quiet:
         yield (
-            f"{row.name} is run by {by}, heard of {quiet:.0f} s ago; attach with {attach}; this command waits for "
-            f"its end, and takes it over if nothing more is heard for {stale_after - quiet:.0f} s"
+            f"{row.name} not started yet: it is run by {by}, last heartbeat {quiet:.0f} s ago; attach with {attach}; "
+            f"this command waits for its end, and takes it over after {stale_after - quiet:.0f} s without a heartbeat"
         )
 
 
-def _left(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator[str]:
+def _answers_notice(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator[str]:
     if answered:
-        yield f"{row.name}: {answered} answers are there already, and stay: a new name asks all again"
+        are = "answer is" if answered == 1 else "answers are"
+        yield f"{row.name}: {answered} {are} kept; a new name asks all again"
         if parts := list(changed(row, experiment)):
-            yield f"{row.name}: they are of another {', '.join(parts)} than this"
+            yield f"{row.name} changed: the kept answers have another {', '.join(parts)}"
 
 
 def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
@@ -155,7 +156,7 @@ def _asked(declared: Any) -> dict[str, Any]:
     }
 
 
-GOING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end the process and keep the claim."""
 
 LAST = 3
@@ -167,11 +168,11 @@ SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 @contextlib.contextmanager
-def heard(on_interrupt: Callable[[], None], on_going: Callable[[], None]) -> Iterator[None]:
+def signal_handlers(on_interrupt: Callable[[], None], on_termination: Callable[[], None]) -> Iterator[None]:
     """Call the functions in the running loop at each signal. Do nothing where loops handle none (Windows)."""
     loop = asyncio.get_running_loop()
     put = []
-    for number, call in [(signal.SIGINT, on_interrupt), *((each, on_going) for each in GOING)]:
+    for number, call in [(signal.SIGINT, on_interrupt), *((each, on_termination) for each in TERMINATING)]:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
             loop.add_signal_handler(number, call)
             put.append(number)
@@ -210,23 +211,23 @@ default of `RunnerSettings.unwritten` (1000): half of it."""
 
 def run_source(source: str, url: str, max_concurrency: int | None) -> int:
     """Run the experiment at `source`. Return the exit code."""
-    _govern()
+    _install()
     experiment = load(source)
     if reason := lacking(experiment.credentials):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    return asyncio.run(_conducted(experiment, url, max_concurrency, again=False))
+    return asyncio.run(_run_experiment(experiment, url, max_concurrency, again=False))
 
 
 def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
     """Continue an experiment that the database has. Return the exit code."""
-    _govern()
+    _install()
     row = asyncio.run(_row(name, url))
     try:
         # Outside any event loop, as in `run`: imported code may run its own loop.
         experiment = restored(row.spec)
     except CannotLoad as error:
         raise asyncio.run(block(url, row, error)) from None
-    return asyncio.run(_conducted(experiment, url, max_concurrency, again=True))
+    return asyncio.run(_run_experiment(experiment, url, max_concurrency, again=True))
 
 
 async def _row(name: str, url: str) -> ExperimentRow:
@@ -234,7 +235,7 @@ async def _row(name: str, url: str) -> ExperimentRow:
         return await found(store, name)
 
 
-def _govern() -> None:
+def _install() -> None:
     """Install tidegate before any code of the user is imported, so that all its clients are governed."""
     tidegate.install()
     # As with `python -m`: a console script does not search the working directory.
@@ -242,7 +243,7 @@ def _govern() -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
-async def _conducted(experiment: Experiment, url: str, max_concurrency: int | None, *, again: bool) -> int:
+async def _run_experiment(experiment: Experiment, url: str, max_concurrency: int | None, *, again: bool) -> int:
     given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
     settings = RunnerSettings.from_environment(**given)
     runner = ExperimentRunner(url, settings=settings, recover=False)
@@ -261,32 +262,36 @@ class ExperimentCommand:
         self._began = began
         self._display = Display(experiment.name, printer(stderr=True))
         self._tally = ShownCounts()
-        self._trouble = LastFailures()
+        self._failures = LastFailures()
         self._interrupts = 0
-        self._going: asyncio.Task[None] | None = None
+        self._shutdown: asyncio.Task[None] | None = None
 
     async def ended(self, again: bool) -> int:
         """Run the experiment to its end, report the result, and return the exit code. `again` marks a resume."""
         runner, experiment = self._runner, self._experiment
-        for each in await told(runner, experiment, again=again):
+        for each in await notices(runner, experiment, again=again):
             self._display.say(each)
         try:
             number = self._number = await self._started()
         except StoppedElsewhere as error:
-            self._display.say(f"{experiment.name} was stopped by {error.by or 'a user'}: it is not started here")
+            self._display.say(f"{experiment.name} not started: it was stopped by {error.by or 'a user'}")
             summary = await runner.summary(experiment.name)
             self._report(summary, await runner.store.failures(summary.experiment.id))
             return Code.STOPPED
         registry = tidegate.registry()
-        with self._trouble.heard(registry), heard(self._interrupted, self._told_to_go), self._display.shown():
+        with (
+            self._failures.listening(registry),
+            signal_handlers(self._interrupted, self._terminated),
+            self._display.shown(),
+        ):
             waiting = asyncio.ensure_future(runner.wait(number))
-            while not (self._going or waiting).done():
+            while not (self._shutdown or waiting).done():
                 self._look()
-                await asyncio.wait({self._going or waiting}, timeout=LOOK_EVERY)
-            if self._going is not None:
-                await asyncio.gather(self._going, waiting, return_exceptions=True)
+                await asyncio.wait({self._shutdown or waiting}, timeout=LOOK_EVERY)
+            if self._shutdown is not None:
+                await asyncio.gather(self._shutdown, waiting, return_exceptions=True)
                 self._display.say(
-                    f"{experiment.name}: ended by a signal; the claim is kept: {self._typed('resume')} goes on"
+                    f"{experiment.name} ended: by a signal; the claim is kept, {self._command('resume')} continues it"
                 )
                 return Code.TERMINATED
             summary = await waiting
@@ -296,9 +301,9 @@ class ExperimentCommand:
 
     async def _started(self) -> int:
         """Return the experiment's number once it is claimed, after any cooldown."""
-        what = f"{self._experiment.name} was stopped or resumed a moment ago: it goes on"
+        notice = f"{self._experiment.name} not started yet: it was stopped or resumed a moment ago; it starts"
         start = partial(self._runner.start, self._experiment, follow=True)
-        return await once_cooled(start, self._display.say, what)
+        return await after_cooldown(start, self._display.say, notice)
 
     def _look(self) -> None:
         seen = self._runner.progress(self._number)
@@ -308,24 +313,26 @@ class ExperimentCommand:
         self._tally.look(seen.stages, now, seen.all_rows)
         if seen.unwritten > BEHIND:
             self._display.note = f"{seen.unwritten} results wait for the database"
-        elif not self._interrupts and self._going is None:
+        elif not self._interrupts and self._shutdown is None:
             self._display.note = ""
-        self._display.look(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._trouble.of), now)
+        self._display.look(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._failures.of), now)
 
     def _interrupted(self) -> None:
         self._interrupts += 1
         if self._interrupts == 1:
             grace = self._runner.settings.grace
-            self._display.end(f"stopping: what is under way may finish ({grace:.0f} s); Ctrl-C again cancels it")
+            self._display.end(f"stopping: work in flight has {grace:.0f} s to finish; Ctrl-C again cancels it")
             self._runner.leave(self._number)
         else:
-            self._display.end("cancelling; Ctrl-C again ends the process at once")
+            self._display.end("cancelling work in flight; Ctrl-C again ends the process at once")
             self._runner.hasten()
 
-    def _told_to_go(self) -> None:
-        if self._going is None:
-            self._display.end(f"ending: what is under way may finish ({self._runner.settings.grace:.0f} s)")
-            self._going = asyncio.ensure_future(self._runner.shutdown())
+    def _terminated(self) -> None:
+        if self._shutdown is None:
+            self._display.end(
+                f"ending: work in flight has {self._runner.settings.grace:.0f} s to finish; the claim is kept"
+            )
+            self._shutdown = asyncio.ensure_future(self._runner.shutdown())
 
     def _report(self, summary: Summary, failures: list[Failure]) -> None:
         console = printer()
@@ -335,27 +342,29 @@ class ExperimentCommand:
         snapshot = tidegate.registry().snapshot()
         absorbed = snapshot.refused - sum(key.given_up for key in snapshot.keys.values())
         wall = clock(time.monotonic() - self._began)
-        console.print(f"{absorbed} {'429' if absorbed == 1 else '429s'} absorbed, wall time {wall}", markup=False)
+        console.print(
+            f"{absorbed} {'refusal' if absorbed == 1 else 'refusals'} retried, wall time {wall}", markup=False
+        )
         if next_ := self._next(summary, failures):
             console.print(next_, markup=False, soft_wrap=True)
 
     def _next(self, summary: Summary, failures: list[Failure]) -> str:
         """Return the next step for the user; empty if there is none."""
         if summary.status is Status.RUNNING:
-            return f"replica {summary.experiment.claimed_by} has taken it over"
+            return f"experiment taken over: replica {summary.experiment.claimed_by} runs it now"
         parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
         if summary.status is Status.STOPPED:
-            return f"{self._typed('resume')} goes on" + (f", with {parked} parked too" if parked else "")
+            return f"{self._command('resume')} continues it" + (f", and tries {parked} parked again" if parked else "")
         if self._runner.saved is not None:
-            return f"{self._typed('resume')} goes on from the copy"
+            return f"{self._command('resume')} continues it from the copy"
         if parked and not any(each.status is ResultStatus.ERROR for each in failures):
-            return f"{self._typed('resume')} tries again the {parked} that are parked"
+            return f"{self._command('resume')} tries the {parked} parked again"
         if any(each.status in (ResultStatus.ERROR, ResultStatus.PARKED) for each in failures):
-            return f"{self._typed('resume')} tries again what has failed"
+            return f"{self._command('resume')} tries the failed ones again"
         if summary.status is Status.ERROR:
-            return f"{self._typed('resume')} goes on once that is mended"
-        return f"{self._typed('export')} writes every answer" if summary.answered else ""
+            return f"once the cause is corrected, {self._command('resume')} continues it"
+        return f"{self._command('export')} writes every answer" if summary.answered else ""
 
-    def _typed(self, verb: str) -> str:
+    def _command(self, verb: str) -> str:
         saved = self._runner.saved
         return command(verb, self._experiment.name, self._runner.url if saved is None else str(saved))

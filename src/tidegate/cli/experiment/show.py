@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.experiment import display
-from tidegate.cli.experiment.common import Code, command, existing, found, once_cooled, told_by
+from tidegate.cli.experiment.common import Code, after_cooldown, command, existing, found, key_totals
 from tidegate.cli.experiment.display import printer, table
 from tidegate.cli.status import facts as key_facts
 from tidegate.cli.status_text import clock
@@ -59,12 +59,12 @@ def _print(
     console = printer()
     console.print(summary.headline, markup=False, soft_wrap=True)
     row = summary.experiment
-    console.print(f"dataset: {row.source}{'' if row.complete else ', not read to its end yet'}", markup=False)
+    console.print(f"dataset: {row.source}{'' if row.complete else ', not yet read to its end'}", markup=False)
     if row.status is Status.RUNNING:
-        heard = f", heard of {row.quiet:.0f} s ago" if row.quiet is not None else ""
+        heartbeat = f", last heartbeat {row.quiet:.0f} s ago" if row.quiet is not None else ""
         if gone(row.claimed_by):
-            heard = f", whose process is gone: {command('resume', row.name, url)} goes on"
-        console.print(f"run by replica {row.claimed_by}{heard}", markup=False, soft_wrap=True)
+            heartbeat = f", whose process has ended: {command('resume', row.name, url)} continues it"
+        console.print(f"run by replica {row.claimed_by}{heartbeat}", markup=False, soft_wrap=True)
         console.print(f"  {by}", markup=False, soft_wrap=True)
         for line in _waits(keys, time.monotonic()):
             console.print(f"  {line}", markup=False, soft_wrap=True)
@@ -74,7 +74,7 @@ def _print(
         console.print(each_table)
     parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
     if parked and row.status is not Status.RUNNING:
-        said = f"{parked} parked: {command('resume', row.name, url)} tries them again"
+        said = f"{parked} parked; {command('resume', row.name, url)} tries them again"
         console.print(said, markup=False, soft_wrap=True)
     for each in log:
         console.print(_line(each), markup=False, soft_wrap=True)
@@ -85,7 +85,7 @@ def _keys(summary: Summary) -> list[KeyTotal]:
     replica = summary.experiment.claimed_by
     if replica is None or os.name != "posix":
         return []
-    return told_by(replica)
+    return key_totals(replica)
 
 
 def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
@@ -93,10 +93,10 @@ def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
         seen = key.outlook(now)
         # Items for this key may wait outside its queue: forecast the next one as if it waited in the queue.
         ahead = estimate_eta(seen._replace(waiting=max(1, seen.waiting)))
-        when = f"next one in {clock(ahead.seconds)}" if ahead.seconds else "next one now"
-        when = "next one when one ends" if ahead.seconds is None else when
+        when = f"next call in {clock(ahead.seconds)}" if ahead.seconds else "next call now"
+        when = "next call when one in flight ends" if ahead.seconds is None else when
         gate = f" ({ahead.gate})" if ahead.gate and ahead.seconds != 0.0 else ""
-        yield f"{key.key}: {key.in_flight} in flight of {key.slots}, {when}{gate}"
+        yield f"{key.key}: {key.in_flight} of at most {key.slots} in flight, {when}{gate}"
 
 
 def _line(line: LoggedLine) -> str:
@@ -126,7 +126,7 @@ async def listed(url: str, as_json: bool) -> None:
     elif summaries:
         printer().print(_table(summaries))
     else:
-        typer.echo("no experiments yet")
+        typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 
 
 def facts(each: ExperimentSummary) -> dict[str, Any]:
@@ -148,7 +148,9 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
 
 def _table(summaries: list[ExperimentSummary]) -> Table:
     numbers = ("answered", "failed", "parked")
-    made = table("experiment", "state", *numbers, "made", "why", right=numbers, cut=("state", "made", "why"))
+    made = table(
+        "experiment", "state", *numbers, "created", "reason", right=numbers, cut=("state", "created", "reason")
+    )
     for each in summaries:
         row = each.experiment
         failed = each.runs.get(ResultStatus.ERROR, 0) + each.runs.get(ResultStatus.INVALID, 0)
@@ -166,7 +168,7 @@ def _table(summaries: list[ExperimentSummary]) -> Table:
 
 def _why(row: ExperimentRow) -> str:
     if row.status is Status.RUNNING and gone(row.claimed_by):
-        return "its process is gone: resume goes on"
+        return "its process has ended: resume continues it"
     return row.last_error or ""
 
 
@@ -174,14 +176,16 @@ async def stop_named(name: str, url: str) -> int:
     """Stop an experiment. Return exit code 0, also if it was not running."""
     async with existing(url) as store:
         row = await found(store, name)
-        what = f"{row.name} was resumed a moment ago: it is stopped"
-        toggled = await once_cooled(partial(_stopped, store, row), partial(typer.echo, err=True), what)
+        notice = f"{row.name} not stopped yet: it was started or resumed a moment ago; it is stopped"
+        toggled = await after_cooldown(partial(_stopped, store, row), partial(typer.echo, err=True), notice)
+        # The state may have changed during a cooldown.
+        now = await found(store, name) if toggled is Toggle.ALREADY else row
     if toggled is Toggle.ALREADY:
-        typer.echo(f"{row.name} is not running: it is {row.status}")
+        typer.echo(f"{row.name} not stopped: its state is {now.status}")
     elif row.status is Status.RUNNING:
-        typer.echo(f"{row.name} is stopped: replica {row.claimed_by} hears of it within a heartbeat")
+        typer.echo(f"{row.name} stopped: replica {row.claimed_by} ends its run at the next heartbeat")
     else:
-        typer.echo(f"{row.name} is stopped")
+        typer.echo(f"{row.name} stopped")
     return Code.DONE
 
 
