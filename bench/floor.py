@@ -28,7 +28,7 @@ from tidegate.admission.call import GovernedCall
 from tidegate.core.limiter_state import Permit
 from tidegate.testing import Scenario, SimulatorProcess
 from tidegate.transports import httpx
-from tidegate.transports.call import good
+from tidegate.transports.call import success_outcome
 
 AGAIN = 6
 """How often each step is made at each call."""
@@ -89,7 +89,7 @@ async def against(
 async def steps(governed: openai.AsyncOpenAI) -> dict[str, list[list[float]]]:
     """Microseconds of three steps of a call, by how often they have been made before in it."""
     found: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in range(AGAIN)])
-    read, begin = httpx.HttpxModule._call, GovernedCall.begin
+    read, begin = httpx.HttpxModule._call, GovernedCall.try_start
 
     def timed(name: str, number: int, step: Callable[[], Any]) -> Any:
         began = time.perf_counter_ns()
@@ -103,12 +103,12 @@ async def steps(governed: openai.AsyncOpenAI) -> dict[str, list[list[float]]]:
     def beginning(self: GovernedCall) -> Permit | None:
         for each in range(AGAIN):
             permit = timed("admit", each, lambda: begin(self))
-            timed("settle", each, partial(self.registry.settle, permit, good(200)))
+            timed("settle", each, partial(self.registry.settle, permit, success_outcome(200)))
         return begin(self)
 
     call = chat(governed)
     await sequential(call)(200)
-    with patch.object(httpx.HttpxModule, "_call", reading), patch.object(GovernedCall, "begin", beginning):
+    with patch.object(httpx.HttpxModule, "_call", reading), patch.object(GovernedCall, "try_start", beginning):
         await sequential(call)(COUNTED)
     return found
 

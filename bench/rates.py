@@ -51,7 +51,7 @@ def rates(repetitions: int) -> dict[str, list[float]]:
     return found
 
 
-class Deaf:
+class StubWaker:
     """A waker for a line whose waiters are asked by hand."""
 
     __slots__ = ()
@@ -74,9 +74,9 @@ def admission(waiting: int, count: int) -> float:
     line: deque[Waiter] = deque()
 
     def come() -> None:
-        waiter = Waiter(Deaf, 0)
+        waiter = Waiter(StubWaker, 0)
         waiter.deadline = 3600.0
-        registry.stand(waiter, KEY, 60.0)
+        registry.enqueue(waiter, KEY, 60.0)
         line.append(waiter)
 
     for _ in range(waiting):
@@ -85,7 +85,7 @@ def admission(waiting: int, count: int) -> float:
     for number in range(count):
         come()
         registry.settle(permits[number % SLOTS], ANSWERED)
-        permit = registry.look(line.popleft())
+        permit = registry.poll(line.popleft())
         if permit is None:
             raise RuntimeError("the head of the line was passed over")
         permits[number % SLOTS] = permit

@@ -42,7 +42,7 @@ MOST_STEPS = 5_000_000
 HOST = "provider.test"
 
 
-class LabTurn(HttpCall):
+class LabCall(HttpCall):
     """A governed call without an HTTP library: its answers are header pairs, its wall clock the world's."""
 
     __slots__ = ("call", "wall")
@@ -55,7 +55,7 @@ class LabTurn(HttpCall):
         self.mocks = True
         self.provider = provider
         self.call = call
-        self.inquiry = RequestFacts(MODELS[row.sdk], row.chars(call), call.max_tokens, row.stream)
+        self.request_facts = RequestFacts(MODELS[row.sdk], row.chars(call), call.max_tokens, row.stream)
         self.stream = row.stream
         self.wall = laboratory.wall
 
@@ -103,12 +103,12 @@ class Laboratory(World):
     def _next(self) -> None:
         """A caller that is free takes the next call, if one is left."""
         for number, call in self._left:
-            self.join(VirtualCall(self, number, LabTurn(self, call)), self.now)
+            self.join(VirtualCall(self, number, LabCall(self, call)), self.now)
             return
 
     def finish_fast(self, call: VirtualCall) -> None:
         """The caller goes on; one that reads a stream is busy until its end."""
-        sent = self.ended[call.row].sent
+        sent = self.ended[call.row].attempt
         if sent is None or not sent.streaming:
             self.over(sent.outcome if sent is not None else None)
 
@@ -135,15 +135,15 @@ class Visit:
     ) -> None:
         self.laboratory = laboratory
         self.row = call.row
-        self.turn: LabTurn = call.turn
+        self.governed: LabCall = call.governed
         self.permit = permit
         self.reply = reply
         self.output = 0
 
     def arrive(self) -> None:
         """Is let in, or refused."""
-        laboratory, turn = self.laboratory, self.turn
-        verdict = laboratory.accounts.admit("key", str(self.row), turn.call, stream=turn.stream)
+        laboratory, governed = self.laboratory, self.governed
+        verdict = laboratory.accounts.admit("key", str(self.row), governed.call, stream=governed.stream)
         self.headers = laboratory.answers.headers(verdict)
         if isinstance(verdict.outcome, Refusal):
             met_outage = verdict.outcome.reason is Reason.OUTAGE
@@ -151,12 +151,12 @@ class Visit:
             self._answer(laboratory.answers.refusal(verdict.outcome, self.headers))
             return
         self.admission: AdmittedCall = verdict.outcome
-        natural, bound = laboratory.accounts.output_tokens(USUAL_OUTPUT), turn.call.max_tokens
+        natural, bound = laboratory.accounts.output_tokens(USUAL_OUTPUT), governed.call.max_tokens
         self.output = natural if bound is None else min(natural, bound)
         pace = self.admission.token_pace * self.output
         if self.admission.fault is not None:
             laboratory.after(self.admission.latency, self._break)
-        elif turn.stream:
+        elif governed.stream:
             laboratory.after(self.admission.latency, lambda: laboratory.network.bring_back(self._begin))
             laboratory.after(self.admission.latency + pace, lambda: laboratory.network.bring_back(self._finish))
             laboratory.after(self.admission.latency + pace, self._end)
@@ -168,7 +168,7 @@ class Visit:
 
     def _whole(self) -> None:
         self._end()
-        self._answer(self.laboratory.answers.whole(self.turn.call, self.output, self.headers))
+        self._answer(self.laboratory.answers.whole(self.governed.call, self.output, self.headers))
 
     def _break(self) -> None:
         fault = self.admission.fault
@@ -185,21 +185,21 @@ class Visit:
     def _received(self, answer: Answer | None) -> None:
         if answer is None:
             error = ConnectionError("cut")
-            self.reply(AttemptResult(self.turn.judge_error(error), error=error))
+            self.reply(AttemptResult(self.governed.judge_error(error), error=error))
             return
         self.laboratory.network.release()
-        self.reply(AttemptResult(self.turn.outcome(self.permit, answer.status, answer.headers, answer.body)))
+        self.reply(AttemptResult(self.governed.outcome(self.permit, answer.status, answer.headers, answer.body)))
 
     def _begin(self) -> None:
         """The head of a stream is there: from now on the permit goes with it."""
-        outcome = self.turn.outcome(self.permit, 200, self.headers, None)
-        self.watch = StreamWatch(self.turn, self.permit, outcome)
+        outcome = self.governed.outcome(self.permit, 200, self.headers, None)
+        self.watch = StreamWatch(self.governed, self.permit, outcome)
         self.reply(AttemptResult(outcome, streaming=True))
 
     def _finish(self) -> None:
         """The stream has been read to its end."""
         self.laboratory.network.release()
-        self.watch.saw(self.laboratory.answers.events(self.turn.call, self.output))
+        self.watch.feed(self.laboratory.answers.events(self.governed.call, self.output))
         self.watch.finish()
         self.laboratory.over(Outcome(Kind.OK))
 

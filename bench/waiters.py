@@ -124,7 +124,7 @@ async def bare() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-class BareTurn(GovernedCall):
+class BareCall(GovernedCall):
     """A call that is answered at once when it is sent."""
 
     __slots__ = ()
@@ -139,7 +139,7 @@ class BareTurn(GovernedCall):
 
 def driven(registry: RateLimitRegistry) -> Awaitable[object]:
     """What every waiting call comes down to: a turn, and its exchange."""
-    call = BareTurn(registry, KEY, POLICY, 60.0, 0)
+    call = BareCall(registry, KEY, POLICY, 60.0, 0)
     return adrive(call, call.asend, call.finish)
 
 
@@ -167,12 +167,12 @@ def drain_core(count: int) -> float:
     waiters = [Waiter(lambda: waker, 0) for _ in range(count)]
     for waiter in waiters:
         waiter.deadline = 3600.0
-        registry.stand(waiter, KEY, 60.0)
+        registry.enqueue(waiter, KEY, 60.0)
     gc.collect()
     began = time.process_time()
     release(registry, permits)
     for waiter in waiters:
-        permit = registry.look(waiter)
+        permit = registry.poll(waiter)
         if permit is None:
             raise RuntimeError("a waiter was passed over")
         registry.settle(permit, OK)

@@ -1,7 +1,7 @@
 """Virtual time: calls that take their turns as `tidegate.admission.drive` does, on events instead of a clock.
 
-The laws (`tests/laws`) and the laboratory share it; each brings the provider that answers (`World.serve`) and the turn
-that a call takes (`World.turn_of`).
+The laws (`tests/laws`) and the laboratory share it; each brings the provider that answers (`World.serve`) and the
+governed that a call takes (`World.turn_of`).
 """
 
 from __future__ import annotations
@@ -122,11 +122,11 @@ class World(ABC):
 class VirtualCall:
     """One caller: takes its turn as `tidegate.admission.drive` does, on the world's events."""
 
-    def __init__(self, world: World, row: int, turn: GovernedCall) -> None:
+    def __init__(self, world: World, row: int, governed: GovernedCall) -> None:
         self.world = world
         self.row = row
-        self.turn: Any = turn
-        self.priority = turn.priority
+        self.governed: Any = governed
+        self.priority = governed.priority
         self.waiting_for = 0
         self.sent = self.repeated = 0
         self.standing = False
@@ -138,7 +138,7 @@ class VirtualCall:
         """Comes to the key."""
         if self.finished:
             return
-        self.flow, self.passed = None, self.turn.begin()
+        self.flow, self.passed = None, self.governed.try_start()
         if self.passed is not None:
             self._leaves(self.passed)
         else:
@@ -148,7 +148,7 @@ class VirtualCall:
         """The caller goes away."""
         self.finished, self.standing = True, False
         if self.passed is not None:
-            self.turn.abandon(self.passed)
+            self.governed.abandon(self.passed)
             self.passed = None
         elif self.flow is not None:
             self.flow.close()
@@ -159,17 +159,17 @@ class VirtualCall:
 
     def arm(self, until: float) -> bool:
         """Looks again at `until`."""
-        turn = self.waiting_for
+        governed = self.waiting_for
         late = self.world.lag * self.world.random.random() if self.world.lag else 0.0
-        self.world.after(max(0.0, until - self.world.now) + late, lambda: self._resume(turn))
+        self.world.after(max(0.0, until - self.world.now) + late, lambda: self._resume(governed))
         return True
 
-    def _resume(self, turn: int) -> None:
-        if turn == self.waiting_for and not self.finished:
+    def _resume(self, governed: int) -> None:
+        if governed == self.waiting_for and not self.finished:
             self._step(lambda: self.flow.send(Resume(self.world.now)))
 
     def _goes_on(self, permit: Permit | None, sent: AttemptResult | None) -> None:
-        self.flow = self.turn.exchange(lambda: self, permit, sent)
+        self.flow = self.governed.exchange(lambda: self, permit, sent)
         self._step(lambda: next(self.flow))
 
     def _leaves(self, permit: Permit) -> None:
@@ -204,7 +204,7 @@ class VirtualCall:
 
     def _repeats(self, ended: ExchangeResult) -> bool:
         """Whether the caller makes the call again: its own back-off runs, in which nothing stands or is under way."""
-        transient = ended.sent is not None and ended.sent.outcome.kind is Kind.TRANSIENT
+        transient = ended.attempt is not None and ended.attempt.outcome.kind is Kind.TRANSIENT
         if not transient or ended.ending is not Ending.HANDED_BACK or self.repeated >= self.world.repeats:
             return False
         self.repeated += 1
@@ -221,7 +221,7 @@ class VirtualCall:
             self._step(lambda: self.flow.send(Resume(self.world.now, sent)))
             return
         permit, self.passed = self.passed, None
-        if self.turn.finish_fast(permit, sent):
+        if self.governed.finish_fast(permit, sent):
             self._ends(ExchangeResult(Ending.ANSWERED, sent, 0.0))
         else:
             self._goes_on(permit, sent)

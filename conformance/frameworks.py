@@ -38,7 +38,7 @@ DEADLINE = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandResult:
     """How a command ended, and what it printed."""
 
     exit_code: int
@@ -61,7 +61,7 @@ class Run:
     outcome: Outcome | None
     truth: Truth
     ideal: float
-    said: Said
+    said: CommandResult
     plain: bool
 
     @property
@@ -159,7 +159,7 @@ def _surroundings(environment: Environment, home: str, url: str) -> dict[str, st
     }
 
 
-def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> Said:
+def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> CommandResult:
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             command,
@@ -179,7 +179,7 @@ def _run(command: Sequence[str], folder: Path, surroundings: dict[str, str]) -> 
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        return Said(exit_code, _text(output), _text(complaints))
+        return CommandResult(exit_code, _text(output), _text(complaints))
 
 
 def _text(file: IO[bytes]) -> str:

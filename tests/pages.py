@@ -13,8 +13,8 @@ from conformance.catalogue import FRAMEWORKS
 from tidegate import providers
 from tidegate.cli.experiment.common import MEANINGS
 from tidegate.core import events
-from tidegate.doctor.script import HABITS
-from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.doctor.script import CHECKS
+from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import shown
 from tidegate.runner import RunnerSettings
 from tidegate.settings import Settings
@@ -156,8 +156,8 @@ def clock_table() -> str:
     rows = ["| framework | its clock | by default | when it runs out | stretched to | set by | read in |"]
     rows.append("|---|---|---|---|---|---|---|")
     wait = Settings().max_wait
-    for clock in CLOCKS:
-        dials = "<br>".join(str(dial) for dial in clock.dials)
+    for clock in TIMEOUTS:
+        dials = "<br>".join(str(default) for default in clock.defaults)
         new = shown(clock.stretched(clock.seconds, wait))
         cells = (clock.framework, clock.measures, f"{clock.seconds:g} s", clock.then, new, dials, clock.source)
         rows.append(f"| {' | '.join(cells)} |")
@@ -166,7 +166,7 @@ def clock_table() -> str:
 
 def habit_table() -> str:
     rows = ["| found | verdict | what it says | read in |", "|---|---|---|---|"]
-    rows += [f"| {each.name} | {each.verdict} | {each.text} | {each.source} |" for each in HABITS]
+    rows += [f"| {each.name} | {each.verdict} | {each.text} | {each.source} |" for each in CHECKS]
     return "\n".join(rows)
 
 

@@ -92,7 +92,7 @@ class Tasks:
         else:
             self._tasks.append(asyncio.ensure_future(run()))
 
-    async def turn(self) -> None:
+    async def governed(self) -> None:
         """Lets every other task go on."""
         if self._nursery is not None:
             await trio.testing.wait_all_tasks_blocked()
@@ -113,10 +113,10 @@ def called_on_full_loop(run: Callable[..., Any], call: Callable[[tidegate.RateLi
                 await answered.wait()
 
             tasks.start(lambda: registry.aexecute(KEY, slow))
-            await tasks.turn()
+            await tasks.governed()
             for number in range(3):
                 tasks.start(lambda number=number: registry.aexecute(KEY, lambda: answer(number)))
-                await tasks.turn()
+                await tasks.governed()
             assert registry.snapshot().waiting == 3
             result = call(registry)
             assert registry.snapshot().waiting == 3
@@ -147,7 +147,7 @@ def test_sync_call_on_loop_waits_for_a_pause_and_goes_before_its_tasks(run: Call
 
             for name in "abc":
                 tasks.start(lambda name=name: registry.aexecute(KEY, lambda: task(name)))
-                await tasks.turn()
+                await tasks.governed()
             assert registry.snapshot().waiting == 3
             registry.execute(KEY, lambda: order.append("sync"), max_wait=PATIENT)
 
@@ -168,7 +168,7 @@ def test_sync_call_on_loop_takes_back_a_permit_its_task_has_not_taken(run: Calla
                 order.append("task")
 
             tasks.start(lambda: registry.aexecute(KEY, task))
-            await tasks.turn()
+            await tasks.governed()
             registry.settle(permit, OK)
             assert (registry.snapshot().waiting, registry.snapshot().in_flight) == (0, 1)
             registry.execute(KEY, lambda: order.append("sync"), max_wait=PATIENT)

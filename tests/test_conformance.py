@@ -79,7 +79,7 @@ OUTCOMES = {
 }
 
 
-class Again:
+class ScriptedRounds:
     """Runs tests again as scripted: the outcomes without tidegate and with it, round by round."""
 
     def __init__(self, *rounds: tuple[Results, Results]) -> None:
@@ -116,7 +116,7 @@ def test_a_test_that_only_one_run_has_differs() -> None:
 
 def test_a_difference_counts_when_the_test_differs_alone_in_every_round() -> None:
     found = differences({"a": PASSED}, {"a": FAILED})
-    again = Again(*[({"a": PASSED}, {"a": FAILED})] * ROUNDS)
+    again = ScriptedRounds(*[({"a": PASSED}, {"a": FAILED})] * ROUNDS)
     assert settled(found, again) == (found, [])
     assert again.asked == [["a"]] * ROUNDS
 
@@ -124,7 +124,9 @@ def test_a_difference_counts_when_the_test_differs_alone_in_every_round() -> Non
 def test_a_difference_passes_when_the_test_agrees_alone_once_and_is_not_run_again() -> None:
     found = differences({"a": PASSED, "b": PASSED}, {"a": FAILED, "b": FAILED})
     differs, agrees = ({"a": PASSED, "b": PASSED}, {"a": FAILED, "b": FAILED}), ({"b": PASSED}, {"b": PASSED})
-    again = Again(differs, ({"a": PASSED, **agrees[0]}, {"a": FAILED, **agrees[1]}), ({"a": PASSED}, {"a": FAILED}))
+    again = ScriptedRounds(
+        differs, ({"a": PASSED, **agrees[0]}, {"a": FAILED, **agrees[1]}), ({"a": PASSED}, {"a": FAILED})
+    )
     assert settled(found, again) == ([found[0]], [found[1]])
     assert again.asked == [["a", "b"], ["a", "b"], ["a"]]
 
@@ -137,7 +139,7 @@ def test_a_difference_counts_when_the_test_could_not_be_run_again() -> None:
 def test_where_very_many_differ_none_is_run_again() -> None:
     tests = [f"t{n}" for n in range(100)]
     found = differences(dict.fromkeys(tests, PASSED), dict.fromkeys(tests, FAILED))
-    again = Again()
+    again = ScriptedRounds()
     assert settled(found, again) == (found, [])
     assert again.asked == []
 
@@ -191,7 +193,7 @@ def test_a_run_that_was_stopped_is_a_complaint() -> None:
 
 def test_lasting_differences_are_a_complaint() -> None:
     found = differences({"a": PASSED}, {"a": FAILED})
-    verdict = settled(found, Again(*[({"a": PASSED}, {"a": FAILED})] * ROUNDS))
+    verdict = settled(found, ScriptedRounds(*[({"a": PASSED}, {"a": FAILED})] * ROUNDS))
     assert complaints_of(ASKING, run({"a": PASSED}), run({"a": FAILED}), verdict) == ["1 outcomes differ"]
 
 

@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
     from tidegate.settings import Settings
 
     slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, 0.0))
-    CounterFile(str(tmp_path)).keep(slots)
+    CounterFile(str(tmp_path)).track(slots)
     reading = bucket(60.0, 10.0)._replace(name="requests\x1b[2J")
     slots.admission.settle(slots.admission.admit(Cost(), 0.0, 0.0, None), answer(reading), 1.0, 0.5, None)
     return tmp_path

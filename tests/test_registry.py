@@ -68,7 +68,7 @@ class TestPermits:
         assert registry.try_admit(KEY)
         stuck = Waiter(MagicMock, 0)
         stuck.deadline = float("inf")
-        assert registry.stand(stuck, KEY, 60.0) is None
+        assert registry.enqueue(stuck, KEY, 60.0) is None
         with pytest.raises(tidegate.DeadlineExceeded):
             registry.execute(KEY, lambda: None, max_wait=0.05)
         assert registry.snapshot().waiting == 1
@@ -344,14 +344,14 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
             registry.drop(permit)
             return registry._queues[key]
 
-        def belong(self, queue: object) -> None:
+        def bind_queue(self, queue: object) -> None:
             registry.drop(permit)
 
     waiter = Dropping.__new__(Dropping)
     {
-        "resent": lambda: registry.resent(waiter, Kind.RATE_LIMIT),
-        "gave_up": lambda: registry.gave_up(waiter, False),
-        "seat": lambda: registry.seat(waiter, key, 60.0),
+        "resent": lambda: registry.count_resent(waiter, Kind.RATE_LIMIT),
+        "gave_up": lambda: registry.count_given_up(waiter, False),
+        "seat": lambda: registry.bind_waiter(waiter, key, 60.0),
     }[step]()
     assert permit.settled
 

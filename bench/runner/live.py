@@ -34,7 +34,7 @@ class Watch:
 
     def over(self, dispatcher: Dispatcher) -> None:
         """Watches it from now on."""
-        look: Any = dispatcher._look
+        look: Any = dispatcher._check
 
         def watched() -> None:
             began = time.thread_time()
@@ -42,7 +42,7 @@ class Watch:
             if self.on:
                 self._looking += time.thread_time() - began
 
-        dispatcher._look = watched  # type: ignore[method-assign]
+        dispatcher._check = watched  # type: ignore[method-assign]
         self.on = True
         self._process = time.process_time()
 

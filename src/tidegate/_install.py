@@ -28,7 +28,7 @@ from tidegate.transports.governance import Binding, Installation, policy_of
 from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
 
-MOST_MISSED = 1024
+MAX_UNNAMED_HOSTS = 1024
 """Hosts remembered as named by no variable; at this number all are forgotten. Raising it uses more memory, lowering it
 repeats look-ups. Chosen: far above the hosts of one program."""
 
@@ -116,7 +116,7 @@ def _named(registry: KeyTable) -> Callable[[str], str | None]:
         if found is not None:
             known[host] = found
         else:
-            if len(missed) >= MOST_MISSED:
+            if len(missed) >= MAX_UNNAMED_HOSTS:
                 missed.clear()
             missed[host] = variables
         return found

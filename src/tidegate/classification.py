@@ -49,10 +49,10 @@ UNREADABLE = "unreadable"
 NO_MEANING = Classification(Outcome(Kind.PERMANENT, Cause.INVALID, row="exception"), Evidence.NONE)
 """Classification of an exception without any evidence."""
 
-MOST_LINKS = 16
+MAX_CHAIN_LENGTH = 16
 """Exceptions read of one failure. Raising it reads more of a long chain. Chosen: a longer chain is a loop."""
 
-MOST_TEXT = 1 << 16
+MAX_TEXT_CHARACTERS = 1 << 16
 """Characters read of all messages together. Raising it costs time per failure. Chosen: more characters add no
 information."""
 
@@ -257,7 +257,7 @@ def status_of(error: BaseException) -> int | None:
 def text_of(error: BaseException) -> str:
     """Return the message of an exception; empty if its `str` raises."""
     try:
-        return str(error)[:MOST_TEXT]
+        return str(error)[:MAX_TEXT_CHARACTERS]
     except Exception:
         return ""
 
@@ -272,7 +272,7 @@ def _chain(error: BaseException, contexts: bool) -> Iterator[BaseException]:
     """Yield the exception and those that it wraps, outermost first, each once."""
     seen: set[int] = set()
     waiting = [error]
-    while waiting and len(seen) < MOST_LINKS:
+    while waiting and len(seen) < MAX_CHAIN_LENGTH:
         each = waiting.pop(0)
         if id(each) in seen:
             continue
@@ -390,7 +390,7 @@ def _connection(chain: list[BaseException]) -> Outcome | None:
 def _said(chain: list[BaseException]) -> str:
     """Return the messages of a chain in lower case, joined, without those of mistakes and exits."""
     texts: list[str] = []
-    left = MOST_TEXT
+    left = MAX_TEXT_CHARACTERS
     for error in chain:
         if isinstance(error, _BUG_TYPES) or not isinstance(error, Exception) or left <= 0:
             continue

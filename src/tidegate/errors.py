@@ -8,7 +8,7 @@
     ├ PermitMisuse (RuntimeError)         a permit was settled twice.
     ├ UnusableAnswer                      an answer cannot be used, but another one may be.
     ├ StoreError                          the database failed; the driver's error is its cause.
-    │ ├ LeaseLost                         another process has claimed the experiment since.
+    │ ├ ClaimLost                         another process has claimed the experiment since.
     │ ├ SchemaMismatch                    the database is of another version.
     │ ├ DatabaseFileLost                  the SQLite file was deleted, moved or replaced.
     │ ├ DuplicateRow                      two rows of a dataset have one name.
@@ -106,7 +106,7 @@ class StoreError(Error):
         super().__init__(message)
 
 
-class LeaseLost(StoreError):
+class ClaimLost(StoreError):
     """Error of a claim on `experiment_id` that is no longer the newest: stop, and write nothing."""
 
     def __init__(self, experiment_id: int) -> None:

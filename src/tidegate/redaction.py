@@ -2,7 +2,7 @@
 
 Theory of operation. Each governed call registers its credential when its key is made, and again when it fails, since
 providers and gateways repeat it in error texts. The environment is read at each redaction. Values stay in memory only,
-the `MOST` newest ones. `tidegate.core.credentials` finds other credentials by their form.
+the `MAX_CREDENTIALS` newest ones. `tidegate.core.credentials` finds other credentials by their form.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from tidegate.core.credentials import (
 )
 from tidegate.core.display import printable
 
-MOST = 512
+MAX_CREDENTIALS = 512
 """Credentials that are kept by value. Raising it slows the redaction of a text, which runs only at failures. Chosen:
 far above the credentials of one process."""
 
-LONGEST_VALUE = 8192
+MAX_VALUE_CHARACTERS = 8192
 """Characters kept of a credential. Raising it slows the redaction of long ones. Chosen: the beginning of a longer one
 is enough to remove it."""
 
-LONGEST_TEXT = 65_536
+MAX_TEXT_CHARACTERS = 65_536
 """Characters of a text that are redacted; the rest is cut off. Raising it makes the redaction of a huge text slower.
 Chosen: error bodies of providers are a few kilobytes."""
 
-SHORTEST = 8
+MIN_CHARACTERS = 8
 """Characters from which a credential is removed anywhere in a text. Raising it leaves more short ones within other
 words. Chosen: a shorter one, or one of letters only below `PREFIX` characters, may be part of an ordinary word."""
 
-SHORTEST_WORD = 4
+MIN_WORD_CHARACTERS = 4
 """Characters from which a credential with both letters and digits is removed as a separate word. Raising it leaves
 short passwords in texts. Chosen: shorter ones are ordinary numbers and names."""
 
@@ -54,7 +54,7 @@ PREFIX = 12
 """Characters from which a part of a longer credential is removed too. Raising it leaves longer parts in texts; lowering
 it removes ordinary words. Chosen: messages cut and wrap their quotations."""
 
-MOST_PIECED = 1024
+MAX_PIECED_CHARACTERS = 1024
 """Characters of a credential whose parts are searched for. Raising it costs time per text. Chosen: keys have 20 to
 250."""
 
@@ -103,7 +103,7 @@ PLACEHOLDERS = frozenset(
 class CredentialStore:
     """Credentials by value, the last `most` that were used; thread-safe, and never shown."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_CREDENTIALS) -> None:
         self._most = most
         self._lock = threading.Lock()
         # Always replaced as a whole, never changed: a reader needs no lock.
@@ -119,7 +119,7 @@ class CredentialStore:
 
     def remember(self, values: Iterable[str]) -> None:
         """Remember credentials as just used; beyond the bound, forget those unused for longest."""
-        found = dict.fromkeys(each[:LONGEST_VALUE] for each in values if is_worth_hiding(each))
+        found = dict.fromkeys(each[:MAX_VALUE_CHARACTERS] for each in values if is_worth_hiding(each))
         if not found:
             return
         with self._lock:
@@ -161,15 +161,15 @@ def remember(values: Iterable[str]) -> None:
     STORE.remember(values)
 
 
-def clean(text: str, longest: int = LONGEST_TEXT, *, lines: bool = False) -> str:
+def clean(text: str, longest: int = MAX_TEXT_CHARACTERS, *, lines: bool = False) -> str:
     """Return a text without credentials and control characters, at most `longest` characters.
 
     With `lines`, line breaks and tabs stay. Only the beginning of a long text is read, without its last characters: a
     credential may be cut there. Redaction shortens a text, so more is read than is kept.
     """
-    bound = min(LONGEST_TEXT, 8 * longest + 2 * LONGEST_VALUE)
+    bound = min(MAX_TEXT_CHARACTERS, 8 * longest + 2 * MAX_VALUE_CHARACTERS)
     if len(text) > bound:
-        text = text[: bound - LONGEST_VALUE] + HIDDEN
+        text = text[: bound - MAX_VALUE_CHARACTERS] + HIDDEN
     # The order matters: a credential may hold control characters, and differs without them.
     text = without_credentials(without_known(text))
     text = printable(text, lines=lines)
@@ -203,7 +203,7 @@ def holds_credential(text: str) -> bool:
 
 def hide(text: str, value: str, forms: tuple[str, ...]) -> str:
     """Return the text without a credential that has these forms, and without longer parts of it."""
-    if len(value) < SHORTEST or (value.isalpha() and len(value) < PREFIX):
+    if len(value) < MIN_CHARACTERS or (value.isalpha() and len(value) < PREFIX):
         # It may be a part of an ordinary word, as the password `postgres` is.
         return re.sub(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", HIDDEN, text)
     for form in forms:
@@ -226,7 +226,7 @@ def _without_pieces(text: str, value: str) -> str:
     """Return the text without every part of a credential that has at least `PREFIX` characters."""
     # Every such part contains one of these pieces, wherever it begins.
     size = PREFIX // 2
-    for start in range(0, min(len(value), MOST_PIECED) - size + 1, size):
+    for start in range(0, min(len(value), MAX_PIECED_CHARACTERS) - size + 1, size):
         piece = value[start : start + size]
         at = text.find(piece)
         while at >= 0:
@@ -248,14 +248,14 @@ def _common(text: str, at: int, form: str) -> int:
 
 def is_worth_hiding(value: str) -> bool:
     """Return whether a credential differs from ordinary words: it is long enough, or has letters and digits."""
-    if len(value) < SHORTEST_WORD or value.isspace() or HIDDEN in value or value.lower() in PLACEHOLDERS:
+    if len(value) < MIN_WORD_CHARACTERS or value.isspace() or HIDDEN in value or value.lower() in PLACEHOLDERS:
         return False
-    if len(value) >= SHORTEST:
+    if len(value) >= MIN_CHARACTERS:
         return True
     return any(map(str.isdigit, value)) and any(map(str.isalpha, value))
 
 
-@lru_cache(maxsize=MOST)
+@lru_cache(maxsize=MAX_CREDENTIALS)
 def forms_of(value: str) -> tuple[str, ...]:
     """Return the forms that a credential takes in texts: as it is, quoted, escaped, and in base64 at any offset."""
     raw = value.encode("utf-8", "surrogateescape")
@@ -267,15 +267,17 @@ def forms_of(value: str) -> tuple[str, ...]:
     found += [plain[0].replace("/", r"\/"), *(quote(each, safe="") for each in quoted[:2])]
     if CASELESS.fullmatch(value):
         found += [value.lower(), value.upper()]
-    if len(raw) >= SHORTEST:
+    if len(raw) >= MIN_CHARACTERS:
         for encode in (base64.b64encode, base64.urlsafe_b64encode):
             for offset in range(3):
                 # The characters at both ends also depend on the text beside the credential.
                 encoded = encode(bytes(offset) + raw).decode("ascii").rstrip("=")
                 inner = encoded[(0, 2, 3)[offset] : len(encoded) - ((offset + len(raw)) % 3 != 0)]
-                if len(inner) >= SHORTEST:
+                if len(inner) >= MIN_CHARACTERS:
                     found.append(inner)
-    return tuple(sorted(dict.fromkeys(each for each in found if len(each) >= SHORTEST_WORD), key=len, reverse=True))
+    return tuple(
+        sorted(dict.fromkeys(each for each in found if len(each) >= MIN_WORD_CHARACTERS), key=len, reverse=True)
+    )
 
 
 def _lower(match: re.Match[str]) -> str:
@@ -287,9 +289,9 @@ def environment_credentials(environ: Mapping[str, str]) -> set[str]:
     found: set[str] = set()
     for name, value in list(environ.items()):
         if _is_secretive(name) and not _is_plain(value):
-            found.update(part for part in (value, *value.split(",")) if len(part) >= SHORTEST)
-        if "://" in value and len(value) <= LONGEST_VALUE:
-            found.update(each for each in in_address(value) if len(each) >= SHORTEST)
+            found.update(part for part in (value, *value.split(",")) if len(part) >= MIN_CHARACTERS)
+        if "://" in value and len(value) <= MAX_VALUE_CHARACTERS:
+            found.update(each for each in in_address(value) if len(each) >= MIN_CHARACTERS)
     return {each for each in found if is_worth_hiding(each)}
 
 

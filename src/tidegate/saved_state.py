@@ -26,30 +26,30 @@ from tidegate.core.values import Key, Refill
 VERSION = 1
 """Version of the written format; a state of another version is ignored."""
 
-KEPT_FOR = timedelta(days=7)
+MAX_AGE = timedelta(days=7)
 """Age above which knowledge is ignored. Raising it starts with older limits. Precedent: TLS 1.3 session tickets (RFC
 8446, section 4.6.1: seven days at most)."""
 
-LONGEST = 31 * 86_400.0
+MAX_SECONDS = 31 * 86_400.0
 """Seconds of the longest window or reset that is accepted. Raising it believes more of a garbled state. Derived from
 the longest month."""
 
-MOST = 1e15
+MAX_AMOUNT = 1e15
 """Units of the largest limit or level that is accepted. Raising it believes more of a garbled state. Derived from
 `core.values.MOST_AMOUNT`."""
 
-MOST_KEYS = 10_000
+MAX_KEYS = 10_000
 """Keys of one state; an export keeps the last ones. Raising it makes a state larger. Chosen: far above the keys of one
 program."""
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """Bytes of a state that are read. Raising it needs more memory: parsing takes about five times as much. Chosen:
-`MOST_KEYS` keys take some 10 MB."""
+`MAX_KEYS` keys take some 10 MB."""
 
 logger = logging.getLogger("tidegate")
 Name = Annotated[str, Field(max_length=2048)]
-Amount = Annotated[float, Field(ge=0.0, le=MOST)]
-Seconds = Annotated[float, Field(ge=0.0, le=LONGEST)]
+Amount = Annotated[float, Field(ge=0.0, le=MAX_AMOUNT)]
+Seconds = Annotated[float, Field(ge=0.0, le=MAX_SECONDS)]
 
 
 class _Frozen(BaseModel):
@@ -62,8 +62,8 @@ class LearnedQuota(_Frozen):
     name: Name
     unit: Name
     refill: Refill
-    limit: Annotated[float, Field(ge=1.0, le=MOST)]
-    window: Annotated[float, Field(ge=1e-3, le=LONGEST)]
+    limit: Annotated[float, Field(ge=1.0, le=MAX_AMOUNT)]
+    window: Annotated[float, Field(ge=1e-3, le=MAX_SECONDS)]
     level: Amount
     back_in: Seconds | None = None
     stated: bool = False
@@ -113,7 +113,7 @@ class LearnedState(_Frozen):
 
     version: int = VERSION
     digests: Name = ""
-    keys: Annotated[tuple[LearnedKey, ...], Field(max_length=MOST_KEYS)] = ()
+    keys: Annotated[tuple[LearnedKey, ...], Field(max_length=MAX_KEYS)] = ()
 
     def to_json(self) -> str:
         """Return the state as JSON."""
@@ -180,19 +180,19 @@ class LearnedState(_Frozen):
             same = {_at(key) for key in same}
             rest = [each.named(_at(each.key)) for each in rest]
         rest = [each for each in rest if each.key not in same]
-        return LearnedState(digests=self.digests, keys=(*rest, *self.keys)[-MOST_KEYS:])
+        return LearnedState(digests=self.digests, keys=(*rest, *self.keys)[-MAX_KEYS:])
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a regular file. Raise `ValueError` for any other, and for more than `MOST_BYTES`."""
+    """Return the content of a regular file. Raise `ValueError` for any other, and for more than `MAX_BYTES`."""
     # A pipe without a writer would block: it is opened without blocking, and not read.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError("learned state not read: it is not a regular file")
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"learned state not read: it is larger than {MOST_BYTES} bytes")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"learned state not read: it is larger than {MAX_BYTES} bytes")
     return content
 
 
@@ -210,7 +210,7 @@ class Seeds:
             text = "initial state ignored: it has version %d, and this tidegate reads version %d; every key starts anew"
             logger.warning(text, state.version, VERSION)
             return
-        self._sow([each for each in state.keys if today - each.taken_on <= KEPT_FOR], len(state.keys))
+        self._sow([each for each in state.keys if today - each.taken_on <= MAX_AGE], len(state.keys))
 
     def _sow(self, fresh: Iterable[LearnedKey], given: int) -> None:
         count = doubles = 0
@@ -222,7 +222,7 @@ class Seeds:
             self._left[place] = None if place in self._left else each
         if count < given:
             text = "initial state stale: %d of its %d keys are older than %d days; they are ignored"
-            logger.warning(text, given - count, given, KEPT_FOR.days)
+            logger.warning(text, given - count, given, MAX_AGE.days)
         elif doubles:
             logger.warning(
                 "initial state ambiguous: some of its keys differ only in their credential, which only a digest_key "

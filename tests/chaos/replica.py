@@ -23,7 +23,7 @@ def set_clock(hours: float) -> None:
     true_time, true_ns = time.time, time.time_ns
     true_datetime = datetime.datetime
 
-    class Wrong(true_datetime):
+    class WrongClock(true_datetime):
         """The time of day as a wrong clock has it."""
 
         @classmethod
@@ -40,7 +40,7 @@ def set_clock(hours: float) -> None:
 
     time.time = lambda: true_time() + offset.total_seconds()
     time.time_ns = lambda: true_ns() + int(offset.total_seconds()) * 10**9
-    datetime.datetime = Wrong  # type: ignore[misc]
+    datetime.datetime = WrongClock  # type: ignore[misc]
 
 
 def tell(*words: object) -> None:

@@ -28,7 +28,7 @@ MOST_SECONDS = 100_000.0
 """Virtual seconds after which a test is ended."""
 
 
-class Jumping(selectors.DefaultSelector):
+class VirtualSelector(selectors.DefaultSelector):
     """Waits for what is outside, and where nothing is, lets time pass."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """The loop; `time` is in virtual seconds."""
 
     def __init__(self) -> None:
-        self.jumping = Jumping()
+        self.jumping = VirtualSelector()
         super().__init__(self.jumping)
 
     def time(self) -> float:
@@ -81,7 +81,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.jumping.outside -= 1
 
 
-class Asked(SimpleQueue):  # type: ignore[type-arg]
+class CountedQueue(SimpleQueue):  # type: ignore[type-arg]
     """What an SQLite thread is asked."""
 
     def put_nowait(self, item: Any) -> None:
@@ -92,7 +92,7 @@ class Asked(SimpleQueue):  # type: ignore[type-arg]
 
 
 def begun(begin: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Return `_Thread.begin` of the runner's threads, whose loop waits for what they do."""
+    """Return `_Thread.start_work` of the runner's threads, whose loop waits for what they do."""
 
     def begin_asked(thread: Any, work: Any) -> None:
         if isinstance(work._loop, VirtualLoop):
@@ -109,8 +109,8 @@ def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[
     def run(*args: Any, **kwargs: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=VirtualLoop) as runner:
             loop = runner.get_loop()
-            patch.setattr(aiosqlite.core, "SimpleQueue", Asked)
-            patch.setattr(threads._Thread, "begin", begun(threads._Thread.begin))
+            patch.setattr(aiosqlite.core, "SimpleQueue", CountedQueue)
+            patch.setattr(threads._Thread, "start_work", begun(threads._Thread.start_work))
             # The waits of the registry's calls are measured by what their loop's timers go by.
             patch.setattr(drive, "time", SimpleNamespace(monotonic=loop.time))
             runner.run(test(*args, **kwargs))

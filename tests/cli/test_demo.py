@@ -117,20 +117,20 @@ def test_a_run_that_lost_rows_has_no_ratio_and_one_without_progress_no_eta() -> 
     track = scenarios.tracks(4)[0]
     going = DemoRun(track, "plain", answered=1)
     before = going.eta
-    going.look(Counts(received=3), None, 10.0)
-    going.look(Counts(received=3), None, 11.0)
+    going.update(Counts(received=3), None, 10.0)
+    going.update(Counts(received=3), None, 11.0)
     assert (before, going.eta) == (None, None)
     going.lost["RateLimitError"] += 1
-    going.look(Counts(received=3), None, 12.0)
+    going.update(Counts(received=3), None, 12.0)
     assert (going.eta, going.ratio, going.sent_per_answer) == (0.0, None, 3.0)
     assert DemoRun(track, "plain").sent_per_answer is None
 
 
 def test_the_eta_is_what_is_left_at_the_speed_of_the_last_looks() -> None:
     going = DemoRun(scenarios.tracks(20)[0], "wrapped")
-    going.look(Counts(), None, 0.0)
+    going.update(Counts(), None, 0.0)
     going.answered = 4
-    going.look(Counts(), None, 2.0)
+    going.update(Counts(), None, 2.0)
     assert going.eta == pytest.approx(3.0)
 
 

@@ -153,7 +153,7 @@ def test_garbage_in_headers_and_body_is_no_bad_line() -> None:
 
 
 def test_a_line_too_long_to_be_an_answer_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.cli.explain.MOST_BYTES", 1000)
+    monkeypatch.setattr("tidegate.cli.explain.MAX_LINE_BYTES", 1000)
     bad, good = explained({**OPENAI, "body": "x" * 5000}, OPENAI)
     assert bad == {"error": "line ignored: it is longer than 1000 bytes"}
     assert good["kind"] == "ok"

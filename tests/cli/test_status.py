@@ -52,9 +52,9 @@ def of_a_run(below: Path, pid: int, command: str = "python") -> Path:
 
 def waiting_at(folder: Path, count: int) -> None:
     slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, time.monotonic()))
-    CounterFile(str(folder)).keep(slots)
+    CounterFile(str(folder)).track(slots)
     for _ in range(count):
-        slots.waiting.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))
+        slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))
     now = time.monotonic()
     permit = slots.admission.admit(Cost(), now - 0.5, 0.0, None)
     slots.admission.settle(permit, answer(bucket(60.0, 0.0, window=6000.0)), now, 0.5, None)

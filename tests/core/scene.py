@@ -15,7 +15,7 @@ from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
 
-class PricedTurn(GovernedCall):
+class PricedCall(GovernedCall):
     """A call at a fixed price."""
 
     __slots__ = ("expected", "mocked")
@@ -39,14 +39,14 @@ class Caller:
         self.ended: ExchangeResult | None = None
         self.permit: Permit | None = None
         self.until: float | None = None
-        turn = self.turn = PricedTurn(scene.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
-        turn.expected, turn.mocked = cost, mocked
-        permit = turn.begin()
+        governed = self.governed = PricedCall(scene.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
+        governed.expected, governed.mocked = cost, mocked
+        permit = governed.try_start()
         if permit is not None:
             self.flow: Flow | None = None
             self.permit = permit
         else:
-            self.flow = turn.exchange(lambda: self, None, None)
+            self.flow = governed.exchange(lambda: self, None, None)
             self._step(None)
 
     def wake(self) -> bool:
@@ -63,7 +63,7 @@ class Caller:
             return "ended"
         return "sent" if self.permit is not None else "waiting"
 
-    def look(self) -> str:
+    def poll(self) -> str:
         """Looks again, as the driver does when it is woken or its time has come."""
         if self.state == "waiting":
             self._step(Resume(self.scene.clock()))
@@ -74,10 +74,10 @@ class Caller:
         assert self.permit is not None, "nothing is under way"
         sent, permit, self.permit = AttemptResult(outcome, response=response), self.permit, None
         if self.flow is None:
-            if self.turn.finish_fast(permit, sent):
+            if self.governed.finish_fast(permit, sent):
                 self.ended = ExchangeResult(Any, sent, 0.0)  # type: ignore[arg-type]
                 return self.state
-            self.flow = self.turn.exchange(lambda: self, permit, sent)
+            self.flow = self.governed.exchange(lambda: self, permit, sent)
             self._step(None)
         else:
             self._step(Resume(self.scene.clock(), sent))

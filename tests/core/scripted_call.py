@@ -24,11 +24,11 @@ WAKER = object()
 
 
 def waiting(until: float | None) -> WaitUntil:
-    """What a call asks for that waits in its booth."""
+    """What a call asks for that waits in its queue."""
     return WaitUntil(until, WAKER)
 
 
-class Pass:
+class NumberedPermit:
     """A permit by number."""
 
     def __init__(self, number: int, probe: bool) -> None:
@@ -36,8 +36,8 @@ class Pass:
         self.probe = probe
 
 
-class Booth:
-    """A seat whose gate is `open` or not; `places` and `permits` are what it has given and not got back."""
+class ScriptedQueue:
+    """A queue whose gate is `open` or not; `places` and `permits` are what it has given and not got back."""
 
     key = KEY
     gate = "pause"
@@ -45,7 +45,7 @@ class Booth:
     replay: Outcome | None = None
     opens_at: float | None = None
 
-    def alarm(self) -> object:
+    def get_waker(self) -> object:
         """What the driver waits on."""
         return WAKER
 
@@ -57,75 +57,75 @@ class Booth:
         self.told: list[tuple[type[events.Event], tuple[object, ...]]] = []
         self.counted: list[str] = []
         self.places = 0
-        self.permits: set[Pass] = set()
+        self.permits: set[NumberedPermit] = set()
         self.given = 0
 
-    def _admit(self) -> Pass | None:
+    def _admit(self) -> NumberedPermit | None:
         if not self.open:
             return None
         self.places = 0
         self.given += 1
-        permit = Pass(self.given, self.probing)
+        permit = NumberedPermit(self.given, self.probing)
         self.permits.add(permit)
         return permit
 
-    def pass_at_once(self) -> Pass:
-        """A permit for a call that never stood."""
+    def pass_at_once(self) -> NumberedPermit:
+        """A permit for a call that never queued."""
         permit = self._admit()
         assert permit is not None
         return permit
 
-    def stand(self, now: float, deadline: float) -> Pass | None:
+    def enqueue(self, now: float, deadline: float) -> NumberedPermit | None:
         assert self.places == 0, "it stands already"
         self.log.append(("stand", now, deadline))
         self.places = 1
         return self._admit()
 
-    def look(self, now: float) -> Pass | None:
+    def poll(self, now: float) -> NumberedPermit | None:
         assert self.places == 1, "it does not stand"
         return self._admit()
 
-    def leave(self) -> None:
+    def dequeue(self) -> None:
         self.log.append(("leave",))
         self.places = 0
 
-    def learn(self, permit: Pass, outcome: Outcome, now: float) -> None:
+    def learn(self, permit: NumberedPermit, outcome: Outcome, now: float) -> None:
         self.log.append(("learn", permit.number, outcome.kind.value))
         self.permits.remove(permit)
 
-    def settle(self, permit: Pass, outcome: Outcome, now: float, rejoin: bool = False) -> None:
+    def settle(self, permit: NumberedPermit, outcome: Outcome, now: float, rejoin: bool = False) -> None:
         self.log.append(("settle", permit.number, outcome.kind.value, rejoin))
         self.permits.remove(permit)
         self.places = int(rejoin)
 
-    def abandon(self, permit: Pass) -> None:
+    def abandon(self, permit: NumberedPermit) -> None:
         self.log.append(("abandon", permit.number))
         self.permits.remove(permit)
 
-    def resent(self, after: Kind) -> None:
+    def count_resent(self, after: Kind) -> None:
         self.counted.append(f"resent after {after}")
 
-    def gave_up(self, unsent: bool) -> None:
+    def count_given_up(self, unsent: bool) -> None:
         self.counted.append("given up unsent" if unsent else "given up")
 
-    def failed(self) -> None:
+    def count_failed(self) -> None:
         self.counted.append("failed")
 
-    def replayed(self, outcome: Outcome, unsent: bool) -> None:
+    def count_replayed(self, outcome: Outcome, unsent: bool) -> None:
         self.counted.append("replayed unsent" if unsent else "replayed")
 
-    def tell(self, event: type[events.Event], *facts: object) -> None:
+    def emit(self, event: type[events.Event], *facts: object) -> None:
         self.told.append((event, facts))
 
 
-class Talk:
+class ExchangeDriver:
     """One exchange, step by step: what it asks for, and how it ended."""
 
     def __init__(
-        self, booth: Booth, policy: CallPolicy, now: float = 0.0, begun: StartedExchange | None = None
+        self, queue: ScriptedQueue, policy: CallPolicy, now: float = 0.0, begun: StartedExchange | None = None
     ) -> None:
-        self.booth = booth
-        self.flow: Flow = exchange(booth, policy, now, lambda: 0.5, begun)
+        self.queue = queue
+        self.flow: Flow = exchange(queue, policy, now, lambda: 0.5, begun)
         self.ended: ExchangeResult | None = None
         self.effect: WaitUntil | Send | None = None
         self._step(lambda: next(self.flow))

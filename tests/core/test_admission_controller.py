@@ -72,13 +72,13 @@ def test_a_wave_refused_above_what_was_let_in_sets_the_ceiling_whatever_the_orde
 ) -> None:
     for permit in reversed(admit(admission, 20)[12:]):
         settle(admission, permit, refusal())
-    assert (admission.limit.slots, admission.epoch, admission.pacer.active) == (12, 1, False)
+    assert (admission.concurrency.limit, admission.epoch, admission.pacer.active) == (12, 1, False)
 
 
 def test_where_nothing_at_all_was_let_in_it_is_a_rate_and_no_ceiling(admission: AdmissionController) -> None:
     for permit in admit(admission, 20):
         settle(admission, permit, refusal())
-    assert (admission.limit.ceiling, admission.epoch, admission.pacer.active) == (float("inf"), 1, True)
+    assert (admission.concurrency.ceiling, admission.epoch, admission.pacer.active) == (float("inf"), 1, True)
 
 
 def test_a_refusal_under_the_ceiling_is_of_a_rate(admission: AdmissionController) -> None:
@@ -97,7 +97,7 @@ def test_a_refusal_under_the_ceiling_is_of_a_rate(admission: AdmissionController
 @pytest.mark.parametrize("outcome", [refusal(0.5), refusal(cause=Cause.SLOPE)])
 def test_who_names_a_time_or_a_slope_has_no_want_of_slots(admission: AdmissionController, outcome: Outcome) -> None:
     settle(admission, admit(admission, 20)[19], outcome)
-    assert (admission.limit.ceiling, admission.pacer.active) == (float("inf"), True)
+    assert (admission.concurrency.ceiling, admission.pacer.active) == (float("inf"), True)
 
 
 def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(admission: AdmissionController) -> None:
@@ -108,10 +108,10 @@ def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(ad
         settle(admission, permit, OK, NOW + 1.0)
     late = admit(admission, 4, NOW + 1.0)
     settle(admission, late[3], told, NOW + 1.1)
-    assert (admission.limit.slots, admission.epoch) == (6, 2)
+    assert (admission.concurrency.limit, admission.epoch) == (6, 2)
     for permit in late[:3]:
         settle(admission, permit, told, NOW + 1.1)
-    assert (admission.limit.slots, admission.epoch, admission.pacer.active) == (6, 2, False)
+    assert (admission.concurrency.limit, admission.epoch, admission.pacer.active) == (6, 2, False)
 
 
 def test_a_success_from_before_a_refusal_shortens_no_pause(admission: AdmissionController) -> None:
@@ -131,14 +131,14 @@ def test_a_refusal_that_is_not_of_our_making_pauses_and_does_not_cut(
     admission: AdmissionController, cause: Cause
 ) -> None:
     settle(admission, admit(admission, 10)[0], Outcome(Kind.OVERLOADED, cause))
-    assert admission.limit.slots == 20
+    assert admission.concurrency.limit == 20
     assert admission.pause.until == NOW + 0.5
 
 
 def test_a_refusal_that_a_quota_explains_needs_no_cut_and_no_pause(mirrored: AdmissionController) -> None:
     permits = admit(mirrored, 10)
     settle(mirrored, permits[0], refusal(None, bucket(60.0, 0.0)))
-    assert mirrored.limit.slots == 20
+    assert mirrored.concurrency.limit == 20
     assert mirrored.pause.until < NOW
     assert mirrored.ready_at(Cost(), NOW)[1] == "quota requests"
 
@@ -151,18 +151,18 @@ def test_its_hint_pauses_all_the_same(mirrored: AdmissionController) -> None:
 def test_a_quota_that_is_nearly_empty_explains_as_well(mirrored: AdmissionController) -> None:
     permits = admit(mirrored, 8)
     settle(mirrored, permits[0], refusal())
-    assert mirrored.limit.slots == 20
+    assert mirrored.concurrency.limit == 20
     assert mirrored.pause.until < NOW
 
 
 def test_a_quota_with_room_explains_nothing(mirrored: AdmissionController) -> None:
     settle(mirrored, admit(mirrored, 4)[-1], refusal())
-    assert mirrored.limit.slots == 3
+    assert mirrored.concurrency.limit == 3
 
 
 def test_a_refusal_for_want_of_slots_is_not_explained_by_a_quota(mirrored: AdmissionController) -> None:
     settle(mirrored, admit(mirrored, 10)[-1], refusal(None, bucket(60.0, 0.0), cause=Cause.CONCURRENCY))
-    assert mirrored.limit.slots == 9
+    assert mirrored.concurrency.limit == 9
 
 
 def test_a_refused_request_is_not_charged(mirrored: AdmissionController) -> None:
@@ -227,20 +227,20 @@ def test_after_the_first_header_as_many_slots_as_stand_ready_open_fast_but_not_a
     admission: AdmissionController,
 ) -> None:
     settle(admission, admit(admission)[0], answer(bucket(600.0, 500.0)))
-    assert admission.limit.slots < 50
-    now, flying = 0.0, admission.limit.slots
-    admission.limit.filled(flying, now)
-    while (now := admission.limit.opens_at(now)) < 0.6:
+    assert admission.concurrency.limit < 50
+    now, flying = 0.0, admission.concurrency.limit
+    admission.concurrency.filled(flying, now)
+    while (now := admission.concurrency.opens_at(now)) < 0.6:
         flying += 1
-        admission.limit.filled(flying, now)
-    assert admission.limit.slots >= 500
+        admission.concurrency.filled(flying, now)
+    assert admission.concurrency.limit >= 500
 
 
 def test_a_scarce_quota_that_nothing_paces_holds_slots_back(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0)))
-    assert admission.limit.slots == 8
+    assert admission.concurrency.limit == 8
     settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0, reset_after=9.0)))
-    assert admission.limit.slots == 20
+    assert admission.concurrency.limit == 20
 
 
 def test_output_is_charged_when_the_answer_ends(admission: AdmissionController) -> None:
@@ -276,7 +276,7 @@ def test_an_ending_that_proves_nothing_teaches_nothing(admission: AdmissionContr
     for permit in permits:
         settle(admission, permit, outcome)
     assert admission.ready_at(Cost(), NOW) == (NOW, "")
-    assert (admission.limit.slots, admission.epoch) == (20, 0)
+    assert (admission.concurrency.limit, admission.epoch) == (20, 0)
 
 
 def test_an_outage_opens_the_breaker_and_its_probe_closes_it(admission: AdmissionController) -> None:
@@ -364,7 +364,7 @@ def test_after_a_fork_the_parents_probe_holds_nobody_up(admission: AdmissionCont
 def test_one_slot_at_least_remains_whatever_is_refused() -> None:
     admission = AdmissionController(KEY, Settings(start_concurrency=1), 60.0, 0.0)
     settle(admission, admit(admission)[0], refusal())
-    assert admission.limit.slots == 1
+    assert admission.concurrency.limit == 1
 
 
 def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is_charged(
@@ -383,10 +383,10 @@ def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is
 def test_an_unread_stream_leaves_what_was_read_alone(admission: AdmissionController) -> None:
     first, second = admit(admission, 2)
     settle(admission, first, answer(fixed(100.0, 2.0)))
-    assert admission.limit.slots < 20
-    held_back = admission.limit.slots
+    assert admission.concurrency.limit < 20
+    held_back = admission.concurrency.limit
     admission.learn(second, OK, NOW, None)
-    assert admission.limit.slots == held_back
+    assert admission.concurrency.limit == held_back
 
 
 def test_of_an_output_bound_that_was_held_the_unused_part_comes_back(admission: AdmissionController) -> None:
@@ -489,11 +489,11 @@ def test_trials_that_were_never_sent_lift_no_ceiling() -> None:
     admission = AdmissionController(KEY, Settings(start_concurrency=5), 60.0, 0.0)
     *_, last = admit(admission, 5, 0.0)
     settle(admission, last, refusal(cause=Cause.CONCURRENCY), 0.02)
-    ceiling, now = admission.limit.ceiling, 0.02
+    ceiling, now = admission.concurrency.ceiling, 0.02
     for _ in range(12):
         now = admission.ready_at(Cost(), now)[0]
         admission.withdraw(admit(admission, now=now)[0], now, None)
-    assert admission.limit.ceiling == ceiling
+    assert admission.concurrency.ceiling == ceiling
 
 
 def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: AdmissionController) -> None:
@@ -501,7 +501,7 @@ def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: Admission
     lifted = []
     for withdrawing in (False, True):
         tried = AdmissionController(KEY, Settings(start_concurrency=20), 60.0, NOW)
-        tried.limit.refused(3, 2, NOW, True, 0.05)
+        tried.concurrency.refused(3, 2, NOW, True, 0.05)
         now = NOW
         for _ in range(8):
             now += 60.0
@@ -509,5 +509,5 @@ def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: Admission
                 if withdrawing:
                     tried.withdraw(tried.admit(Cost(), now, 0.0, None, beyond=True), now, None)
                 tried.settle(permit, OK, now + 1.0, 0.5, None)
-        lifted.append(tried.limit.ceiling)
+        lifted.append(tried.concurrency.ceiling)
     assert lifted[0] == lifted[1] > 2.0

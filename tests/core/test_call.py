@@ -16,7 +16,7 @@ from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
 
-class PlainTurn(GovernedCall):
+class PlainCall(GovernedCall):
     """One request."""
 
     __slots__ = ()
@@ -29,7 +29,7 @@ def no_waker() -> Waker:
     raise AssertionError("this call waits")
 
 
-class Bell:
+class StubWaker:
     def wake(self) -> bool:
         return True
 
@@ -48,14 +48,14 @@ def registry(clock: VirtualClock) -> RateLimitRegistry:
 
 
 @pytest.fixture
-def turn(registry: RateLimitRegistry) -> PlainTurn:
-    return PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0)
+def governed(registry: RateLimitRegistry) -> PlainCall:
+    return PlainCall(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0)
 
 
 @pytest.fixture
-def permit(turn: PlainTurn) -> Permit:
+def permit(governed: PlainCall) -> Permit:
     """Its own, given at once."""
-    permit = turn.begin()
+    permit = governed.try_start()
     assert permit is not None
     return permit
 
@@ -71,64 +71,68 @@ def ending(flow: Flow, resume: Resume | None = None) -> ExchangeResult:
     return ended
 
 
-def test_an_answered_call_needs_no_dialogue(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    assert turn.finish_fast(permit, AttemptResult(answer(bucket(60.0, 10.0)))) is True
+def test_an_answered_call_needs_no_dialogue(registry: RateLimitRegistry, governed: PlainCall, permit: Permit) -> None:
+    assert governed.finish_fast(permit, AttemptResult(answer(bucket(60.0, 10.0)))) is True
     seen = registry.snapshot().keys[KEY]
     assert (seen.in_flight, seen.answered, len(seen.quotas)) == (0, 1, 1)
 
 
-def test_a_streaming_answer_keeps_its_slot(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    assert turn.finish_fast(permit, AttemptResult(OK, streaming=True)) is True
+def test_a_streaming_answer_keeps_its_slot(registry: RateLimitRegistry, governed: PlainCall, permit: Permit) -> None:
+    assert governed.finish_fast(permit, AttemptResult(OK, streaming=True)) is True
     assert in_flight(registry) == 1
     registry.settle(permit, OK)
     assert in_flight(registry) == 0
 
 
-def test_an_attempt_cut_short_gives_its_slot_back(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    turn.abandon(permit)
+def test_an_attempt_cut_short_gives_its_slot_back(
+    registry: RateLimitRegistry, governed: PlainCall, permit: Permit
+) -> None:
+    governed.abandon(permit)
     assert in_flight(registry) == 0
 
 
-def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, turn: PlainTurn, permit: Permit) -> None:
-    second, third = (PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0) for _ in range(2))
-    assert second.begin() is None
-    flow = second.exchange(Bell, None, None)
+def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, governed: PlainCall, permit: Permit) -> None:
+    second, third = (PlainCall(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0) for _ in range(2))
+    assert second.try_start() is None
+    flow = second.exchange(StubWaker, None, None)
     assert isinstance(next(flow), WaitUntil)
-    turn.finish_fast(permit, AttemptResult(OK))
-    assert third.begin() is None
+    governed.finish_fast(permit, AttemptResult(OK))
+    assert third.try_start() is None
     assert isinstance(flow.send(Resume(0.0)), Send)
     flow.close()
     assert in_flight(registry) == 0
 
 
-def test_where_somebody_listens_every_call_has_the_whole_dialogue(registry: RateLimitRegistry, turn: PlainTurn) -> None:
+def test_where_somebody_listens_every_call_has_the_whole_dialogue(
+    registry: RateLimitRegistry, governed: PlainCall
+) -> None:
     registry.subscribe(lambda event: None)
-    assert turn.begin() is None
-    flow = turn.exchange(no_waker, None, None)
+    assert governed.try_start() is None
+    flow = governed.exchange(no_waker, None, None)
     assert isinstance(next(flow), Send)
     assert ending(flow, Resume(1.0, AttemptResult(OK))).ending is Ending.ANSWERED
 
 
 @pytest.mark.parametrize(("outcome", "how"), [(OUTAGE, Ending.HANDED_BACK), (INVALID, Ending.GIVEN_UP)])
 def test_a_call_that_failed_at_once_ends_in_the_dialogue(
-    registry: RateLimitRegistry, turn: PlainTurn, permit: Permit, outcome, how: Ending
+    registry: RateLimitRegistry, governed: PlainCall, permit: Permit, outcome, how: Ending
 ) -> None:
     sent = AttemptResult(outcome)
-    assert turn.finish_fast(permit, sent) is False
-    assert ending(turn.exchange(no_waker, permit, sent)).ending is how
+    assert governed.finish_fast(permit, sent) is False
+    assert ending(governed.exchange(no_waker, permit, sent)).ending is how
     assert in_flight(registry) == 0
 
 
 def test_a_call_that_was_refused_at_once_returns_before_those_that_came_later(
-    registry: RateLimitRegistry, clock: VirtualClock, turn: PlainTurn, permit: Permit
+    registry: RateLimitRegistry, clock: VirtualClock, governed: PlainCall, permit: Permit
 ) -> None:
-    later = PlainTurn(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0)
-    assert later.begin() is None
-    waiting = later.exchange(Bell, None, None)
+    later = PlainCall(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0)
+    assert later.try_start() is None
+    waiting = later.exchange(StubWaker, None, None)
     next(waiting)
     sent = AttemptResult(refusal(5.0))
-    assert turn.finish_fast(permit, sent) is False
-    flow = turn.exchange(Bell, permit, sent)
+    assert governed.finish_fast(permit, sent) is False
+    flow = governed.exchange(StubWaker, permit, sent)
     effect = next(flow)
     assert isinstance(effect, WaitUntil)
     assert effect.until == 5.0
@@ -141,11 +145,11 @@ def test_a_call_that_was_refused_at_once_returns_before_those_that_came_later(
 
 
 def test_its_deadline_counts_from_when_it_came(
-    registry: RateLimitRegistry, clock: VirtualClock, turn: PlainTurn, permit: Permit
+    registry: RateLimitRegistry, clock: VirtualClock, governed: PlainCall, permit: Permit
 ) -> None:
     """Refused at 59 s, it cannot wait for the 30 s that the provider names: its 60 s began when it came."""
     clock.advance(59.0)
-    ended = ending(turn.exchange(Bell, permit, AttemptResult(refusal(30.0))))
+    ended = ending(governed.exchange(StubWaker, permit, AttemptResult(refusal(30.0))))
     assert (ended.ending, ended.gate, ended.opens_in) == (Ending.GIVEN_UP, "pause", 30.0)
 
 
@@ -154,10 +158,10 @@ def forgotten(clock: VirtualClock) -> tuple[RateLimitRegistry, Flow, Permit]:
     """A call that waits again: its key was forgotten while it backed off, and made anew by another who has the slot."""
     settings = Settings(start_concurrency=1, max_concurrency=1, max_keys=1)
     registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
-    turn = PlainTurn(registry, KEY, CallPolicy(max_wait=60.0, attempts=2), 60.0, 0)
-    permit = turn.begin()
+    governed = PlainCall(registry, KEY, CallPolicy(max_wait=60.0, attempts=2), 60.0, 0)
+    permit = governed.try_start()
     assert permit is not None
-    flow = turn.exchange(Bell, permit, AttemptResult(TIMEOUT))
+    flow = governed.exchange(StubWaker, permit, AttemptResult(TIMEOUT))
     assert isinstance(next(flow), WaitUntil)
     registry.settle(registry.try_admit(KEY._replace(scope="another")), OK)
     assert KEY not in registry.snapshot().keys

@@ -6,13 +6,13 @@ import pytest
 
 from tidegate.core.concurrency_limit import (
     LISTEN,
+    MAX_TRIAL_SECONDS,
     RAMP,
     RAMP_RATE,
     SLOW_FROM,
     TOLD_RAMP,
     TRIAL_FIRST,
     TRIAL_GRACE,
-    TRIAL_MOST,
     TRIALS,
     ConcurrencyLimit,
 )
@@ -28,13 +28,13 @@ def limit() -> ConcurrencyLimit:
 
 def a_round(limit: ConcurrencyLimit) -> None:
     """Every slot is taken and answers."""
-    for _ in range(limit.slots):
-        limit.succeeded(limit.slots)
+    for _ in range(limit.limit):
+        limit.succeeded(limit.limit)
 
 
 def open_until(limit: ConcurrencyLimit, end: float, now: float = 0.0) -> float:
     """Somebody always waits for a slot: takes what opens until `end`; returns when the last one did."""
-    in_flight = limit.slots
+    in_flight = limit.limit
     limit.filled(in_flight, now)
     while (opens := limit.opens_at(now)) <= end:
         now, in_flight = opens, in_flight + 1
@@ -48,7 +48,7 @@ def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0) -> None:
 
 
 def test_a_start_above_the_highest_is_the_highest() -> None:
-    assert ConcurrencyLimit(20, 5, 0.5).slots == 5
+    assert ConcurrencyLimit(20, 5, 0.5).limit == 5
 
 
 def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyLimit) -> None:
@@ -56,11 +56,12 @@ def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyL
     limit.filled(4, 10.0)
     assert limit.opens_at(10.0 + RAMP / 2) == 10.0 + LISTEN
     assert open_until(limit, 10.0 + LISTEN / 2, 10.0) == 10.0
-    assert limit.slots == 4
+    assert limit.limit == 4
 
 
 @pytest.mark.parametrize(
-    "hear", [lambda limit: limit.heard(), lambda limit: limit.succeeded(1), lambda limit: limit.remove_ceiling()]
+    "hear",
+    [lambda limit: limit.note_accepted(), lambda limit: limit.succeeded(1), lambda limit: limit.remove_ceiling()],
 )
 def test_answer_ends_the_listening_to_a_new_key(
     limit: ConcurrencyLimit, hear: Callable[[ConcurrencyLimit], object]
@@ -73,44 +74,44 @@ def test_answer_ends_the_listening_to_a_new_key(
 def test_while_nothing_is_refused_the_slots_double_without_an_answer(limit: ConcurrencyLimit) -> None:
     limit.filled(4, 0.0)
     open_until(limit, LISTEN + 2.2 * RAMP, LISTEN)
-    assert 15 <= limit.slots <= 18
+    assert 15 <= limit.limit <= 18
 
 
 def test_a_first_round_is_bounded(limit: ConcurrencyLimit) -> None:
     open_until(limit, 0.25)
-    assert limit.slots <= 4 + 0.25 * RAMP_RATE
+    assert limit.limit <= 4 + 0.25 * RAMP_RATE
 
 
 def test_where_a_refusal_should_have_come_by_now_the_slots_open_ever_faster() -> None:
     limit = ConcurrencyLimit(4, 10_000, 0.5)
     until = open_until(limit, 0.6)
-    assert limit.slots >= SLOW_FROM
+    assert limit.limit >= SLOW_FROM
     open_until(limit, until + 1.0, until)
-    assert 350 <= limit.slots <= 450
+    assert 350 <= limit.limit <= 450
 
 
 def test_a_slot_opens_only_to_a_call_that_waits_for_it(limit: ConcurrencyLimit) -> None:
     limit.filled(4, 0.0)
     assert limit.opens_at(10.0) == 10.0
-    assert limit.slots == 4
+    assert limit.limit == 4
 
 
 def test_a_round_of_answers_doubles_the_limit(limit: ConcurrencyLimit) -> None:
     a_round(limit)
-    assert limit.slots == 8
+    assert limit.limit == 8
 
 
 def test_the_limit_never_passes_the_highest(limit: ConcurrencyLimit) -> None:
     for _ in range(10):
         a_round(limit)
     open_until(limit, 60.0)
-    assert limit.slots == 100
+    assert limit.limit == 100
     assert limit.succeeded(100) is False
 
 
 def test_a_client_that_does_not_use_its_slots_earns_none(limit: ConcurrencyLimit) -> None:
     assert not any(limit.succeeded(3) for _ in range(1000))
-    assert limit.slots == 4
+    assert limit.limit == 4
 
 
 def test_four_fifths_of_the_slots_are_saturation() -> None:
@@ -122,7 +123,7 @@ def test_four_fifths_of_the_slots_are_saturation() -> None:
 def test_a_refusal_above_all_that_was_let_in_is_a_ceiling_just_under_it(limit: ConcurrencyLimit) -> None:
     open_until(limit, 1.0)
     capped(limit, 33)
-    assert limit.slots == 32
+    assert limit.limit == 32
 
 
 def test_an_overlap_is_no_ceiling(limit: ConcurrencyLimit) -> None:
@@ -135,7 +136,7 @@ def test_the_lowest_of_a_wave_decides(limit: ConcurrencyLimit) -> None:
     open_until(limit, 1.0)
     capped(limit, 35)
     assert limit.refused(33, 31, 1.0, False, TRIAL_GRACE)
-    assert limit.slots == 32
+    assert limit.limit == 32
 
 
 def test_what_is_refused_under_the_ceiling_is_not_explained_by_it(limit: ConcurrencyLimit) -> None:
@@ -147,20 +148,20 @@ def test_a_provider_that_says_so_cuts_the_limit_where_no_ceiling_explains(limit:
     open_until(limit, 1.0)
     capped(limit, 33)
     limit.cut_to(20, 1.0)
-    assert limit.slots == 10
+    assert limit.limit == 10
 
 
 def test_no_number_of_cuts_leaves_less_than_one_slot(limit: ConcurrencyLimit) -> None:
     for at in range(20):
         limit.cut_to(1, float(at))
-    assert limit.slots == 1
+    assert limit.limit == 1
 
 
 def test_a_ceiling_grows_by_no_success(limit: ConcurrencyLimit) -> None:
     capped(limit, 33)
     for _ in range(10):
         a_round(limit)
-    assert limit.slots == 32
+    assert limit.limit == 32
 
 
 def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: ConcurrencyLimit) -> None:
@@ -175,16 +176,16 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: Co
         assert limit.opens_at(now) == now + TRIAL_GRACE
         capped(limit, 33, now)
     assert delays[:3] == pytest.approx([TRIAL_FIRST, 2 * TRIAL_FIRST, 4 * TRIAL_FIRST])
-    assert delays[-1] == TRIAL_MOST
+    assert delays[-1] == MAX_TRIAL_SECONDS
 
 
 def test_a_ceiling_that_lets_trials_in_is_lifted_by_more_each_time(limit: ConcurrencyLimit) -> None:
     capped(limit, 11)
     slots, now = [], TRIAL_FIRST
     for _ in range(4 * (TRIALS + 1)):
-        limit.filled(limit.slots + 1, now)
+        limit.filled(limit.limit + 1, now)
         now = limit.opens_at(now)
-        slots.append(limit.slots)
+        slots.append(limit.limit)
     assert sorted(set(slots)) == [10, 11, 13, 17, 25]
 
 
@@ -192,74 +193,74 @@ def test_a_rate_lifts_the_ceiling(limit: ConcurrencyLimit) -> None:
     capped(limit, 5)
     limit.remove_ceiling()
     open_until(limit, 2.0, 1.0)
-    assert limit.slots > 20
+    assert limit.limit > 20
 
 
 def test_up_to_what_a_header_said_stands_ready_slots_open_faster(limit: ConcurrencyLimit) -> None:
     told = ConcurrencyLimit(4, 10_000, 0.5)
-    told.announced(1000.0)
+    told.set_headroom_hint(1000.0)
     open_until(told, 8.0 * TOLD_RAMP)
     untold = ConcurrencyLimit(4, 10_000, 0.5)
     open_until(untold, 8.0 * TOLD_RAMP)
-    assert 800 <= told.slots <= 2500
-    assert untold.slots < 200
+    assert 800 <= told.limit <= 2500
+    assert untold.limit < 200
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.3, 0.4, 0.6])
 def test_a_header_that_says_plenty_never_slows_the_round(seconds: float) -> None:
     told, untold = ConcurrencyLimit(4, 10_000, 0.5), ConcurrencyLimit(4, 10_000, 0.5)
-    told.announced(1000.0)
+    told.set_headroom_hint(1000.0)
     open_until(told, seconds)
     open_until(untold, seconds)
-    assert told.slots >= untold.slots
+    assert told.limit >= untold.limit
 
 
 def test_what_a_header_said_does_not_let_everybody_go_at_once(limit: ConcurrencyLimit) -> None:
-    limit.announced(1e9)
-    assert limit.slots == 4
+    limit.set_headroom_hint(1e9)
+    assert limit.limit == 4
     open_until(limit, 0.5 * TOLD_RAMP)
-    assert limit.slots <= 8
+    assert limit.limit <= 8
 
 
 def test_a_header_never_lowers_the_limit_nor_lifts_it_past_the_highest(limit: ConcurrencyLimit) -> None:
-    limit.announced(1e9)
+    limit.set_headroom_hint(1e9)
     open_until(limit, 10.0)
-    assert limit.slots == 100
+    assert limit.limit == 100
     lower = ConcurrencyLimit(20, 100, 0.5)
-    lower.announced(3.0)
-    assert lower.slots == 20
+    lower.set_headroom_hint(3.0)
+    assert lower.limit == 20
 
 
 def test_after_a_refusal_no_header_lifts_the_limit(limit: ConcurrencyLimit) -> None:
     capped(limit, 4)
-    limit.announced(90.0)
-    assert limit.slots == 3
+    limit.set_headroom_hint(90.0)
+    assert limit.limit == 3
 
 
 @pytest.mark.parametrize(("share", "slots"), [(1.0, 20), (0.1, 20), (0.05, 8), (0.0, 4), (-1.0, 4)])
 def test_a_scarce_quota_holds_back_a_part_of_the_slots(share: float, slots: int) -> None:
     limit = ConcurrencyLimit(20, 100, 0.5)
     limit.scale_down(share)
-    assert limit.slots == slots
+    assert limit.limit == slots
 
 
 def test_one_slot_remains_however_scarce_the_quota_is() -> None:
     limit = ConcurrencyLimit(1, 100, 0.5)
     limit.scale_down(0.0)
-    assert limit.slots == 1
+    assert limit.limit == 1
 
 
 def test_while_a_quota_is_scarce_no_slot_opens_by_itself(limit: ConcurrencyLimit) -> None:
     limit.scale_down(0.05)
-    limit.filled(limit.slots, 0.0)
+    limit.filled(limit.limit, 0.0)
     assert limit.opens_at(5.0) == INFINITY
 
 
 def test_what_is_of_no_use_is_not_given_out_and_comes_back_when_it_is(limit: ConcurrencyLimit) -> None:
     open_until(limit, 0.2)
-    before = limit.slots
-    limit.bound(10.0)
+    before = limit.limit
+    limit.set_useful_max(10.0)
     a_round(limit)
-    assert (limit.slots, limit.opens_at(5.0)) == (10, INFINITY)
-    limit.bound(INFINITY)
-    assert limit.slots == before
+    assert (limit.limit, limit.opens_at(5.0)) == (10, INFINITY)
+    limit.set_useful_max(INFINITY)
+    assert limit.limit == before

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.values import KEY, OK, OUTAGE, Standing, answer, bucket, refusal
+from tests.core.values import KEY, OK, OUTAGE, PricedWaiter, answer, bucket, refusal
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.circuit_breaker import BreakerState
@@ -75,9 +75,9 @@ def taken(registry: RateLimitRegistry) -> Permit:
 
 
 def come(registry: RateLimitRegistry, loop: Loop, deadline: float = 3600.0, priority: int = 0) -> Waiter:
-    made = Standing(lambda: loop, priority, lambda estimate: Cost())
+    made = PricedWaiter(lambda: loop, priority, lambda estimate: Cost())
     made.deadline = deadline
-    made.permit = registry.stand(made, KEY, 60.0)
+    made.permit = registry.enqueue(made, KEY, 60.0)
     return made
 
 
@@ -114,7 +114,7 @@ def test_permit_not_taken_in_time_is_taken_back_before_another_is_given(
     assert given is not None
     assert 0.0 < PATIENCE < 1.0
     clock.advance(PATIENCE)
-    permit = registry.look(other)
+    permit = registry.poll(other)
     assert permit is not None
     assert given.settled
     assert (registry.snapshot().in_flight, registry.snapshot().waiting) == (1, 1)
@@ -126,8 +126,8 @@ def test_permit_is_left_where_nobody_else_waits_who_runs(registry: RateLimitRegi
     slow, behind = stood(registry, loop), stood(registry, loop)
     registry.settle(first, OK)
     clock.advance(60.0)
-    assert registry.look(behind) is None
-    assert registry.look(slow) is not None
+    assert registry.poll(behind) is None
+    assert registry.poll(slow) is not None
 
 
 def test_thread_that_goes_on_as_it_is_passed_over_holds_a_permit_or_stands(
@@ -140,11 +140,11 @@ def test_thread_that_goes_on_as_it_is_passed_over_holds_a_permit_or_stands(
         registry.settle(first, OK)
         clock.advance(PATIENCE)
         order = [stopped, other] if early else [other, stopped]
-        permits = [registry.look(each) for each in order]
+        permits = [registry.poll(each) for each in order]
         assert [permit is not None for permit in permits] == [True, False]
-        assert order[1].standing
+        assert order[1].is_queued
         registry.settle(permits[0], OK)  # type: ignore[arg-type]
-        last = registry.look(order[1])
+        last = registry.poll(order[1])
         assert last is not None
         registry.settle(last, OK)
     assert (registry.snapshot().in_flight, registry.snapshot().waiting) == (0, 0)
@@ -157,9 +157,9 @@ def test_stopped_head_keeps_its_place_and_goes_first_when_it_runs_again(
     stopped, other, last = (stood(registry, thread(number)) for number in (1, 2, 3))
     registry.settle(first, OK)
     clock.advance(PATIENCE)
-    permit = registry.look(other)
+    permit = registry.poll(other)
     assert permit is not None
-    assert registry.look(stopped) is None
+    assert registry.poll(stopped) is None
     registry.settle(permit, OK)
     assert stopped.permit is not None
     assert last.permit is None
@@ -175,7 +175,7 @@ def test_clock_of_a_head_that_does_not_look_is_kept_by_another(
     assert opens is not None
     assert other.until == pytest.approx(opens + PATIENCE)
     clock.advance(opens + PATIENCE)
-    assert registry.look(other) is not None
+    assert registry.poll(other) is not None
     assert stopped.permit is None
 
 
@@ -189,7 +189,7 @@ def test_stalled_loop_of_many_calls_is_passed_over_once(registry: RateLimitRegis
     clock.advance(PATIENCE)
     rung = loop.rung
     for each in others:
-        permit = registry.look(each)
+        permit = registry.poll(each)
         assert permit is not None
         registry.settle(permit, OK)
     assert loop.rung - rung <= 2
@@ -207,8 +207,8 @@ def test_all_permits_of_a_stalled_loop_are_taken_back_and_charge_nothing(clock: 
     assert all(each.permit is not None for each in waiting)
     attempts = registry.snapshot().attempts
     clock.advance(PATIENCE)
-    assert registry.look(others[0]) is not None
-    assert all(each.permit is None and each.standing for each in waiting)
+    assert registry.poll(others[0]) is not None
+    assert all(each.permit is None and each.is_queued for each in waiting)
     assert all(each.permit is not None for each in others[1:])
     assert registry.snapshot().attempts == attempts
 
@@ -218,8 +218,8 @@ def test_loop_busy_for_less_than_the_patience_loses_no_turn(registry: RateLimitR
     busy, other = stood(registry, Loop(1)), stood(registry, Loop(2))
     registry.settle(first, OK)
     clock.advance(0.2)
-    assert registry.look(other) is None
-    assert registry.look(busy) is not None
+    assert registry.poll(other) is None
+    assert registry.poll(busy) is not None
 
 
 def test_call_that_comes_passes_a_line_of_stalled_calls(registry: RateLimitRegistry, clock: VirtualClock) -> None:
@@ -228,7 +228,7 @@ def test_call_that_comes_passes_a_line_of_stalled_calls(registry: RateLimitRegis
     for _ in range(3):
         stood(registry, stalled)
     registry.settle(first, OK)
-    permit = registry.look(other)
+    permit = registry.poll(other)
     assert permit is not None
     registry.settle(permit, OK)
     clock.advance(PATIENCE)
@@ -259,7 +259,7 @@ def test_runner_on_a_busy_loop_leaves_the_permits_of_that_loop(
     answer = registry.try_admit(KEY)
     assert isinstance(answer, NotReady)
     assert answer.ready_at > clock()
-    assert registry.look(busy) is not None
+    assert registry.poll(busy) is not None
 
 
 def test_blocking_call_on_a_loop_leaves_earlier_calls_of_other_threads_before_it(clock: VirtualClock) -> None:
@@ -272,10 +272,10 @@ def test_blocking_call_on_a_loop_leaves_earlier_calls_of_other_threads_before_it
         permit.thread = 0
     registry.settle(permits[0], OK)
     assert (task.permit, blocking.permit) == (None, None)
-    assert registry.look(earlier) is not None
+    assert registry.poll(earlier) is not None
     registry.settle(permits[1], OK)
-    assert registry.look(blocking) is not None
-    assert task.standing
+    assert registry.poll(blocking) is not None
+    assert task.is_queued
 
 
 def test_loop_that_a_call_blocks_is_told_to_look_when_it_runs_again(registry: RateLimitRegistry) -> None:
@@ -295,7 +295,7 @@ def test_blocking_call_on_a_loop_respects_the_pause(registry: RateLimitRegistry,
     assert blocking.until is not None
     assert blocking.until >= 5.0
     clock.advance(blocking.until)
-    assert registry.look(blocking) is not None
+    assert registry.poll(blocking) is not None
 
 
 def test_blocking_call_takes_over_the_probe_that_its_loop_cannot_end(
@@ -353,7 +353,7 @@ def test_calls_of_one_loop_set_no_timers_for_each_other(registry: RateLimitRegis
     armed = loop.armed
     for each in waiting:
         registry.settle(permit, OK)
-        permit = registry.look(each)  # type: ignore[assignment]
+        permit = registry.poll(each)  # type: ignore[assignment]
         assert permit is not None
     assert loop.armed - armed <= len(waiting)
 
@@ -369,9 +369,9 @@ def test_threads_that_run_seldom_look_for_the_sake_of_others(clock: VirtualClock
         for other in waiting[number + 1 :]:
             if other.until is not None and other.until <= clock():
                 looks += 1
-                registry.look(other)
+                registry.poll(other)
         registry.settle(permit, OK)
-        permit = registry.look(each)  # type: ignore[assignment]
+        permit = registry.poll(each)  # type: ignore[assignment]
         assert permit is not None
     assert sum(each.rung for each in threads) == 100
     assert sum(each.armed for each in threads) + looks <= 30
@@ -384,17 +384,17 @@ def test_call_behind_an_expensive_one_of_a_loop_that_is_blocked_goes_at_once(
     """The expensive call waits for its tokens; who blocks its loop, at whatever key, lets the cheap one pass."""
     registry, blocked, running = make(clock, 2), Loop(1), Loop(2)
     registry.settle(taken(registry), answer(bucket(100_000.0, 1000.0, name="tokens", unit="tokens")))
-    expensive = Standing(lambda: blocked, 0, lambda estimate: Cost(tokens=50_000.0))
-    cheap = Standing(lambda: running, 0, lambda estimate: Cost(tokens=10.0))
+    expensive = PricedWaiter(lambda: blocked, 0, lambda estimate: Cost(tokens=50_000.0))
+    cheap = PricedWaiter(lambda: running, 0, lambda estimate: Cost(tokens=10.0))
     for each in (expensive, cheap):
         each.deadline = 3600.0
-        assert registry.stand(each, KEY, 60.0) is None
+        assert registry.enqueue(each, KEY, 60.0) is None
     key = KEY._replace(scope="other") if elsewhere else KEY
     while elsewhere and registry.try_admit(key):
         pass
-    blocking = Standing(lambda: thread(1, blocks=True), 0, lambda estimate: Cost(tokens=90_000.0))
+    blocking = PricedWaiter(lambda: thread(1, blocks=True), 0, lambda estimate: Cost(tokens=90_000.0))
     blocking.deadline = 3600.0
-    registry.stand(blocking, key, 60.0)
+    registry.enqueue(blocking, key, 60.0)
     assert looked(registry, clock, cheap, seconds=0.0) is cheap or cheap.permit is not None
 
 
@@ -411,7 +411,7 @@ def looked(registry: RateLimitRegistry, clock: VirtualClock, *waiters: Waiter, s
     while (due := min((each.until for each in waiters if each.until is not None), default=end + 1.0)) <= end:
         clock.advance(max(0.0, due - clock()))
         for each in waiters:
-            if each.until is not None and each.until <= clock() and registry.look(each) is not None:
+            if each.until is not None and each.until <= clock() and registry.poll(each) is not None:
                 return each
     clock.advance(max(0.0, end - clock()))
     return None
@@ -436,7 +436,7 @@ def test_slot_of_a_loop_that_does_not_run_is_not_waited_for(
     assert registry.snapshot().in_flight == 2
     registry.settle(held, OK)
     later = stood(registry, thread(3))
-    assert registry.look(later) is None
+    assert registry.poll(later) is None
 
 
 def test_slot_of_a_loop_that_runs_is_waited_for(registry: RateLimitRegistry, clock: VirtualClock) -> None:
@@ -457,7 +457,7 @@ def test_loop_that_runs_again_has_its_attempts_counted(registry: RateLimitRegist
     assert looked(registry, clock, other) is other
     registry.settle(taken_by(other), OK)
     loop.run()
-    assert stood(registry, thread(3)).standing
+    assert stood(registry, thread(3)).is_queued
     registry.settle(held, OK)
 
 
@@ -486,7 +486,7 @@ def test_loop_is_let_go_when_its_attempts_have_ended(
 
 def taken_by(waiter: Waiter) -> Permit:
     """The newest permit of a key: that of a call that has just looked."""
-    permit: Permit = list(waiter.queue.admission.flying.values())[-1]
+    permit: Permit = list(waiter.queue.admission.permits_in_flight.values())[-1]
     return permit
 
 
@@ -525,7 +525,7 @@ def test_refusal_in_the_slot_of_a_blocked_loop_is_waited_out_and_teaches_nothing
         assert call.permit is None
         assert call.until == pytest.approx(clock() + expected)
         clock.advance(expected)
-        assert registry.look(call) is not None
+        assert registry.poll(call) is not None
     registry.settle(taken_by(call), OK)
     for permit in held:
         registry.settle(permit, OK)

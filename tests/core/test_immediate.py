@@ -58,13 +58,13 @@ def test_immediate_call_in_a_cooldown_gets_the_newest_refusal(scene: Scene) -> N
     first = scene.call(max_wait=0)
     first.reply(kept(refusal(30.0)), "own")
     assert first.ended is not None
-    assert first.ended.sent is not None
-    assert first.ended.sent.response == "own"
+    assert first.ended.attempt is not None
+    assert first.ended.attempt.response == "own"
     second = scene.call(max_wait=0)
     assert ending(second) is Ending.REPLAYED
     assert second.ended is not None
-    assert second.ended.sent is not None
-    assert (second.ended.sent.outcome.answer, second.ended.opens_in) == (KEPT, 30.0)
+    assert second.ended.attempt is not None
+    assert (second.ended.attempt.outcome.answer, second.ended.opens_in) == (KEPT, 30.0)
     assert ending(scene.call(max_wait=0, mocked=True)) is Ending.EXPIRED
     assert (scene.seen.attempts, scene.seen.replayed) == (1, 1)
 
@@ -132,7 +132,7 @@ def test_call_with_little_time_is_sent_where_nothing_was_ever_refused(scene: Sce
     hurried = [scene.call(max_wait=0.001) for _ in range(30)]
     assert {each.state for each in (*under_way, *hurried)} == {"sent", "waiting"}
     scene.clock.advance(0.001)
-    assert {each.look() for each in hurried} == {"sent"}
+    assert {each.poll() for each in hurried} == {"sent"}
 
 
 def test_call_with_little_time_is_given_up_at_a_known_ceiling(scene: Scene) -> None:
@@ -140,7 +140,7 @@ def test_call_with_little_time_is_given_up_at_a_known_ceiling(scene: Scene) -> N
     under_way.pop().reply(refusal(cause=Cause.CONCURRENCY))
     hurried = [scene.call(max_wait=0.001) for _ in range(5)]
     scene.clock.advance(0.001)
-    assert {each.look() for each in hurried} == {"ended"}
+    assert {each.poll() for each in hurried} == {"ended"}
 
 
 @pytest.mark.parametrize("max_wait", [2.0, 3600.0])
@@ -170,7 +170,7 @@ def test_call_does_not_leave_while_one_under_way_may_return_its_charge(scene: Sc
     call = scene.call()
     assert call.state == "waiting"
     under_way.reply(answer(day_quota(0.0)))
-    assert call.look() == "ended"
+    assert call.poll() == "ended"
 
 
 def test_cooldown_beyond_the_deadline_ends_a_call_at_once(scene: Scene) -> None:
@@ -189,7 +189,7 @@ def test_long_hint_of_a_rate_limit_is_probed_after_a_pause(scene: Scene, hint: f
     assert first.state == "waiting"
     assert scene.call().state == "waiting"
     scene.clock.advance(120.0)
-    assert first.look() == "sent"
+    assert first.poll() == "sent"
 
 
 @pytest.mark.parametrize("gate", ["concurrency", "pace", "breaker"])
@@ -203,5 +203,5 @@ def test_guessed_gate_beyond_the_deadline_ends_no_call(gate: str) -> None:
     call = scene.call(max_wait=0.01)
     assert call.state == "waiting"
     scene.clock.advance(0.01)
-    assert call.look() == "ended"
+    assert call.poll() == "ended"
     under_way.flow and under_way.flow.close()

@@ -18,7 +18,7 @@ class Server:
         self.callers = callers
         self.spread = spread
         self.random = random.Random(seed)
-        self.goodput = LatencyKnee()
+        self.latency_knee = LatencyKnee()
         self.now = 0.0
         self.limits: list[float] = []
         self._flying: list[tuple[float, float, int]] = []
@@ -26,7 +26,7 @@ class Server:
     @property
     def limit(self) -> int:
         """How many go at once."""
-        return int(min(self.callers, self.goodput.useful))
+        return int(min(self.callers, self.latency_knee.useful))
 
     def run(self, seconds: float) -> None:
         """Answers and asks again for so long; the first round takes a fifth of a second."""
@@ -41,8 +41,8 @@ class Server:
             if self._flying[0][0] <= self.now or self.now >= 0.2:
                 ends, sent_at, flying = heapq.heappop(self._flying)
                 self.now = max(self.now, ends)
-                if self.goodput.answered(flying, sent_at, self.now):
-                    self.limits.append(self.goodput.useful)
+                if self.latency_knee.answered(flying, sent_at, self.now):
+                    self.limits.append(self.latency_knee.useful)
 
 
 def knee(at: float, base: float = 0.5) -> Callable[[int], float]:
@@ -76,17 +76,17 @@ def test_a_cut_that_brings_no_relief_is_taken_back() -> None:
     server.run(5.0)
     server.latency = lambda flying: 3.0
     server.run(30.0)
-    assert (len(server.limits), server.goodput.useful) == (2, INFINITY)
+    assert (len(server.limits), server.latency_knee.useful) == (2, INFINITY)
 
 
 def test_what_was_sent_before_a_cut_says_nothing_of_it() -> None:
     server = Server(knee(24))
     server.run(5.0)
-    cut = server.goodput.useful
+    cut = server.latency_knee.useful
     assert cut < INFINITY
     for _ in range(20):
-        assert server.goodput.answered(100, server.now - 60.0, server.now) is False
-    assert server.goodput.useful == cut
+        assert server.latency_knee.answered(100, server.now - 60.0, server.now) is False
+    assert server.latency_knee.useful == cut
 
 
 def test_later_a_little_more_is_tried_and_what_is_of_no_use_is_cut_again() -> None:
@@ -107,8 +107,8 @@ def test_a_knee_that_went_away_is_outgrown() -> None:
 def test_an_idle_client_is_given_no_more_however_long_it_waits() -> None:
     server = Server(knee(24))
     server.run(5.0)
-    cut = server.goodput.useful
+    cut = server.latency_knee.useful
     for hour in range(1, 20):
         for _ in range(20):
-            server.goodput.answered(5, 3600.0 * hour, 3600.0 * hour + 0.5)
-    assert server.goodput.useful == cut
+            server.latency_knee.answered(5, 3600.0 * hour, 3600.0 * hour + 0.5)
+    assert server.latency_knee.useful == cut

@@ -42,7 +42,7 @@ def test_stated_reset_before_a_stretch_counts_for_nothing_in_it() -> None:
     assert (clocks.at(250.0).unanswered, clocks.at(250.0).outage) == (50.0, 40.0)
 
 
-class Driven:
+class DrivenAdmission:
     """An admission whose calls end as a test says."""
 
     def __init__(self, **changes: object) -> None:
@@ -55,7 +55,7 @@ class Driven:
 
 class TestAdmission:
     def test_breaker_that_is_not_closed_counts_as_an_outage(self) -> None:
-        driven = Driven(breaker_threshold=3)
+        driven = DrivenAdmission(breaker_threshold=3)
         for now in (1.0, 2.0, 3.0):
             driven.call(now, AWAY)
         assert driven.admission.unavailable(13.0)[:2] == (10.0, 10.0)
@@ -65,26 +65,26 @@ class TestAdmission:
         assert driven.admission.unavailable(50.0)[:2] == (0.0, 0.0)
 
     def test_refusal_of_a_living_server_ends_the_outage_alone(self) -> None:
-        driven = Driven(breaker_threshold=1)
+        driven = DrivenAdmission(breaker_threshold=1)
         driven.call(1.0, AWAY)
         driven.call(10.0, RATE)
         assert driven.admission.unavailable(21.0)[:2] == (20.0, 0.0)
 
     @pytest.mark.parametrize("kind", [Kind.PERMANENT, Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED])
     def test_any_other_answer_ends_the_stretch(self, kind: Kind) -> None:
-        driven = Driven()
+        driven = DrivenAdmission()
         driven.call(1.0, RATE)
         driven.call(10.0, Outcome(kind))
         assert driven.admission.unavailable(21.0).unanswered == 0.0
 
     def test_refusal_that_names_a_time_stops_the_clock(self) -> None:
-        driven = Driven()
+        driven = DrivenAdmission()
         driven.call(1.0, RATE._replace(retry_after=30.0))
         assert driven.admission.unavailable(21.0).unanswered == 0.0
         assert driven.admission.unavailable(41.0).unanswered == pytest.approx(10.0)
 
     def test_quota_that_is_spent_behind_an_open_breaker_stops_the_clock(self) -> None:
-        driven = Driven(breaker_threshold=1)
+        driven = DrivenAdmission(breaker_threshold=1)
         told = QuotaReading("requests", "requests", "fixed", 2.0, 1.0, 10_000.0, 10_000.0)
         driven.call(1.0, Outcome(Kind.OK, readings=(told,)))
         driven.call(2.0, AWAY)

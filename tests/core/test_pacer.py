@@ -102,7 +102,7 @@ def held(pacer: Pacer, rate: float = 10.0) -> float:
         pacer.sent(TRIP + number / rate)
     at = count / rate
     refuse(pacer, at, *send(pacer, at))
-    assert pacer.phase is PacerPhase.HOLDING
+    assert pacer.phase is PacerPhase.CRUISE
     return at
 
 
@@ -134,10 +134,10 @@ def test_while_the_rate_is_sought_the_pace_does_not_run_far_ahead_of_what_was_le
     provider = Provider(30.0, size=180.0)
     provider.begin(200, 0.9)
     fastest = 0.0
-    while provider.pacer.phase is PacerPhase.SEEKING and provider.now < 20.0:
+    while provider.pacer.phase is PacerPhase.STARTUP and provider.now < 20.0:
         fastest = provider.pacer.rate
         provider.run(provider.now + 0.05)
-    assert provider.pacer.phase is PacerPhase.HOLDING
+    assert provider.pacer.phase is PacerPhase.CRUISE
     assert fastest <= 3.0 * 30.0
     assert provider.pacer.gauge.rate == pytest.approx(30.0, rel=0.05)
 
@@ -159,7 +159,7 @@ def test_what_the_first_wave_cost_is_paid_by_the_calls_before_the_next_rise(wave
     for _ in range(wave):
         refuse(pacer, 0.001, -1, new_wave=False)
     now = began = held(pacer, 60.0)
-    while pacer.phase is PacerPhase.HOLDING:
+    while pacer.phase is PacerPhase.CRUISE:
         now = pacer.spacing.opens_at(now)
         pacer.sent(now)
     assert now - began == pytest.approx(seconds, rel=0.05)
@@ -234,7 +234,7 @@ def test_it_holds_for_a_while_and_then_rises(pacer: Pacer) -> None:
         assert pacer.rate == pace or now >= at + PATIENCE_KNOWN
     pacer.sent(pacer.spacing.opens_at(now))
     assert pacer.rate > pace
-    assert pacer.phase is PacerPhase.RISING
+    assert pacer.phase is PacerPhase.PROBE_UP
 
 
 def test_a_refusal_where_the_pace_had_held_is_a_drop(pacer: Pacer) -> None:
@@ -245,7 +245,7 @@ def test_a_refusal_where_the_pace_had_held_is_a_drop(pacer: Pacer) -> None:
         pacer.sent(now)
     now = pacer.spacing.opens_at(now)
     refuse(pacer, now, *send(pacer, now))
-    assert (pacer.phase, pacer.rate) == (PacerPhase.SEEKING, pytest.approx(DROP * pace))
+    assert (pacer.phase, pacer.rate) == (PacerPhase.STARTUP, pytest.approx(DROP * pace))
 
 
 def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
@@ -268,7 +268,7 @@ def test_few_calls_between_two_refusals_are_an_estimate_and_no_measurement(pacer
     now = pacer.spacing.opens_at(now)
     refuse(pacer, now, *send(pacer, now))
     assert pacer.gauge.rate == 0.0
-    assert pacer.phase is PacerPhase.SEEKING
+    assert pacer.phase is PacerPhase.STARTUP
 
 
 def test_a_server_that_is_overloaded_is_asked_twice_a_second_and_all_is_as_before_when_it_is_back() -> None:
@@ -322,4 +322,4 @@ def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_t
     before = pacer.rate
     assert before > 2.0 * CLIMB_FROM * 10.0
     refuse(pacer, now, mark, cause=Cause.SLOPE)
-    assert (pacer.phase, pacer.rate) == (PacerPhase.CLIMBING, before)
+    assert (pacer.phase, pacer.rate) == (PacerPhase.RAMP, before)

@@ -75,7 +75,7 @@ def test_failures_teach_the_breaker(admission: AdmissionController) -> None:
 def test_observations_of_another_origin_are_counted_anew() -> None:
     lesson = Provenance()
     for origin in (Source.ANSWERS, Source.ANSWERS, Source.REFUSALS):
-        lesson.taken(origin, 1.0)
+        lesson.record(origin, 1.0)
     assert lesson.learnt("concurrency", 1.0).count == 1
 
 

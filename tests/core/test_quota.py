@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket, fixed
-from tidegate.core.feedback import lacking
+from tidegate.core.feedback import exhausted_quota
 from tidegate.core.fixed_window import FixedWindowMirror
 from tidegate.core.quota import QuotaSet
 from tidegate.core.rolling_window import RollingWindowMirror
@@ -86,22 +86,22 @@ def test_the_scarcest_share_is_of_the_quotas_that_nothing_paces(quotas: QuotaSet
 
 
 def test_a_refusal_is_explained_by_the_quota_that_its_own_readings_show_too_low(quotas: QuotaSet) -> None:
-    assert lacking(quotas.mirrors, Cost(tokens=500.0), (bucket(60.0, 3.0), tokens(400.0)), 0.0) == "tokens"
-    assert lacking(quotas.mirrors, Cost(tokens=100.0, produced=350.0), (tokens(400.0),), 0.0) == "tokens"
+    assert exhausted_quota(quotas.mirrors, Cost(tokens=500.0), (bucket(60.0, 3.0), tokens(400.0)), 0.0) == "tokens"
+    assert exhausted_quota(quotas.mirrors, Cost(tokens=100.0, produced=350.0), (tokens(400.0),), 0.0) == "tokens"
 
 
 def test_readings_that_show_room_explain_nothing_however_low_the_copy_is(quotas: QuotaSet) -> None:
     quotas.mirrors["requests"].debit(9.0, 0.0, 2, 0.0)
-    assert lacking(quotas.mirrors, Cost(), (), 0.0) == "requests"
-    assert lacking(quotas.mirrors, Cost(), (tokens(400.0),), 0.0) == ""
+    assert exhausted_quota(quotas.mirrors, Cost(), (), 0.0) == "requests"
+    assert exhausted_quota(quotas.mirrors, Cost(), (tokens(400.0),), 0.0) == ""
 
 
 def test_without_readings_the_nearest_quota_with_under_a_twentieth_left_explains() -> None:
     quotas = QuotaSet()
     quotas.observe((bucket(60.0, 3.0), tokens(2000.0)), 1, 0.0, 0.0, [])
-    assert lacking(quotas.mirrors, Cost(tokens=10.0), (), 0.0) == "requests"
-    assert lacking(quotas.mirrors, Cost(tokens=10.0), (bucket(name="unheard of"),), 0.0) == "requests"
-    assert lacking(quotas.mirrors, Cost(requests=0.0, tokens=10.0), (), 0.0) == ""
+    assert exhausted_quota(quotas.mirrors, Cost(tokens=10.0), (), 0.0) == "requests"
+    assert exhausted_quota(quotas.mirrors, Cost(tokens=10.0), (bucket(name="unheard of"),), 0.0) == "requests"
+    assert exhausted_quota(quotas.mirrors, Cost(requests=0.0, tokens=10.0), (), 0.0) == ""
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.values import ABANDONED, KEY, OK, Standing, answer, bucket, refusal
+from tests.core.values import ABANDONED, KEY, OK, PricedWaiter, answer, bucket, refusal
 from tidegate.admission.call import FunctionCall
 from tidegate.admission.handoff import hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry
@@ -19,7 +19,7 @@ from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
 
-class Bell:
+class StubWaker:
     """Rings, unless its loop is closed."""
 
     def __init__(self, alive: bool = True) -> None:
@@ -45,10 +45,10 @@ def registry(clock: VirtualClock) -> RateLimitRegistry:
     return RateLimitRegistry(Settings(start_concurrency=1, max_concurrency=1), clock=clock, draw=lambda: 0.5)
 
 
-def stand(registry: RateLimitRegistry, bell: Bell, cost: Cost | None = None, deadline: float = 3600.0) -> Waiter:
-    made = Standing(lambda: bell, 0, lambda estimate: cost or Cost())
+def stand(registry: RateLimitRegistry, waker: StubWaker, cost: Cost | None = None, deadline: float = 3600.0) -> Waiter:
+    made = PricedWaiter(lambda: waker, 0, lambda estimate: cost or Cost())
     made.deadline = deadline
-    assert registry.stand(made, KEY, 60.0) is None
+    assert registry.enqueue(made, KEY, 60.0) is None
     return made
 
 
@@ -96,7 +96,7 @@ def started(clock: VirtualClock, calls: int) -> tuple[RateLimitRegistry, list[Wa
     assert all(registry.try_admit(KEY) for _ in range(2))
     waiting = []
     for _ in range(calls):
-        waiting.append(stand(registry, Bell()))
+        waiting.append(stand(registry, StubWaker()))
         clock.advance(0.01)
     return registry, waiting
 
@@ -105,10 +105,10 @@ def test_a_round_hardly_opens_by_silence_while_whom_it_let_in_has_not_run(clock:
     """A loop that is busy starting calls reads no refusals: that none came means nothing."""
     registry, waiting = started(clock, 100)
     held = in_flight(registry)
-    taken = [registry.look(each) for each in waiting if each.permit is not None]
+    taken = [registry.poll(each) for each in waiting if each.permit is not None]
     for _ in range(10):
         clock.advance(0.05)
-        taken += [registry.look(each) for each in waiting if each.standing or each.permit is not None]
+        taken += [registry.poll(each) for each in waiting if each.is_queued or each.permit is not None]
     assert in_flight(registry) >= max(10, 2 * held), "once they run, it opens as always"
 
 
@@ -117,22 +117,22 @@ def test_one_that_never_runs_holds_up_the_others_for_a_moment_only(clock: Virtua
     assert [each.permit is not None for each in waiting].count(True) == 1
     assert clock() < waiting[1].until < clock() + 2.0
     clock.advance(waiting[1].until - clock())
-    assert registry.look(waiting[1]) is not None
+    assert registry.poll(waiting[1]) is not None
 
 
 def test_as_soon_as_one_has_run_the_round_opens_again(clock: VirtualClock) -> None:
     registry, waiting = started(clock, 20)
-    assert registry.look(waiting[0]) is not None
+    assert registry.poll(waiting[0]) is not None
     assert waiting[1].until is None or waiting[1].until < clock() + 0.1
     clock.advance(0.1)
-    assert registry.look(waiting[1]) is not None
+    assert registry.poll(waiting[1]) is not None
 
 
 def test_a_call_that_leaves_with_what_it_was_given_holds_up_nobody(clock: VirtualClock) -> None:
     registry, waiting = started(clock, 20)
-    registry.leave(waiting[0])
+    registry.dequeue(waiting[0])
     clock.advance(0.1)
-    assert registry.look(waiting[1]) is not None
+    assert registry.poll(waiting[1]) is not None
 
 
 def test_asking_never_queues(registry: RateLimitRegistry) -> None:
@@ -149,19 +149,19 @@ def test_asking_does_not_pass_one_who_stands_and_is_told_to_wait_as_long(
     registry: RateLimitRegistry, clock: VirtualClock
 ) -> None:
     registry.settle(registry.try_admit(KEY), answer(bucket(60.0, 0.0)))
-    stand(registry, Bell(), Cost(requests=30.0))
+    stand(registry, StubWaker(), Cost(requests=30.0))
     asked = registry.try_admit(KEY, Cost(requests=0.0))
     assert isinstance(asked, NotReady)
     assert asked.ready_at == pytest.approx(30.25)
 
 
 def test_a_settled_permit_wakes_the_next(registry: RateLimitRegistry) -> None:
-    permit, bell = registry.try_admit(KEY), Bell()
-    waiting = stand(registry, bell)
-    before = bell.rung
+    permit, waker = registry.try_admit(KEY), StubWaker()
+    waiting = stand(registry, waker)
+    before = waker.rung
     registry.settle(permit, OK)
-    assert bell.rung == before + 1
-    assert registry.look(waiting) is not None
+    assert waker.rung == before + 1
+    assert registry.poll(waiting) is not None
 
 
 def test_a_refused_call_stands_again_before_its_slot_is_given_to_anybody(registry: RateLimitRegistry) -> None:
@@ -171,10 +171,10 @@ def test_a_refused_call_stands_again_before_its_slot_is_given_to_anybody(registr
         return QuotaReading("tokens", "tokens", "continuous", limit=1000.0, remaining=remaining, window=60.0)
 
     registry.settle(registry.try_admit(KEY), answer(told(1000.0)))
-    refused = Standing(Bell, 0, lambda estimate: Cost(tokens=900.0))
-    permit = registry.stand(refused, KEY, 60.0)
+    refused = PricedWaiter(StubWaker, 0, lambda estimate: Cost(tokens=900.0))
+    permit = registry.enqueue(refused, KEY, 60.0)
     assert permit is not None
-    small = stand(registry, Bell(), Cost(tokens=1.0))
+    small = stand(registry, StubWaker(), Cost(tokens=1.0))
     registry.settle(permit, refusal(None, told(500.0)), refused)
     assert (refused.permit, small.permit) == (None, None)
     assert registry.snapshot().keys[KEY].gate == "quota tokens"
@@ -182,23 +182,23 @@ def test_a_refused_call_stands_again_before_its_slot_is_given_to_anybody(registr
 
 def test_a_place_given_up_with_its_permit_goes_to_the_next(registry: RateLimitRegistry) -> None:
     permit = registry.try_admit(KEY)
-    first, second = stand(registry, Bell()), stand(registry, Bell())
+    first, second = stand(registry, StubWaker()), stand(registry, StubWaker())
     registry.settle(permit, OK)
-    registry.leave(first)
+    registry.dequeue(first)
     assert second.permit is not None or first.permit is None
-    registry.leave(second)
-    registry.leave(second)
+    registry.dequeue(second)
+    registry.dequeue(second)
     assert in_flight(registry) == 0
 
 
 def test_waiters_of_a_closed_loop_are_passed_over_however_many(registry: RateLimitRegistry) -> None:
     permit = registry.try_admit(KEY)
     for _ in range(2000):
-        stand(registry, Bell(alive=False))
-    alive = stand(registry, Bell())
+        stand(registry, StubWaker(alive=False))
+    alive = stand(registry, StubWaker())
     registry.settle(permit, OK)
     assert (registry.snapshot().waiting, in_flight(registry)) == (0, 1)
-    assert registry.look(alive) is not None
+    assert registry.poll(alive) is not None
 
 
 def in_the_snapshot(registry: RateLimitRegistry) -> None:
@@ -210,7 +210,7 @@ def in_asking(registry: RateLimitRegistry) -> None:
 
 
 def in_standing(registry: RateLimitRegistry) -> None:
-    registry.stand(Waiter(Bell, -1), KEY, 60.0)
+    registry.enqueue(Waiter(StubWaker, -1), KEY, 60.0)
 
 
 @pytest.mark.parametrize("busy", [in_the_snapshot, in_asking, in_standing])
@@ -227,7 +227,7 @@ def test_a_permit_dropped_while_the_registry_is_busy_comes_back(busy: Callable[[
     dropping = False
     registry = RateLimitRegistry(Settings(start_concurrency=1), clock=clock, draw=lambda: 0.5)
     permit = registry.try_admit(KEY)
-    waiting = stand(registry, Bell())
+    waiting = stand(registry, StubWaker())
     dropping = True
     busy(registry)
     assert dropped
@@ -251,10 +251,10 @@ def test_a_call_whose_deadline_passes_between_two_looks_at_the_clock_ends(
     registry: RateLimitRegistry, clock: VirtualClock, ahead: float
 ) -> None:
     registry.try_admit(KEY)
-    turn = FunctionCall(registry, KEY, lambda: None, None, None, None, None, 0.001, 0)
-    assert turn.begin() is None
+    governed = FunctionCall(registry, KEY, lambda: None, None, None, None, None, 0.001, 0)
+    assert governed.try_start() is None
     clock.advance(ahead)
-    flow = turn.exchange(Bell, None, None)
+    flow = governed.exchange(StubWaker, None, None)
     effect = next(flow)
     assert isinstance(effect, WaitUntil)
     assert effect.until is not None
@@ -266,11 +266,11 @@ def test_a_call_whose_deadline_passes_between_two_looks_at_the_clock_ends(
 
 def test_after_a_fork_the_childs_slots_are_free_and_its_line_empty(registry: RateLimitRegistry) -> None:
     permit = registry.try_admit(KEY)
-    parents = stand(registry, Bell())
+    parents = stand(registry, StubWaker())
     registry.after_fork_in_child()
     assert (in_flight(registry), registry.snapshot().waiting) == (0, 0)
     registry.settle(permit, OK)
-    registry.leave(parents)
+    registry.dequeue(parents)
     assert in_flight(registry) == 0
     assert registry.try_admit(KEY)
 

@@ -44,8 +44,8 @@ def test_rejected_key_answers_calls_for_a_second(scene: Scene, outcome: Outcome)
     first = reject(scene, outcome)
     assert first.ended is not None
     assert first.ended.ending is Ending.GIVEN_UP
-    assert first.ended.sent is not None
-    assert first.ended.sent.response == "own"
+    assert first.ended.attempt is not None
+    assert first.ended.attempt.response == "own"
     for _ in range(40):
         scene.clock.advance(0.02)
         assert replayed(scene.call())
@@ -66,7 +66,7 @@ def test_rejected_key_answers_those_in_line_at_once(scene: Scene) -> None:
     assert {each.state for each in waiting} == {"waiting"}
     sent[0].reply(NO_MONEY)
     assert all(each.woken for each in waiting)
-    assert {each.look() for each in waiting} == {"ended"}
+    assert {each.poll() for each in waiting} == {"ended"}
     assert all(replayed(each) for each in waiting)
     assert scene.seen.waiting == 0
 
@@ -116,7 +116,7 @@ def test_calls_behind_a_slow_asking_one_keep_to_the_slots() -> None:
     scene, asking, others = behind_a_slow_asking_one(60)
     assert [each.state for each in others].count("sent") == 1
     asking.reply(NO_MONEY)
-    assert [each.look() for each in others if each.state == "waiting"] == ["ended"] * 59
+    assert [each.poll() for each in others if each.state == "waiting"] == ["ended"] * 59
     assert scene.seen.waiting == 0
 
 
@@ -124,7 +124,7 @@ def test_calls_behind_a_slow_asking_one_go_when_it_is_answered() -> None:
     scene, asking, others = behind_a_slow_asking_one(5)
     asking.reply(OK)
     for _ in range(5):
-        sent = [each for each in others if each.look() == "sent"]
+        sent = [each for each in others if each.poll() == "sent"]
         for each in sent:
             each.reply(OK)
     assert {each.state for each in others} == {"ended"}
@@ -160,20 +160,20 @@ def test_day_quota_with_reset_within_deadline_is_waited_for(scene: Scene) -> Non
     assert [each.state for each in (first, *others)] == ["waiting"] * 6
     assert (first.until, scene.seen.gate, scene.seen.rejected) == (432.0, "quota day", "day")
     scene.clock.advance(431.0)
-    assert first.look() == "waiting"
+    assert first.poll() == "waiting"
     scene.clock.advance(1.0)
-    assert first.look() == "sent"
-    assert [each.look() for each in others] == ["waiting"] * 5
+    assert first.poll() == "sent"
+    assert [each.poll() for each in others] == ["waiting"] * 5
     first.reply(OK)
-    assert [each.look() for each in others] == ["sent"] * 4 + ["waiting"]
+    assert [each.poll() for each in others] == ["sent"] * 4 + ["waiting"]
     assert scene.seen.attempts == 6
 
 
 def test_day_quota_with_reset_beyond_deadline_is_handed_back(scene: Scene) -> None:
     first = reject(scene, day(4000.0))
     assert first.ended is not None
-    assert first.ended.sent is not None
-    assert first.ended.sent.response == "own"
+    assert first.ended.attempt is not None
+    assert first.ended.attempt.response == "own"
     assert replayed(scene.call(max_wait=3600.0))
     assert scene.call(max_wait=5000.0).state == "waiting"
 
@@ -185,13 +185,13 @@ def test_day_quota_waited_for_in_vain_is_believed_no_more(scene: Scene) -> None:
     for _ in range(2):
         assert first.state == "waiting"
         scene.clock.advance(13.0)
-        assert first.look() == "sent"
+        assert first.poll() == "sent"
         first.reply(day(13.0))
     assert first.ended is not None
     assert first.ended.ending is Ending.GIVEN_UP
-    assert first.ended.sent is not None
-    assert first.ended.sent.response == "own"
-    assert second.look() == "ended"
+    assert first.ended.attempt is not None
+    assert first.ended.attempt.response == "own"
+    assert second.poll() == "ended"
     assert scene.seen.attempts == 3
 
 
@@ -201,10 +201,10 @@ def test_day_quota_that_frees_one_call_at_a_time_is_waited_for_again(scene: Scen
         each.reply(day(432.0))
     for at_work in calls:
         scene.clock.advance(432.0)
-        assert at_work.look() == "sent"
+        assert at_work.poll() == "sent"
         at_work.reply(OK)
         for each in calls:
-            if each.look() == "sent":
+            if each.poll() == "sent":
                 each.reply(day(432.0))
     assert all(each.state == "ended" for each in calls)
 
@@ -258,9 +258,9 @@ def test_call_already_refused_is_given_the_rejection(scene: Scene) -> None:
     assert caller.state == "waiting"
     other = scene.call()
     scene.clock.advance(5.0)
-    assert caller.look() == "sent"
+    assert caller.poll() == "sent"
     caller.reply(NO_MONEY)
-    assert replayed(other) or other.look() == "ended"
+    assert replayed(other) or other.poll() == "ended"
     assert replayed(other)
     assert scene.seen.attempts == 2
 

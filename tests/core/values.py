@@ -39,7 +39,7 @@ def refusal(retry_after: float | None = None, *readings: QuotaReading, cause: Ca
     return Outcome(Kind.RATE_LIMIT, cause, retry_after, readings)
 
 
-class Standing(Waiter):
+class PricedWaiter(Waiter):
     """A call that stands in a line at a price."""
 
     def __init__(self, make_waker: Callable[[], Waker], priority: int = 0, price: Price = lambda estimate: Cost()):

@@ -14,7 +14,7 @@ import tidegate
 from tests.doctor.conftest import Install
 from tidegate.doctor import environment
 from tidegate.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Severity, governs
-from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.transports.table import TRANSPORTS
 
 
@@ -197,5 +197,5 @@ def test_the_table_of_packages_is_sound() -> None:
     assert all(each.source for each in STACKS)
     known = {*names, *(stack.distribution for stack in STACKS)}
     assert all(set(each.instead) | set(each.also) <= known for each in PACKAGES)
-    assert {clock.framework for clock in CLOCKS} <= set(names)
+    assert {clock.framework for clock in TIMEOUTS} <= set(names)
     assert not set(PATCHERS) & known

@@ -10,7 +10,7 @@ import tidegate
 from tests.doctor.conftest import Install
 from tidegate.doctor import script as script_reader
 from tidegate.doctor.environment import Finding, Installed, Severity
-from tidegate.doctor.script import HABITS
+from tidegate.doctor.script import CHECKS
 from tidegate.doctor.source import Unreadable
 
 
@@ -28,7 +28,7 @@ def habits(folder: Path, text: str, **beside: str) -> list[tuple[str, str, str]]
     return [(each.verdict, each.name, each.place) for each in found if each.place and each.name in NAMES]
 
 
-NAMES = {habit.name for habit in HABITS}
+NAMES = {habit.name for habit in CHECKS}
 
 
 def test_only_what_the_script_imports_is_said(install: Install, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_what_is_harmless_is_not_spoken_of(install: Install, tmp_path: Path, tex
 def test_every_habit_is_met_by_one_of_these(install: Install, tmp_path: Path) -> None:
     texts = [*UNGOVERNED.values(), *(text for text, _ in LESSER.values())]
     assert {name for text in texts for _, name, _ in habits(tmp_path, text)} == NAMES
-    assert all(habit.source for habit in HABITS)
+    assert all(habit.source for habit in CHECKS)
 
 
 def test_nothing_is_run(install: Install, tmp_path: Path) -> None:

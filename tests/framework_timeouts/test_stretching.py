@@ -15,7 +15,7 @@ import pytest
 import tidegate
 from tests.framework_timeouts import frameworks
 from tidegate.framework_timeouts import patch
-from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.table import TIMEOUTS
 
 ATTEMPT = "DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS_OVERRIDE"
 TASK = "DEEPEVAL_PER_TASK_TIMEOUT_SECONDS_OVERRIDE"
@@ -28,7 +28,7 @@ PREDICT = "MLFLOW_GENAI_EVAL_ASYNC_TIMEOUT"
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (ATTEMPT, TASK, GATHER, DISABLE, PREDICT):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(patch, "_told", set())
+    monkeypatch.setattr(patch, "_logged", set())
 
 
 @pytest.fixture
@@ -261,8 +261,8 @@ def test_a_framework_that_is_imported_later_follows(tmp_path: Path, words: tuple
 
 
 def test_every_clock_has_a_source_and_dials_that_await_a_module_of_its_framework() -> None:
-    for clock in CLOCKS:
+    for clock in TIMEOUTS:
         assert clock.source.startswith(clock.framework), clock
-        assert clock.dials
+        assert clock.defaults
         assert clock.seconds > 0
-    assert len({(clock.framework, clock.measures) for clock in CLOCKS}) == len(CLOCKS)
+    assert len({(clock.framework, clock.measures) for clock in TIMEOUTS}) == len(TIMEOUTS)

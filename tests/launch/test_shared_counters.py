@@ -22,7 +22,7 @@ from tidegate.settings import Settings
 
 def opened(sheets: CounterFile, key: Key = KEY) -> KeyQueue:
     slots = KeyQueue(AdmissionController(key, Settings(), 60.0, 0.0))
-    sheets.keep(slots)
+    sheets.track(slots)
     return slots
 
 
@@ -61,9 +61,9 @@ def test_who_waits_stands_there_too(tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots)
     waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
-    slots.waiting.join(waiter)
+    slots.waiting.enqueue(waiter)
     assert only(tmp_path).waiting == slots.waiting.count == 1
-    slots.waiting.leave(waiter)
+    slots.waiting.dequeue(waiter)
     assert only(tmp_path).waiting == 0
 
 
@@ -82,7 +82,7 @@ def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tm
     call(slots, 0.0, answer(bucket(60.0, 3.0)))
     for _ in range(8):
         waiter = Waiter(lambda: pytest.fail("nobody waits here"), 0)  # type: ignore[arg-type]
-        slots.waiting.join(waiter)
+        slots.waiting.enqueue(waiter)
     call(slots, 2.0)
     total = only(tmp_path)
     mine = slots.snapshot(3.0)
@@ -93,7 +93,7 @@ def test_what_lies_before_those_who_wait_is_foreseen_as_in_the_process_itself(tm
 def test_a_pause_is_told_as_soon_as_somebody_waits_for_its_end(tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, refusal(30.0))
-    slots.waiting.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     assert estimate_eta(only(tmp_path).outlook(11.0)) == (20.0, "pause")
 
 
@@ -109,7 +109,7 @@ def test_a_breaker_is_told_also_where_nobody_waits_for_it(tmp_path: Path) -> Non
 def test_a_boundary_that_has_passed_since_brings_the_limit_back(tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(fixed(60.0, 0.0, reset_after=10.0)))
-    slots.waiting.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     call(slots, 2.0)
     total = only(tmp_path)
     assert estimate_eta(total.outlook(5.0)).gate == "quota requests"
@@ -132,7 +132,7 @@ def test_a_quota_keeps_its_place_where_another_is_forgotten_and_binds_nobody_any
     day = QuotaReading("day", "requests", "continuous", 60.0, 0.0, None, 86_400.0)
     slots.admission.quotas.seed(day, "continuous", 0.0)
     for _ in range(8):
-        slots.waiting.join(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+        slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     call(slots, 0.0, answer(bucket(60.0, 3.0)))
     assert list(slots.admission.quotas.mirrors) == ["requests"]
     call(slots, 5.0)

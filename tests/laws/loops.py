@@ -34,17 +34,17 @@ class VirtualLoop:
 class LoopCall(VirtualCall):
     """A call whose steps wait for its loop."""
 
-    def __init__(self, world: LoopWorld, row: int, turn: GovernedCall, loop: VirtualLoop) -> None:
-        super().__init__(world, row, turn)
+    def __init__(self, world: LoopWorld, row: int, governed: GovernedCall, loop: VirtualLoop) -> None:
+        super().__init__(world, row, governed)
         self.loop = loop
         self.thread = loop.number
 
     def start(self) -> None:
         self._when_running(super().start)
 
-    def _resume(self, turn: int) -> None:
+    def _resume(self, governed: int) -> None:
         resume = super()._resume
-        self._when_running(lambda: resume(turn))
+        self._when_running(lambda: resume(governed))
 
     def _reply(self, sent: AttemptResult) -> None:
         reply = super()._reply
@@ -58,7 +58,7 @@ class LoopCall(VirtualCall):
             self.world.after(at - self.world.now, lambda: self._when_running(step))
 
 
-class PlainTurn(GovernedCall):
+class PlainCall(GovernedCall):
     """One request."""
 
     __slots__ = ()
@@ -81,8 +81,8 @@ class LoopWorld(world.World):
 
     def call(self, row: int, loop: int, *, at: float = 0.0, max_wait: float = 1e6, priority: int = 0) -> None:
         """A call of a loop that joins at `at`."""
-        turn = PlainTurn(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
-        self.join(LoopCall(self, row, turn, self.loops[loop]), at)
+        governed = PlainCall(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
+        self.join(LoopCall(self, row, governed, self.loops[loop]), at)
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
         """Answers after the latency."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.circuit_breaker import SILENCE_LEAST, BreakerState
+from tidegate.core.circuit_breaker import MIN_SILENCE_SECONDS, BreakerState
 from tidegate.core.events import ConcurrencyDecreased, Event
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Cost, Outcome
@@ -33,14 +33,14 @@ histories = st.integers(0, 60).flatmap(lambda count: st.lists(steps, min_size=co
 
 
 @dataclass
-class Game:
+class KeyModel:
     """One key, whose callers ask before they go, as the registry does."""
 
     admission: AdmissionController = field(
         default_factory=lambda: AdmissionController(KEY, Settings(start_concurrency=8, max_concurrency=40), 60.0, 0.0)
     )
     now: float = 0.0
-    flying: list[Permit] = field(default_factory=list)
+    permits_in_flight: list[Permit] = field(default_factory=list)
     out: list[Event] = field(default_factory=list)
     last_cut: int = 0
     paused_until: float = float("-inf")
@@ -50,7 +50,7 @@ class Game:
         for step in history:
             getattr(self, f"_{step[0]}")(*step[1:])
             self._holds()
-        while self.flying:
+        while self.permits_in_flight:
             self._end(0, OK)
             self._holds()
 
@@ -62,19 +62,19 @@ class Game:
             cost = Cost(tokens=10.0, produced=5.0)
             if self.admission.ready_at(cost, self.now)[0] > self.now:
                 return
-            silent = self.now >= self.probed_at + SILENCE_LEAST
+            silent = self.now >= self.probed_at + MIN_SILENCE_SECONDS
             half_open = self.admission.breaker.state is BreakerState.HALF_OPEN
             assert silent or not half_open, "a probe is alone"
             assert not self.admission.pacer.spacing.alone(self.now), "what goes alone is not followed"
             permit = self.admission.admit(cost, self.now, 0.0, self.out)
-            self.flying.append(permit)
+            self.permits_in_flight.append(permit)
             if permit.probe:
                 self.probed_at = self.now
 
     def _end(self, at: int, outcome: Outcome) -> None:
-        if not self.flying:
+        if not self.permits_in_flight:
             return
-        permit = self.flying.pop(at % len(self.flying))
+        permit = self.permits_in_flight.pop(at % len(self.permits_in_flight))
         self.out.clear()
         self.admission.settle(permit, outcome, self.now, 0.5, self.out)
         if any(isinstance(event, ConcurrencyDecreased) for event in self.out):
@@ -82,31 +82,31 @@ class Game:
             self.last_cut = self.admission.order
 
     def _learn(self, at: int) -> None:
-        unlearned = [permit for permit in self.flying if not permit.learned]
+        unlearned = [permit for permit in self.permits_in_flight if not permit.learned]
         if unlearned:
             self.admission.learn(unlearned[at % len(unlearned)], answer(bucket(60.0, 30.0)), self.now, None)
 
     def _withdraw(self, at: int) -> None:
-        if self.flying:
-            self.admission.withdraw(self.flying.pop(at % len(self.flying)), self.now, None)
+        if self.permits_in_flight:
+            self.admission.withdraw(self.permits_in_flight.pop(at % len(self.permits_in_flight)), self.now, None)
 
     def _holds(self) -> None:
         admission = self.admission
-        assert 1 <= admission.limit.slots <= 40
-        assert admission.in_flight == len(self.flying)
+        assert 1 <= admission.concurrency.limit <= 40
+        assert admission.in_flight == len(self.permits_in_flight)
         assert admission.pause.until >= self.paused_until, "a pause only ever extends"
         self.paused_until = admission.pause.until
-        probes = [permit for permit in self.flying if permit.probe]
+        probes = [permit for permit in self.permits_in_flight if permit.probe]
         assert probes or admission.breaker.state is not BreakerState.HALF_OPEN
         ready, gate = admission.ready_at(Cost(), self.now)
         assert ready >= self.now
         if ready == float("inf"):
-            assert self.flying, f"{gate} waits for an attempt under way, and there is none"
+            assert self.permits_in_flight, f"{gate} waits for an attempt under way, and there is none"
 
 
 @given(histories)
 def test_the_gates_hold_to_their_laws(history: list[tuple[object, ...]]) -> None:
-    game = Game()
+    game = KeyModel()
     game.play(history)
     assert game.admission.in_flight == 0
     assert all(mirror.reserved == 0.0 for mirror in game.admission.quotas.mirrors.values())
@@ -114,7 +114,7 @@ def test_the_gates_hold_to_their_laws(history: list[tuple[object, ...]]) -> None
 
 @given(histories)
 def test_afterwards_every_gate_opens_at_a_known_instant(history: list[tuple[object, ...]]) -> None:
-    game = Game()
+    game = KeyModel()
     game.play(history)
     ready, _ = game.admission.ready_at(Cost(), game.now)
     assert ready <= game.now + 150.0
@@ -124,12 +124,12 @@ def test_afterwards_every_gate_opens_at_a_known_instant(history: list[tuple[obje
 def test_a_client_that_leaves_slots_empty_earns_none(rounds: list[tuple[int, Outcome]]) -> None:
     admission = AdmissionController(KEY, Settings(start_concurrency=8, max_concurrency=100), 60.0, 0.0)
     admission.settle(admission.admit(Cost(), 0.0, 0.0, None), answer(bucket(60.0, 8.0)), 0.0, 0.5, None)
-    before = admission.limit.slots
+    before = admission.concurrency.limit
     for count, outcome in rounds:
         permits = [admission.admit(Cost(), 0.0, 0.0, None) for _ in range(count)]
         for permit in permits:
             admission.settle(permit, outcome, 0.0, 0.5, None)
-    assert admission.limit.slots == before
+    assert admission.concurrency.limit == before
 
 
 @given(st.integers(1, 40), st.data())
@@ -162,11 +162,11 @@ def test_however_a_wave_of_refusals_arrives_the_pace_is_cut_once(count: int, let
 @pytest.mark.parametrize("outcome", [OK, INVALID, ABANDONED, OUTAGE, TIMEOUT, refusal()])
 @given(history=histories)
 def test_a_half_open_breaker_is_left_by_its_probe_alone(outcome: Outcome, history: list[tuple[object, ...]]) -> None:
-    game = Game()
+    game = KeyModel()
     game._admit(3)
-    early = list(game.flying)
+    early = list(game.permits_in_flight)
     game.admission.breaker.state = BreakerState.OPEN
-    game.flying = [game.admission.admit(Cost(), game.now, 0.0, None)]
+    game.permits_in_flight = [game.admission.admit(Cost(), game.now, 0.0, None)]
     for permit in early:
         game.admission.settle(permit, outcome, game.now, 0.5, None)
         assert game.admission.breaker.state is BreakerState.HALF_OPEN

@@ -70,7 +70,7 @@ def test_every_call_with_a_deadline_ends_by_it_or_is_answered(
         ended = played.ended[row]
         assert ended.waited <= caller.max_wait + 2 * float(str(way["lag"])) + 1e-9
         if ended.ending is Ending.EXPIRED:
-            assert ended.sent is None
+            assert ended.attempt is None
     leaves_nothing(played)
 
 

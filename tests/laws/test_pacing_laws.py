@@ -42,7 +42,7 @@ def test_the_limit_and_the_pace_stay_in_their_bounds(limit: Limit, made: list[Ca
 
     def watch(played: World) -> None:
         admission = admission_of(played)
-        assert 1 <= admission.limit.slots <= 50
+        assert 1 <= admission.concurrency.limit <= 50
         assert admission.in_flight <= 50
         if admission.pacer.active:
             assert SLOWEST <= admission.pacer.rate < 1e6
@@ -82,11 +82,11 @@ def test_a_client_that_asks_for_little_makes_nothing_grow(limit: Limit, facts: d
     played = silent(limit, busy + calm, facts)
     played.run(until=199.0)
     admission = admission_of(played)
-    before = (admission.limit.slots, admission.pacer.rate, admission.goodput.useful)
+    before = (admission.concurrency.limit, admission.pacer.rate, admission.latency_knee.useful)
     played.run()
     refused = any(not attempt.admitted for attempt in played.attempts if attempt.at > 199.0)
     assume(not refused)
-    after = (admission.limit.slots, admission.pacer.rate, admission.goodput.useful)
+    after = (admission.concurrency.limit, admission.pacer.rate, admission.latency_knee.useful)
     assert all(now <= then for now, then in zip(after, before, strict=True))
 
 
@@ -101,7 +101,7 @@ def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
     def watch(played: World) -> None:
         nonlocal seen
         for sending in played.sends[seen:]:
-            ceiling = admission_of(played).limit.ceiling
+            ceiling = admission_of(played).concurrency.ceiling
             if sending.permit.in_flight > ceiling:
                 tried.append(sending.at)
         seen = len(played.sends)

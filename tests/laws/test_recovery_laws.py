@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.world import VirtualCall
-from tests.laws.world import KEY, VirtualTurn, World
+from tests.laws.world import KEY, WeightedCall, World
 from tidegate.core.exchange import AttemptResult, CallPolicy
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
@@ -25,7 +25,7 @@ BARE = (
 )
 
 
-class Moody(World):
+class RandomRefusals(World):
     """A provider without limits that refuses a share of all calls at random between two instants.
 
     A number of callers make one call after another until `until`.
@@ -50,7 +50,7 @@ class Moody(World):
     def _next(self) -> None:
         if self.now < self.until:
             self.made += 1
-            turn = VirtualTurn(self.registry, KEY, CallPolicy(max_wait=1e6), 60.0, 0)
+            turn = WeightedCall(self.registry, KEY, CallPolicy(max_wait=1e6), 60.0, 0)
             turn.tokens = 0
             self.join(VirtualCall(self, self.made, turn), self.now)
 
@@ -94,9 +94,9 @@ def used(facts: dict[str, float], share: float, lasts: float, delays: tuple[floa
     """Return the use of the provider over spans that begin so long after it admits the first call again."""
     ends = 2.0 + lasts
     until = ends + 60.0 + delays[-1] + SPAN
-    fresh = Moody(facts, 0.0, 0.0, 0.0, 2.0 * SPAN)
+    fresh = RandomRefusals(facts, 0.0, 0.0, 0.0, 2.0 * SPAN)
     fresh.run()
-    played = Moody(facts, share, 2.0, ends, until)
+    played = RandomRefusals(facts, share, 2.0, ends, until)
     played.run()
     again = min(at for at in played.admitted_at if at >= ends)
     return [played.admitted(again + delay, SPAN) / fresh.admitted(0.5 * SPAN, SPAN) for delay in delays]
@@ -137,6 +137,6 @@ def test_a_pace_of_stray_refusals_is_given_up_after_six_spans() -> None:
 
 @given(providers(st.sampled_from([1, 8])))
 def test_a_provider_that_refuses_everything_is_probed_seldom(facts: dict[str, float]) -> None:
-    played = Moody({**facts, "mixed": False}, 1.0, 2.0, 602.0, 604.0)
+    played = RandomRefusals({**facts, "mixed": False}, 1.0, 2.0, 602.0, 604.0)
     played.run()
     assert played.refused <= 40

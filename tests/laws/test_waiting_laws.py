@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import KEY as HERE
-from tests.core.values import OK, Standing, answer, bucket, fixed, refusal
+from tests.core.values import OK, PricedWaiter, answer, bucket, fixed, refusal
 from tests.laws.strategies import Caller, buckets, callers, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.admission.key_queue import KeyQueue
@@ -28,7 +28,7 @@ teachings = st.one_of(
 )
 
 
-class Nobody:
+class StubWaker:
     def wake(self) -> bool:
         return True
 
@@ -45,9 +45,9 @@ def test_the_head_goes_when_the_snapshot_said_and_not_before(
         permit = place.admission.admit(Cost(), float(number), 0.0, None)
         place.admission.settle(permit, outcome, number + 0.5, 0.5, None)
     now = len(taught) + later
-    head = Standing(Nobody, price=lambda estimate: Cost(requests=amount))
-    head.belong(place)
-    place.stand(head, now, None)
+    head = PricedWaiter(StubWaker, price=lambda estimate: Cost(requests=amount))
+    head.bind_queue(place)
+    place.enqueue(head, now, None)
     seen = place.snapshot(now)
     if head.permit is not None:
         assert (seen.waiting, seen.eta) == (0, 0.0)
@@ -64,9 +64,9 @@ def test_the_mean_cost_is_that_of_those_who_wait(tokens: list[int], priority: in
     place = KeyQueue(AdmissionController(HERE, Settings(start_concurrency=1, max_concurrency=1), 60.0, 0.0))
     place.admission.admit(Cost(), 0.0, 0.0, None)
     for number, weight in enumerate(tokens):
-        waiter = Standing(Nobody, number % (priority + 1), _weighing(weight))
-        waiter.belong(place)
-        place.stand(waiter, 0.0, None)
+        waiter = PricedWaiter(StubWaker, number % (priority + 1), _weighing(weight))
+        waiter.bind_queue(place)
+        place.enqueue(waiter, 0.0, None)
     assert abs(place.mean_cost().tokens - sum(tokens) / len(tokens)) < 1e-6
 
 

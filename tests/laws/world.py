@@ -59,9 +59,9 @@ class World(world.World):
 
     def call(self, row: int, *, at: float = 0.0, tokens: int = 0, max_wait: float = 3600.0, priority: int = 0) -> None:
         """A call that joins at `at`."""
-        turn = VirtualTurn(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
-        turn.tokens = tokens
-        self.join(VirtualCall(self, row, turn), at)
+        governed = WeightedCall(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
+        governed.tokens = tokens
+        self.join(VirtualCall(self, row, governed), at)
 
     def cancel(self, row: int, at: float) -> None:
         """The caller of `row` goes away at `at`."""
@@ -75,7 +75,7 @@ class World(world.World):
     def _arrive(
         self, call: VirtualCall, permit: Permit, sent_at: float, reply: Callable[[AttemptResult], None]
     ) -> None:
-        verdict = self.gate.admit(Call(input_tokens=call.turn.tokens), self.now)
+        verdict = self.gate.admit(Call(input_tokens=call.governed.tokens), self.now)
         admitted = isinstance(verdict, Ticket)
         self.attempts.append(Attempt(call.row, self.now, admitted, sent_at))
         readings = self._readings() if self.headers else ()
@@ -119,7 +119,7 @@ class World(world.World):
         )
 
 
-class VirtualTurn(GovernedCall):
+class WeightedCall(GovernedCall):
     """A call that weighs so many tokens, and says so."""
 
     __slots__ = ("tokens",)

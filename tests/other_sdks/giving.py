@@ -33,7 +33,7 @@ def giving_up() -> tidegate.RateLimitRegistry:
     return tidegate.RateLimitRegistry(HURRY.model_copy(update={"max_wait": 0.0}))
 
 
-class Asking:
+class RepeatedQuestion:
     """A question that can be asked again and again; `close` closes the client, on the loop that it was used on."""
 
     def __init__(self, ask: Callable[[], Any], close: Callable[[], Any]) -> None:
@@ -41,7 +41,7 @@ class Asking:
         self.close = close
 
 
-def together(asking: Asking, count: int) -> list[Any]:
+def together(asking: RepeatedQuestion, count: int) -> list[Any]:
     """`count` questions at once, on threads, or on one loop where `ask` is a coroutine function; failures as values.
 
     The client is closed at the end.
@@ -66,13 +66,13 @@ def together(asking: Asking, count: int) -> list[Any]:
     return results
 
 
-async def _gathered(asking: Asking, count: int) -> list[Any]:
+async def _gathered(asking: RepeatedQuestion, count: int) -> list[Any]:
     results = await asyncio.gather(*(asking.ask() for _ in range(count)), return_exceptions=True)
     await asking.close()
     return results
 
 
-def one(asking: Asking) -> Any:
+def one(asking: RepeatedQuestion) -> Any:
     """One question: its answer or its failure."""
     (result,) = together(asking, 1)
     return result

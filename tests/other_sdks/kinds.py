@@ -16,7 +16,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from mistralai.client import Mistral
 from mistralai.client.errors import SDKError
 
-from tests.other_sdks.giving import Asking
+from tests.other_sdks.giving import RepeatedQuestion
 
 MESSAGES = [{"role": "user", "content": "How high?"}]
 ANSWER = "You said: How high?"
@@ -35,15 +35,15 @@ class Kind:
     variable: str = ""
     is_async: bool = False
 
-    def asking(self, client: Any) -> Asking:
+    def asking(self, client: Any) -> RepeatedQuestion:
         """A question about the tide."""
         if not self.is_async:
-            return Asking(lambda: self.text(self.ask(client)), lambda: self.close(client))
+            return RepeatedQuestion(lambda: self.text(self.ask(client)), lambda: self.close(client))
 
         async def ask() -> str:
             return self.text(await self.ask(client))
 
-        return Asking(ask, lambda: self.close(client))
+        return RepeatedQuestion(ask, lambda: self.close(client))
 
 
 def _chat(client: Any) -> Any:

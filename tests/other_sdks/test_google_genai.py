@@ -15,7 +15,7 @@ import tidegate
 from tests.other_sdks.giving import (
     ONCE,
     TIGHT,
-    Asking,
+    RepeatedQuestion,
     at_rest,
     giving_up,
     hurried,
@@ -61,27 +61,27 @@ def make(provider: Simulator, **options: Any) -> genai.Client:
     return genai.Client(api_key="k-a-secret", http_options={"base_url": provider.gemini_url, **options})
 
 
-def asking(way: str, client: genai.Client, **config: Any) -> Asking:
+def asking(way: str, client: genai.Client, **config: Any) -> RepeatedQuestion:
     """A question about the tide to a client that sends this way."""
     question: dict[str, Any] = {"model": "gemini-3", "contents": "How high?", "config": config or None}
     if way == "sync":
-        return Asking(lambda: client.models.generate_content(**question).text, client.close)
+        return RepeatedQuestion(lambda: client.models.generate_content(**question).text, client.close)
 
     async def ask() -> Any:
         return (await client.aio.models.generate_content(**question)).text
 
-    return Asking(ask, client.aio.aclose)
+    return RepeatedQuestion(ask, client.aio.aclose)
 
 
-def interacting(way: str, client: genai.Client) -> Asking:
+def interacting(way: str, client: genai.Client) -> RepeatedQuestion:
     question = {"model": "gemini-3", "input": "How high?"}
     if way == "sync":
-        return Asking(lambda: client.interactions.create(**question).output_text, client.close)
+        return RepeatedQuestion(lambda: client.interactions.create(**question).output_text, client.close)
 
     async def ask() -> Any:
         return (await client.aio.interactions.create(**question)).output_text
 
-    return Asking(ask, client.aio.aclose)
+    return RepeatedQuestion(ask, client.aio.aclose)
 
 
 def test_refused_calls_are_answered_after_all_each_attempt_under_one_permit(way: str, govern: Any) -> None:

@@ -12,7 +12,7 @@ from mistralai.client import Mistral
 from mistralai.client.utils import BackoffStrategy, RetryConfig, retries
 
 import tidegate
-from tests.other_sdks.giving import ONCE, Asking, giving_up, hurried, one, refusals, spend, tallied
+from tests.other_sdks.giving import ONCE, RepeatedQuestion, giving_up, hurried, one, refusals, spend, tallied
 from tests.other_sdks.kinds import ANSWER, KINDS, MESSAGES
 from tests.transports.answering import Server
 from tidegate.testing import Fault, Scenario, Simulator
@@ -25,7 +25,7 @@ PREDICTION = b"""{"id": "p", "version": "v", "status": "succeeded", "input": {},
 "model": "a/b", "urls": {}, "created_at": "2026-01-01T00:00:00Z"}"""
 
 
-def eager(name: str, url: str) -> tuple[Mistral, Asking]:
+def eager(name: str, url: str) -> tuple[Mistral, RepeatedQuestion]:
     client = Mistral(api_key="k", server_url=url, retry_config=EAGER)
     return client, KINDS[name].asking(client)
 

@@ -69,7 +69,7 @@ async def statuses(store: Store, number: int) -> dict[ResultStatus, int]:
     return dict((await store.counts(number)).runs)
 
 
-class Watch:
+class HeldTask:
     """A task that can be held: it counts its calls, and who is inside it at once."""
 
     def __init__(self, held: bool = False) -> None:
@@ -110,9 +110,9 @@ class Watch:
                 await self._moved.wait()
 
 
-def held(count: int = 50, **fields: Any) -> tuple[Watch, Experiment]:
+def held(count: int = 50, **fields: Any) -> tuple[HeldTask, Experiment]:
     """An experiment whose task waits to be let go."""
-    task = Watch(held=True)
+    task = HeldTask(held=True)
     return task, Experiment("e", rows(count), task, **fields)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.runner.scene import Refused, Watch, in_loop, make, rows, runner_at, statuses, stored
+from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
 from tidegate.runner import Evaluator, Experiment
 from tidegate.storage import ResultStatus, Status
 
@@ -75,7 +75,7 @@ class TestWithoutAKey:
 class TestKeys:
     @in_loop
     async def test_only_one_call_goes_ahead_until_its_key_is_known(self, tmp_path: Path) -> None:
-        registry, task = registry_of(), Watch(held=True)
+        registry, task = registry_of(), HeldTask(held=True)
         inside: list[int] = []
 
         async def answer(row: Any) -> Any:
@@ -85,7 +85,7 @@ class TestKeys:
 
         async with runner_at(tmp_path, registry=registry) as runner:
             running = asyncio.create_task(runner.run(Experiment("e", rows(40), answer)))
-            other = Watch()
+            other = HeldTask()
             assert (await runner.run(Experiment("other", rows(200), other))).complete
             assert inside == [0]
             task.go.set()
@@ -94,7 +94,7 @@ class TestKeys:
 
     @in_loop
     async def test_a_throttled_key_holds_no_slot_that_another_could_have(self, tmp_path: Path) -> None:
-        registry, free = registry_of(), Watch()
+        registry, free = registry_of(), HeldTask()
         refused = asyncio.Event()
 
         async def at_the_limit(row: Any) -> Any:
@@ -118,7 +118,7 @@ class TestKeys:
     async def test_a_throttled_judge_does_not_slow_its_tasks_and_is_caught_up_with_from_the_database(
         self, tmp_path: Path
     ) -> None:
-        registry, task, judge = registry_of(), Watch(), Watch()
+        registry, task, judge = registry_of(), HeldTask(), HeldTask()
 
         async def judging(row: Any) -> Any:
             if len(task.calls) < 400:
@@ -165,7 +165,7 @@ class TestKeys:
     @in_loop
     async def test_no_permit_is_left_behind(self, tmp_path: Path) -> None:
         registry = registry_of()
-        task = Watch()
+        task = HeldTask()
 
         async def sometimes(row: Any) -> Any:
             return await registry.aexecute(KEY, lambda: task(row)) if row["n"] % 3 == 0 else "cached"
@@ -202,7 +202,7 @@ class TestOutage:
                 pause_base=0.001, breaker_cooldown=0.01, max_breaker_cooldown=0.02, transient_attempts=1, max_wait=20.0
             )
         )
-        down, fine, failed = [True], Watch(), []
+        down, fine, failed = [True], HeldTask(), []
 
         async def broken(row: Any) -> Any:
             if down[0]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.scene import Watch, held, in_loop, make, rows, runner_at, stored
+from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at, stored
 from tidegate.errors import CannotLoad, ClaimedElsewhere, StoppedElsewhere, StoreError
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner
 from tidegate.storage import ResultStatus, Status, Toggle
@@ -41,7 +41,7 @@ class TestClaims:
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             assert await there.stop(number) is Toggle.DONE
-            await here._heartbeat.beat()
+            await here._heartbeat.renew_claims()
             task.go.set()
             summary = await here.wait(number)
             assert (summary.status, summary.answered) == (Status.STOPPED, 1)
@@ -90,13 +90,13 @@ class TestClaims:
     @in_loop
     async def test_run_of_what_runs_elsewhere_goes_on_with_what_is_left(self, tmp_path: Path) -> None:
         """By the same rules as after an end that nobody waited for: what failed is tried again."""
-        here_fails = Watch(held=True)
+        here_fails = HeldTask(held=True)
 
         async def fails(row: Any) -> Any:
             await here_fails(row)
             raise KeyError
 
-        mends = Watch()
+        mends = HeldTask()
         async with runner_at(tmp_path, heartbeat=0.02) as here, runner_at(tmp_path, heartbeat=0.02) as there:
             number = await here.start(Experiment("e", rows(2), fails))
             await here_fails.until(lambda: here_fails.inside == 1)
@@ -138,7 +138,7 @@ class TestClaims:
             number = await here.start(experiment)
             waiting = asyncio.create_task(there.start(experiment, follow=True))
             await looked_at(there, 1)
-            await there._claim_service.take_up(number)
+            await there._claim_service.claim_orphan(number)
             waiting.cancel()
             task.go.set()
             assert (await here.wait(number)).complete
@@ -150,7 +150,7 @@ class TestClaims:
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             assert await there.stop(number) is Toggle.DONE
-            await here._heartbeat.beat()
+            await here._heartbeat.renew_claims()
             task.go.set()
             await here.wait(number)
         assert "stops: a user stopped it" in caplog.text
@@ -159,7 +159,7 @@ class TestClaims:
     @in_loop
     async def test_a_replica_that_was_thought_dead_writes_nothing_and_stops(self, tmp_path: Path) -> None:
         late, experiment = held(10)
-        task = Watch()
+        task = HeldTask()
         async with runner_at(tmp_path, heartbeat=3000.0, grace=0.0) as paused, runner_at(tmp_path) as alive:
             number = await paused.start(experiment)
             await late.until(lambda: late.inside == 1)
@@ -167,7 +167,7 @@ class TestClaims:
             assert claim is not None
             row = await alive.store.find(number)
             assert row is not None
-            alive._supervisor.begin(Experiment("e", rows(10), task), row, claim, again=False)
+            alive._supervisor.start(Experiment("e", rows(10), task), row, claim, retry_failed=False)
             late.go.set()
             await paused.wait(number)
             assert (await alive.wait(number)).complete
@@ -213,7 +213,7 @@ class TestClaims:
 
     @in_loop
     async def test_an_experiment_that_is_started_twice_at_once_runs_once(self, tmp_path: Path) -> None:
-        task = Watch()
+        task = HeldTask()
         experiment = Experiment("e", rows(30), task)
         async with runner_at(tmp_path) as runner:
             first, second = await asyncio.gather(runner.run(experiment), runner.run(experiment))
@@ -228,7 +228,7 @@ class TestClaims:
     async def test_who_waited_for_a_claim_judges_what_was_answered_meanwhile(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        task, judge = Watch(), Watch(held=True)
+        task, judge = HeldTask(), HeldTask(held=True)
         experiment = Experiment("e", rows(12), task, [Evaluator(judge, name="judge")])
         async with runner_at(tmp_path, stale_after=0.05) as late:
             row = await late.store.create("e", experiment.spec(), 1, "rows")
@@ -252,7 +252,7 @@ class TestClaims:
     async def test_an_experiment_that_was_changed_between_its_runs_is_gone_through_again_for_what_is_new(
         self, tmp_path: Path
     ) -> None:
-        task, judge, second = Watch(), Watch(), Watch()
+        task, judge, second = HeldTask(), HeldTask(), HeldTask()
         judges = [Evaluator(judge, name="judge")]
         async with runner_at(tmp_path) as runner:
             assert (await runner.run(Experiment("e", rows(10), task, judges))).complete
@@ -282,10 +282,10 @@ class TestClaims:
         async def bad(row: Any, output: Any) -> float:
             raise KeyError
 
-        good = Evaluator(Watch(), name="good")
+        good = Evaluator(HeldTask(), name="good")
         async with runner_at(tmp_path) as runner:
-            assert not (await runner.run(Experiment("e", rows(3), Watch(), [good, bad]))).complete
-            assert (await runner.run(Experiment("e", rows(3), Watch(), [good]))).complete
+            assert not (await runner.run(Experiment("e", rows(3), HeldTask(), [good, bad]))).complete
+            assert (await runner.run(Experiment("e", rows(3), HeldTask(), [good]))).complete
 
     @in_loop
     async def test_a_heartbeat_that_fails_is_repeated_and_stops_nothing(
@@ -321,7 +321,7 @@ class TestClaims:
                 pytest.fail("it was entered")
         place.mkdir()
         async with runner:
-            assert (await runner.run(Experiment("e", rows(2), Watch()))).complete
+            assert (await runner.run(Experiment("e", rows(2), HeldTask()))).complete
 
     @in_loop
     async def test_a_runner_that_was_shut_down_starts_nothing(self, tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ class TestClaims:
         await runner.shutdown()
         await runner.shutdown()
         with pytest.raises(RuntimeError, match="shut down"):
-            await runner.start(Experiment("e", rows(1), Watch()))
+            await runner.start(Experiment("e", rows(1), HeldTask()))
 
 
 class TestOrphans:
@@ -343,7 +343,7 @@ class TestOrphans:
 
     @in_loop
     async def test_a_new_replica_takes_up_what_a_dead_one_has_left(self, tmp_path: Path) -> None:
-        task = Watch()
+        task = HeldTask()
         experiment = Experiment("e", rows(5), task)
         number = await self.abandoned(tmp_path, experiment)
         async with make(
@@ -360,7 +360,7 @@ class TestOrphans:
         async with runner_at(tmp_path) as here, make(tmp_path, restore=lambda spec: experiment) as there:
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
-            await there._claim_service.take_up(number)
+            await there._claim_service.claim_orphan(number)
             row = await there.store.find(number)
             assert row is not None
             assert (row.claimed_by, row.epoch) == (here.replica, 1)
@@ -378,11 +378,11 @@ class TestOrphans:
             tries.append(1)
             raise CannotLoad("e.py:e", "credentials are missing: OPENAI_API_KEY is not set here")
 
-        number = await self.abandoned(tmp_path, Experiment("e", rows(5), Watch()))
+        number = await self.abandoned(tmp_path, Experiment("e", rows(5), HeldTask()))
         async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
-            runner._heartbeat._recover = runner._claim_service.take_up
+            runner._heartbeat._recover = runner._claim_service.claim_orphan
             for _ in range(8):
-                await runner._heartbeat.look()
+                await runner._heartbeat.scan_orphans()
             row = await runner.store.find(number)
             assert row is not None
             assert (row.status, row.claimed_by, row.epoch, row.last_error) == (Status.RUNNING, "dead", 1, None)
@@ -403,11 +403,11 @@ class TestOrphans:
             raise CannotLoad("e.py:e", "no such file")
 
         async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
-            runner._heartbeat._recover = runner._claim_service.take_up
+            runner._heartbeat._recover = runner._claim_service.claim_orphan
             for name in ("first", "second"):
-                row = await runner.store.create(name, Experiment(name, rows(1), Watch()).spec(), 1, "rows")
+                row = await runner.store.create(name, Experiment(name, rows(1), HeldTask()).spec(), 1, "rows")
                 await runner.store.claim(row.id, "dead", 60.0)
-                await runner._heartbeat.look()
+                await runner._heartbeat.scan_orphans()
         assert order == ["first", "second", "first"]
 
     @in_loop
@@ -424,9 +424,9 @@ class TestOrphans:
         ):
             number = await asleep.start(experiment)
             await task.until(lambda: task.inside == 1)
-            without._heartbeat._recover = without._claim_service.take_up
-            await without._heartbeat.look()
-            await asleep._heartbeat.beat()
+            without._heartbeat._recover = without._claim_service.claim_orphan
+            await without._heartbeat.scan_orphans()
+            await asleep._heartbeat.renew_claims()
             task.go.set()
             assert (await asleep.wait(number)).complete
 

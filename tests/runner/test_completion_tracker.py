@@ -20,7 +20,7 @@ def opened(tracker: CompletionTracker, *ordinals: int, stage: int = TASK) -> lis
 
 
 def test_the_water_stays_below_a_row_whose_evaluation_is_open_but_its_task_is_done() -> None:
-    tracker = CompletionTracker(1, left_over=False, again=False)
+    tracker = CompletionTracker(1, left_over=False, retry_failed=False)
     first, second = opened(tracker, 0, 1)
     tracker.reached(2)
     (judging,) = opened(tracker, 0, stage=JUDGE)
@@ -32,14 +32,14 @@ def test_the_water_stays_below_a_row_whose_evaluation_is_open_but_its_task_is_do
 
 
 def test_an_evaluation_that_was_turned_away_holds_the_water_and_is_looked_for_when_its_run_is_durable() -> None:
-    tracker = CompletionTracker(1, left_over=False, again=False)
+    tracker = CompletionTracker(1, left_over=False, retry_failed=False)
     (task,) = opened(tracker, 0)
     tracker.reached(1)
-    tracker.turn_away(task.place, JUDGE)
-    assert not tracker.backlogs[0].owing
+    tracker.defer(task.place, JUDGE)
+    assert not tracker.backlogs[0].may_have_more
     tracker.close(task, failed=False)
     tracker.tasks_exhausted = True
-    assert (tracker.backlogs[0].owing, tracker.watermark()[0], tracker.settled) == (True, 0, False)
+    assert (tracker.backlogs[0].may_have_more, tracker.watermark()[0], tracker.settled) == (True, 0, False)
     after, again = tracker.scan(JUDGE)
     assert (after, again) == (Place(0, -1), False)
     assert tracker.scanned(JUDGE, [Place(0, 1)], at_end=True) == [Place(0, 1)]
@@ -50,7 +50,7 @@ def test_an_evaluation_that_was_turned_away_holds_the_water_and_is_looked_for_wh
 
 
 def test_a_scan_brings_nothing_that_memory_has_or_that_became_durable_while_it_was_made() -> None:
-    tracker = CompletionTracker(1, left_over=True, again=False)
+    tracker = CompletionTracker(1, left_over=True, retry_failed=False)
     under_way, done = opened(tracker, 1, 2, stage=JUDGE)
     tracker.scan(JUDGE)
     tracker.close(done, failed=False)
@@ -59,17 +59,17 @@ def test_a_scan_brings_nothing_that_memory_has_or_that_became_durable_while_it_w
 
 
 def test_what_failed_in_this_run_is_not_tried_again_by_it() -> None:
-    tracker = CompletionTracker(1, left_over=True, again=True)
+    tracker = CompletionTracker(1, left_over=True, retry_failed=True)
     (judging,) = opened(tracker, 5, stage=JUDGE)
     tracker.close(judging, failed=True)
     assert tracker.scan(JUDGE) == (None, True)
     assert tracker.scanned(JUDGE, [Place(4, 1), judging.place], at_end=True) == [Place(4, 1)]
-    tracker.backlogs[0].turned_away(Place(1, 1))
+    tracker.backlogs[0].defer(Place(1, 1))
     assert tracker.scan(JUDGE) == (Place(1, -1), False)
 
 
 def test_a_run_is_settled_when_nothing_is_left_here_or_in_the_database() -> None:
-    tracker = CompletionTracker(0, left_over=False, again=False)
+    tracker = CompletionTracker(0, left_over=False, retry_failed=False)
     assert not tracker.settled
     tracker.tasks_exhausted = True
     assert tracker.settled

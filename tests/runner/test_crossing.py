@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.scene import Watch, held, in_loop, make, rows, runner_at
+from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at
 from tidegate.errors import StoreError
 from tidegate.runner import Experiment, ExperimentRunner, claims
 from tidegate.storage import Status
@@ -43,13 +43,13 @@ async def test_rows_that_come_while_anothers_results_fill_the_writer_are_fetched
             yield row
 
     async with runner_at(tmp_path, unwritten=5) as runner:
-        number = await runner.start(Experiment("late", late, Watch()))
-        running = runner._dispatcher.running[number]
+        number = await runner.start(Experiment("late", late, HeldTask()))
+        running = runner._dispatcher.runs[number]
         while running.tracker.unwritten:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.001)
         gate.clear()
         writing = gated(monkeypatch, runner.store, "write", gate)
-        other = asyncio.create_task(runner.run(Experiment("other", rows(20), Watch())))
+        other = asyncio.create_task(runner.run(Experiment("other", rows(20), HeldTask())))
         await writing.wait()
         while runner._writer.room:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -61,7 +61,7 @@ async def test_rows_that_come_while_anothers_results_fill_the_writer_are_fetched
         assert (await runner.wait(number)).answered == 3
 
 
-class Closing(Experiment):
+class SlowToClose(Experiment):
     """An experiment whose end takes a while."""
 
     def __init__(self, order: list[str], let: asyncio.Event, task: Any, repetitions: int) -> None:
@@ -85,10 +85,10 @@ async def test_the_next_run_begins_when_the_one_before_has_closed_what_it_held(t
         return 1
 
     async with runner_at(tmp_path, cancel_grace=10.0) as runner:
-        first = Closing(order, let, answer, 1)
+        first = SlowToClose(order, let, answer, 1)
         number = await runner.start(first)
         await first.closing.wait()
-        second = asyncio.create_task(runner.run(Closing(order, let, answer, 2)))
+        second = asyncio.create_task(runner.run(SlowToClose(order, let, answer, 2)))
         for _ in range(20):
             assert (await runner.summary(number)).status is Status.COMPLETED
         let.set()
@@ -101,7 +101,7 @@ async def test_who_waits_for_a_run_is_not_cancelled_by_a_shutdown_that_leaves_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner = make(tmp_path, write_grace=0.01, cancel_grace=0.01)
-    number = await runner.start(Experiment("e", rows(3), Watch()))
+    number = await runner.start(Experiment("e", rows(3), HeldTask()))
 
     async def away(*args: Any) -> Any:
         raise StoreError("the database is away", retryable=True)
@@ -119,7 +119,7 @@ async def test_who_waits_for_a_run_is_not_cancelled_by_a_shutdown_that_leaves_it
 async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toggle: str, where: str
 ) -> None:
-    task, experiment = Watch(), Experiment("e", rows(3), Watch())
+    task, experiment = HeldTask(), Experiment("e", rows(3), HeldTask())
     async with runner_at(tmp_path) as runner:
         before = (await runner.run(experiment)).experiment
         more = Experiment("e", rows(3), task, repetitions=2)
@@ -149,7 +149,7 @@ async def test_code_that_does_not_load_holds_up_no_other_orphan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "RESTORE_SECONDS", 0.02)
-    never, task = threading.Event(), Watch()
+    never, task = threading.Event(), HeldTask()
     async with runner_at(tmp_path) as dead:
         for name in ("hangs", "fine"):
             row = await dead.store.create(name, {"name": name}, 1, "rows")

@@ -26,7 +26,7 @@ async def nothing() -> int:
     return 1
 
 
-class QueuesAfter(tidegate.RateLimitRegistry):
+class DelayedQueueRegistry(tidegate.RateLimitRegistry):
     """After so many virtual seconds something happens at `at`: whoever asks there stands in a queue, for nobody knows
     how long.
     """
@@ -57,13 +57,13 @@ class TestDeadlines:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         registry, refusals, looks = registry_in_virtual_time(), [0], [0]
-        look = RetryTimers._look
+        look = RetryTimers._check
 
         def counted(self: RetryTimers) -> None:
             looks[0] += 1
             look(self)
 
-        monkeypatch.setattr(RetryTimers, "_look", counted)
+        monkeypatch.setattr(RetryTimers, "_check", counted)
 
         async def call() -> int:
             if refusals[0] < 2:
@@ -85,7 +85,7 @@ class TestDeadlines:
     async def test_when_a_key_that_was_closed_for_a_known_time_opens_early_the_deadlines_are_nearer(
         self, tmp_path: Path
     ) -> None:
-        registry, loop = QueuesAfter(50.0), asyncio.get_running_loop()
+        registry, loop = DelayedQueueRegistry(50.0), asyncio.get_running_loop()
 
         async def call() -> int:
             raise refusal("1000")
@@ -103,7 +103,7 @@ class TestDeadlines:
     async def test_a_row_behind_a_key_that_names_no_time_is_not_held_up_by_one_behind_a_key_that_does(
         self, tmp_path: Path
     ) -> None:
-        registry = QueuesAfter(10.0, at=SHUT)
+        registry = DelayedQueueRegistry(10.0, at=SHUT)
 
         async def call() -> int:
             raise refusal("1000")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses, stored
+from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses, stored
 from tidegate.runner import Evaluator, Experiment, UnusableAnswer
 from tidegate.storage import ResultStatus, Status
 
@@ -17,7 +17,7 @@ OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 
 
 def Watch_as(name: str) -> Evaluator:
-    return Evaluator(Watch(), name=name)
+    return Evaluator(HeldTask(), name=name)
 
 
 class TestFailures:
@@ -73,7 +73,7 @@ class TestFailures:
             raise ValueError("no number in the judge's answer")
 
         async with runner_at(tmp_path, max_concurrency=1, page=20) as runner:
-            number = await runner.start(Experiment("e", rows(120), Watch(), [Watch_as("good"), bad]))
+            number = await runner.start(Experiment("e", rows(120), HeldTask(), [Watch_as("good"), bad]))
             async for _ in runner.subscribe(number):
                 progress = runner.progress(number)
                 seen += [stage.closed for stage in progress.stages if stage.closed] if progress is not None else []
@@ -100,7 +100,7 @@ class TestFailures:
                 raise ValueError("no number in the judge's answer")
             return 1.0
 
-        experiment = Experiment("e", rows(30), Watch(), [judge])
+        experiment = Experiment("e", rows(30), HeldTask(), [judge])
         async with runner_at(tmp_path, max_concurrency=1) as runner:
             assert (await runner.run(experiment)).status is Status.ERROR
             broken[0] = False
@@ -117,7 +117,7 @@ class TestFailures:
             return 1.0
 
         async with runner_at(tmp_path, max_concurrency=1) as runner:
-            summary = await runner.run(Experiment("e", rows(20), Watch(), [judge]))
+            summary = await runner.run(Experiment("e", rows(20), HeldTask(), [judge]))
             runs = await stored(runner.store, summary.experiment.id)
         assert summary.complete
         assert {run.annotations[0][1].score for run in runs} == {1.0}
@@ -132,7 +132,7 @@ class TestFailures:
             raise UnusableAnswer("not one number: 'well…'")
 
         async with runner_at(tmp_path, max_concurrency=1) as runner:
-            summary = await runner.run(Experiment("e", rows(50), Watch(), [judge]))
+            summary = await runner.run(Experiment("e", rows(50), HeldTask(), [judge]))
         assert summary.status is Status.ERROR
         assert (summary.last_error or "").startswith("5 consecutive failures of judge (UnusableAnswer):")
         assert "not one number: 'well…'" in (summary.last_error or "")
@@ -192,7 +192,7 @@ class TestFailures:
 
         judging = Evaluator(judge, outputs=("style", "facts"))
         async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(1), Watch(), [judging]))
+            summary = await runner.run(Experiment("e", rows(1), HeldTask(), [judging]))
             (run,) = await stored(runner.store, summary.experiment.id)
         assert {each.output: (each.status, each.score, each.error_kind) for _, each in run.annotations} == {
             "style": (ERROR, None, "no_judgement"),
@@ -211,7 +211,7 @@ class TestFailures:
             return returned
 
         async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", rows(3), Watch(), [Evaluator(judge, outputs=["style"])]))
+            summary = await runner.run(Experiment("e", rows(3), HeldTask(), [Evaluator(judge, outputs=["style"])]))
         assert (sorted(asked), summary.unjudged) == ([0, 1, 2], 3)
 
     @in_loop
@@ -226,7 +226,7 @@ class TestFailures:
 
     @in_loop
     async def test_no_evaluation_is_made_of_a_task_that_failed(self, tmp_path: Path) -> None:
-        judge = Watch()
+        judge = HeldTask()
 
         async def answer(row: Any) -> Any:
             if row["n"] == 1:

@@ -12,7 +12,7 @@ from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.redaction import clean
 from tidegate.runner.redaction import redacted
-from tidegate.runner.results import ANSWERED, FailureClass, NextStep, judge
+from tidegate.runner.results import ANSWERED, FailureClass, NextStep, classify
 
 OK = Outcome(Kind.OK)
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, 2.0)
@@ -30,7 +30,7 @@ def named(name: str, text: str = "") -> Exception:
 
 
 def of(error: BaseException | None, outcome: Outcome | None = None, refused: Outcome | None = None) -> FailureClass:
-    return judge(error, outcome, refused, False)
+    return classify(error, outcome, refused, False)
 
 
 def test_an_answer_is_an_answer() -> None:
@@ -39,9 +39,9 @@ def test_an_answer_is_an_answer() -> None:
 
 
 def test_a_refusal_that_was_handed_back_is_no_answer_whatever_the_function_made_of_it() -> None:
-    assert of(None, RATE, RATE).ruling is NextStep.CAPACITY
+    assert of(None, RATE, RATE).next_step is NextStep.CAPACITY
     assert of(ValueError("no choices"), RATE, RATE) == FailureClass(NextStep.CAPACITY, "rate", 2.0)
-    assert of(None, RATE).ruling is NextStep.CAPACITY
+    assert of(None, RATE).next_step is NextStep.CAPACITY
 
 
 def test_an_outage_that_was_handed_back_as_the_probes_spends_no_attempt() -> None:
@@ -68,12 +68,12 @@ def test_an_answer_that_came_after_a_refusal_is_kept() -> None:
 )
 def test_the_last_governed_attempt_decides_before_the_exception(outcome: Outcome, ruling: NextStep, kind: str) -> None:
     verdict = of(RuntimeError("wrapped by some framework"), outcome)
-    assert (verdict.ruling, verdict.kind) == (ruling, kind)
+    assert (verdict.next_step, verdict.kind) == (ruling, kind)
 
 
 def test_the_failure_of_a_probe_spends_no_attempt_of_the_row_that_it_was_sent_with() -> None:
     outage = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
-    assert judge(OSError(), outage, None, probe=True).ruling is NextStep.CAPACITY
+    assert classify(OSError(), outage, None, probe=True).next_step is NextStep.CAPACITY
 
 
 def test_a_function_that_fails_after_its_calls_were_answered_fails_for_good() -> None:
@@ -89,13 +89,13 @@ def test_verdict_on_503_or_unreached_server_spends_no_attempt(outcome: Outcome) 
 
 @pytest.mark.parametrize("error", [AttributeError("'str' object has no attribute 'choices'"), KeyError("choices")])
 def test_verdict_on_unreadable_answer_tries_again(error: Exception) -> None:
-    assert of(error, Outcome(Kind.OK, row=UNREADABLE)).ruling is NextStep.UNUSABLE
-    assert of(json.JSONDecodeError("x", "{", 1), OK).ruling is NextStep.UNUSABLE
-    assert of(error, OK).ruling is NextStep.PERMANENT
+    assert of(error, Outcome(Kind.OK, row=UNREADABLE)).next_step is NextStep.UNUSABLE
+    assert of(json.JSONDecodeError("x", "{", 1), OK).next_step is NextStep.UNUSABLE
+    assert of(error, OK).next_step is NextStep.PERMANENT
 
 
 def test_verdict_after_an_answer_reads_no_words() -> None:
-    assert of(ValueError("no score in 'Error code: 429'"), OK).ruling is NextStep.PERMANENT
+    assert of(ValueError("no score in 'Error code: 429'"), OK).next_step is NextStep.PERMANENT
 
 
 class Unlucky(UnusableAnswer):
@@ -105,7 +105,7 @@ class Unlucky(UnusableAnswer):
 @pytest.mark.parametrize("outcome", [None, OK])
 def test_an_answer_that_cannot_be_used_may_be_mended_by_another_one(outcome: Outcome | None) -> None:
     assert of(Unlucky("no number"), outcome) == FailureClass(NextStep.UNUSABLE, "Unlucky")
-    assert of(Unlucky("no number"), RATE, RATE).ruling is NextStep.CAPACITY
+    assert of(Unlucky("no number"), RATE, RATE).next_step is NextStep.CAPACITY
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_without_a_governed_attempt_the_exception_says_it_by_its_structure(
     error: Exception, ruling: NextStep, kind: str
 ) -> None:
     verdict = of(error)
-    assert (verdict.ruling, verdict.kind) == (ruling, kind)
+    assert (verdict.next_step, verdict.kind) == (ruling, kind)
 
 
 def test_a_named_wait_is_read_from_the_exceptions_headers() -> None:

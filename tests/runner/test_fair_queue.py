@@ -71,7 +71,7 @@ def test_one_that_drops_out_leaves_no_trace() -> None:
     fair_queue.leave(2)
     assert serve(fair_queue, 4) == [3, 1, 3, 1]
     fair_queue.leave(2)
-    assert set(fair_queue._seats) == {1, 3}
+    assert set(fair_queue._members) == {1, 3}
 
 
 def test_nobody_is_next_where_nothing_is_ready() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.runner.scene import Watch, in_loop, rows, runner_at, settings, statuses, stored
+from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.runner import Evaluator, Experiment, emit, threads
 from tidegate.runner.threads import in_thread
 from tidegate.storage import ResultStatus, Status
@@ -75,7 +75,7 @@ class TestContexts:
         if sys.version_info < (3, 12):
             pytest.skip("Python 3.12 has eager tasks")
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
-        task, judge = Watch(), Watch()
+        task, judge = HeldTask(), HeldTask()
 
         async def at_once(row: Any) -> Any:
             return row["n"]
@@ -83,7 +83,7 @@ class TestContexts:
         async with runner_at(tmp_path, max_concurrency=3) as runner:
             experiments = [
                 Experiment("e", rows(300), task, [Evaluator(judge, name="judge")]),
-                Experiment("at once", rows(300), at_once, [Evaluator(Watch(), name="judge")]),
+                Experiment("at once", rows(300), at_once, [Evaluator(HeldTask(), name="judge")]),
             ]
             for summary in await asyncio.gather(*map(runner.run, experiments)):
                 assert summary.complete
@@ -119,7 +119,7 @@ class TestThreads:
     async def test_a_function_that_always_hangs_fills_no_process_with_threads_but_stops_its_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(threads, "MOST_LEFT_BEHIND", 3)
+        monkeypatch.setattr(threads, "MAX_ABANDONED_THREADS", 3)
         release, hung = threading.Event(), []
 
         def hang(row: Any) -> Any:
@@ -131,7 +131,7 @@ class TestThreads:
             release.set()
         assert len(hung) == 3
         assert (summary.status, "TooManyHang" in (summary.last_error or "")) == (Status.ERROR, True)
-        while threads._left_behind:  # noqa: ASYNC110
+        while threads._abandoned:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         assert await in_thread(lambda: "again") == "again"
 

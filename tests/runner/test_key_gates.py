@@ -93,11 +93,11 @@ async def test_a_day_that_is_over_is_remembered_until_its_end_though_nobody_stan
 async def test_a_gate_stays_as_long_as_one_run_stands_behind_it() -> None:
     loop = asyncio.get_running_loop()
     gates = KeyGates(registry_in_virtual_time(), FairQueue(), loop, lambda: None, lambda: 0.5)
-    gates.keep(KEY)
-    gates.keep(KEY)
-    gates.day_is_over(KEY, 10.0)
+    gates.add_user(KEY)
+    gates.add_user(KEY)
+    gates.close_for_day(KEY, 10.0)
     await asyncio.sleep(20.0)
-    gates.let_go(KEY)
+    gates.remove_user(KEY)
     assert gates.closed_for(KEY) == 10.0
-    gates.let_go(KEY)
+    gates.remove_user(KEY)
     assert gates.closed_for(KEY) == 0.0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.scene import Watch, in_loop, runner_at
+from tests.runner.scene import HeldTask, in_loop, runner_at
 from tidegate.runner import Experiment, dataset, work_queue, writer
 from tidegate.runner.item import Item, Place
 from tidegate.runner.work_queue import WorkQueue
@@ -45,13 +45,13 @@ async def test_run_of_large_rows_and_answers_holds_few_at_once(tmp_path: Path, m
         queued[0] = max(queued[0], *(queue.size for queue in self._queues))
 
     monkeypatch.setattr(WorkQueue, "add", noted)
-    task = Watch()
+    task = HeldTask()
 
     async def answer(row: Any) -> str:
         await task(row)
         return TEXT
 
-    judge = Watch()
+    judge = HeldTask()
     async with runner_at(tmp_path, max_concurrency=4) as runner:
         write = runner.store.write
 
@@ -106,7 +106,7 @@ def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> 
     queues.add(items[1:])
     assert queues.room(0) == 0
     assert queues.take(None) is items[0]
-    queues.take_out([items[1]])
+    queues.remove([items[1]])
     assert (queues.room(0), queues.runs_low(0)) == (100, True)
     queues.add(items)
     queues.clear()
@@ -122,14 +122,14 @@ def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.Mon
         item.attempts = 1
         queues.delay(item, 1.0)
     assert (queues.room(0), queues.runs_low(0)) == (0, False)
-    queues.ripen(1.0)
+    queues.queue_ready(1.0)
     assert (queues.room(0), queues.runs_low(0)) == (0, False)
     assert queues.take(None) is items[0]
     assert (queues.room(0), queues.runs_low(0)) == (100, False)
     queues.delay(items[0], 2.0)
-    queues.take_out([items[1]])
+    queues.remove([items[1]])
     assert (queues.room(0), queues.runs_low(0)) == (100, False)
-    queues.take_out([items[0]])
+    queues.remove([items[0]])
     assert (queues.room(0), queues.runs_low(0)) == (100, True)
     queues.delay(items[0], 3.0)
     queues.clear()
@@ -185,7 +185,7 @@ async def test_item_whose_result_waits_for_the_database_holds_no_row(
 
     monkeypatch.setattr(ResultWriter, "put", noted)
     async with runner_at(tmp_path) as runner:
-        assert (await runner.run(Experiment("e", large(5), Watch(), [Watch()]))).complete
+        assert (await runner.run(Experiment("e", large(5), HeldTask(), [HeldTask()]))).complete
     assert held == [None] * 20
 
 
@@ -205,7 +205,7 @@ async def test_writer_with_large_results_has_no_room_until_they_are_written() ->
             return frozenset()
 
     result = RunResult(1, 1, 0, 1, ResultStatus.OK, output=TEXT)
-    made = ResultWriter(Store(), batch=100, batch_seconds=60.0, bound=1000, roomy=lambda: None)  # type: ignore[arg-type]
+    made = ResultWriter(Store(), batch=100, batch_seconds=60.0, bound=1000, on_room=lambda: None)  # type: ignore[arg-type]
     for count in range(1, 8):
         made.put(Receiver(), None, result)
         assert made.room is (400 * count < 2000)

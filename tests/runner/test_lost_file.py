@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runner.scene import Watch, held, in_loop, make, rows, runner_at, stored
+from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at, stored
 from tidegate.errors import DatabaseFileLost
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.runner.progress import Summary
@@ -43,7 +43,7 @@ async def test_run_whose_file_is_deleted_ends_with_error_and_a_copy(tmp_path: Pa
         number = await runner.start(experiment)
         await task.until(lambda: task.inside == 1)
         delete(tmp_path)
-        await runner._heartbeat.beat()
+        await runner._heartbeat.renew_claims()
         task.go.set()
         summary = await runner.wait(number)
         assert runner.saved == tmp_path / "runs.saved.db"
@@ -73,7 +73,7 @@ async def test_run_goes_on_from_the_saved_file(tmp_path: Path) -> None:
         number = await runner.start(experiment)
         await task.until(lambda: task.inside == 1)
         delete(tmp_path)
-        await runner._heartbeat.beat()
+        await runner._heartbeat.renew_claims()
         task.go.set()
         await runner.wait(number)
         assert runner.saved is not None
@@ -98,14 +98,14 @@ async def test_shutdown_with_the_file_gone_saves_it(tmp_path: Path) -> None:
 @in_loop
 async def test_two_runs_of_one_file_that_is_lost_are_both_saved(tmp_path: Path) -> None:
     """Two runners in one process: each saves what it ran, and neither overwrites the other's."""
-    tasks = [Watch(held=True), Watch(held=True)]
+    tasks = [HeldTask(held=True), HeldTask(held=True)]
     runners = [make(tmp_path), make(tmp_path)]
     for number, (task, runner) in enumerate(zip(tasks, runners, strict=True)):
         await runner.start(Experiment(f"e{number}", rows(3), task))
         await task.until(lambda task=task: task.inside == 1)  # type: ignore[misc]
     delete(tmp_path)
     for task, runner in zip(tasks, runners, strict=True):
-        await runner._heartbeat.beat()
+        await runner._heartbeat.renew_claims()
         task.go.set()
     for number, runner in enumerate(runners):
         assert (await runner.wait(f"e{number}")).status is Status.ERROR
@@ -132,7 +132,7 @@ async def test_run_whose_file_cannot_be_saved_says_so(tmp_path: Path, monkeypatc
             return DatabaseFileLost(tmp_path / "runs.db", "was deleted", failure="disk full")
 
         monkeypatch.setattr(runner.store, "save_lost", full)
-        await runner._heartbeat.beat()
+        await runner._heartbeat.renew_claims()
         task.go.set()
         summary = await runner.wait(number)
     assert summary.status is Status.ERROR

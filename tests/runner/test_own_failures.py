@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.runner.scene import Watch, in_loop, make, rows, runner_at, stored
+from tests.runner.scene import HeldTask, in_loop, make, rows, runner_at, stored
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
 from tidegate.runner.background import BackgroundTask
 from tidegate.runner.claims import RunSupervisor
@@ -61,7 +61,7 @@ def why(summary: Summary) -> tuple[Status, str]:
 
 
 def judged(count: int = 40) -> Experiment:
-    return Experiment("e", rows(count), Watch(), [Evaluator(Watch(), name="judge")])
+    return Experiment("e", rows(count), HeldTask(), [Evaluator(HeldTask(), name="judge")])
 
 
 CANCELLED = asyncio.CancelledError
@@ -90,11 +90,11 @@ class TestWriter:
     async def test_too_many_in_a_row_end_every_run_and_another_runner_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        experiment, task, other = judged(), Watch(held=True), Watch(held=True)
+        experiment, task, other = judged(), HeldTask(held=True), HeldTask(held=True)
         with monkeypatch.context() as patch:
             async with runner_at(tmp_path) as runner:
                 # Both are running before anything breaks: a broken runner starts nothing.
-                first = await runner.start(Experiment("e", rows(40), task, [Evaluator(Watch(), name="judge")]))
+                first = await runner.start(Experiment("e", rows(40), task, [Evaluator(HeldTask(), name="judge")]))
                 second = await runner.start(Experiment("other", rows(3), other))
                 await task.until(lambda: task.inside > 0)
                 await other.until(lambda: other.inside > 0)
@@ -109,7 +109,7 @@ class TestWriter:
             assert (await sound.run(experiment)).complete
             assert len(await stored(sound.store, 1)) == 40
 
-    @pytest.mark.parametrize("where", ["durable", "look_around", "_settle"])
+    @pytest.mark.parametrize("where", ["durable", "check_progress", "_settle"])
     @in_loop
     async def test_a_run_that_cannot_take_in_a_durable_result_ends_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
@@ -130,7 +130,7 @@ class TestWriter:
 
         async with runner_at(tmp_path) as runner:
             monkeypatch.setattr(ExperimentRun, where, broken(getattr(ExperimentRun, where)))
-            other = Experiment("other", rows(100), Watch())
+            other = Experiment("other", rows(100), HeldTask())
             summary, fine = await asyncio.gather(ends(runner, judged()), ends(runner, other))
         assert why(summary) == INSIDE
         assert fine.complete
@@ -141,7 +141,7 @@ class TestWriter:
     ) -> None:
         async with runner_at(tmp_path) as runner:
             watching = runner.subscribe("e")
-            monkeypatch.setattr(SubscriberHub, "tell", failing(1, after=4)(SubscriberHub.tell))
+            monkeypatch.setattr(SubscriberHub, "publish", failing(1, after=4)(SubscriberHub.publish))
             summary = await ends(runner, judged())
             assert len([event async for event in watching]) > 3
         assert why(summary) == INSIDE
@@ -153,23 +153,23 @@ class TestWriter:
 async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
 ) -> None:
-    task = Watch()
+    task = HeldTask()
     async with runner_at(tmp_path, page=2) as runner:
         monkeypatch.setattr(runner.store, method, failing(1, error)(getattr(runner.store, method)))
-        judge = Evaluator(Watch(), name="judge")
+        judge = Evaluator(HeldTask(), name="judge")
         if method == "pending_evals":
             # There is something left over to look for.
-            monkeypatch.setattr(RunSupervisor, "begin", left_over(RunSupervisor.begin))
+            monkeypatch.setattr(RunSupervisor, "start", left_over(RunSupervisor.start))
         summary = await ends(runner, Experiment("e", rows(20), task, [judge]))
     assert summary.status is Status.ERROR
     assert ("inside" if isinstance(error, Exception) else "was cancelled") in (summary.last_error or "")
 
 
 def left_over(begin: Any) -> Any:
-    def called(self: RunSupervisor, experiment: Any, row: Any, claim: Any, *, again: bool) -> None:
-        begin(self, experiment, row, claim, again=again)
-        for backlog in self.running[row.id].tracker.backlogs:
-            backlog.owing = True
+    def called(self: RunSupervisor, experiment: Any, row: Any, claim: Any, *, retry_failed: bool) -> None:
+        begin(self, experiment, row, claim, retry_failed=retry_failed)
+        for backlog in self.runs[row.id].tracker.backlogs:
+            backlog.may_have_more = True
 
     return called
 
@@ -180,7 +180,7 @@ async def test_a_run_that_cannot_begin_ends_with_the_reason_and_can_be_started_a
 ) -> None:
     async with runner_at(tmp_path) as runner:
         with monkeypatch.context() as patch:
-            patch.setattr(ExperimentRun, "begin", failing(1)(ExperimentRun.begin))
+            patch.setattr(ExperimentRun, "start", failing(1)(ExperimentRun.start))
             summary = await ends(runner, judged())
             assert why(summary) == INSIDE
         with monkeypatch.context() as patch:
@@ -194,7 +194,7 @@ async def test_a_claim_whose_run_cannot_be_made_is_given_back_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with runner_at(tmp_path) as runner:
-        monkeypatch.setattr(RunSupervisor, "begin", failing(1)(RunSupervisor.begin))
+        monkeypatch.setattr(RunSupervisor, "start", failing(1)(RunSupervisor.start))
         with pytest.raises(ZeroDivisionError):
             await runner.start(judged())
         row = await runner.store.find("e")
@@ -221,7 +221,7 @@ async def test_a_water_mark_that_cannot_be_written_costs_nothing(
 ) -> None:
     async with runner_at(tmp_path) as runner:
         monkeypatch.setattr(Store, "advance", failing(float("inf"))(Store.advance))
-        assert (await ends(runner, Experiment("e", rows(1100), Watch()))).complete
+        assert (await ends(runner, Experiment("e", rows(1100), HeldTask()))).complete
 
 
 @in_loop
@@ -233,7 +233,7 @@ async def test_an_items_end_that_cannot_be_taken_in_ends_the_run_and_gives_its_s
             patch.setattr(ResultHandler, "conclude", failing(1, after=4)(ResultHandler.conclude))
             summary = await ends(runner, judged())
             assert why(summary) == INSIDE
-        both = Watch()
+        both = HeldTask()
         assert (await ends(runner, Experiment("next", rows(50), both))).complete
         assert both.most == 2
 
@@ -245,9 +245,9 @@ class TestDispatcher:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
         registry, key = tidegate.RateLimitRegistry(tidegate.Settings()), tidegate.Key("p", "https://p.test")
-        fine, bad = Watch(), Watch()
+        fine, bad = HeldTask(), HeldTask()
 
-        def governed(watch: Watch) -> Any:
+        def governed(watch: HeldTask) -> Any:
             async def ask(row: Any) -> Any:
                 return await registry.aexecute(key, lambda: watch(row))
 
@@ -256,7 +256,7 @@ class TestDispatcher:
         async with runner_at(tmp_path, registry=registry) as runner:
             going = asyncio.create_task(ends(runner, Experiment("fine", rows(200), governed(fine))))
             number = await runner.start(Experiment("bad", rows(50), governed(bad)))
-            work_queue = runner._dispatcher.running[number].work_queue
+            work_queue = runner._dispatcher.runs[number].work_queue
             monkeypatch.setattr(work_queue, part, failing(1, after=3)(getattr(work_queue, part)))
             summary = await runner.wait(number)
             assert why(summary) == INSIDE
@@ -280,7 +280,7 @@ class TestOwnership:
     async def test_a_heartbeat_goes_on_whatever_ends_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
     ) -> None:
-        task = Watch(held=True)
+        task = HeldTask(held=True)
         async with runner_at(tmp_path, heartbeat=0.005) as runner:
             number = await runner.start(Experiment("e", rows(3), task))
             renew, beaten = runner.store.renew, asyncio.Event()
@@ -300,7 +300,7 @@ class TestOwnership:
     async def test_a_look_for_orphans_goes_on_whatever_ends_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
     ) -> None:
-        task = Watch()
+        task = HeldTask()
         experiment = Experiment("e", rows(3), task)
         await abandoned(tmp_path, experiment)
         monkeypatch.setattr(Store, "orphans", failing(2, error)(Store.orphans))
@@ -314,7 +314,7 @@ class TestOwnership:
     async def test_an_orphan_that_cannot_be_taken_up_holds_up_no_other(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        task = Watch()
+        task = HeldTask()
         experiments = {name: Experiment(name, rows(3), task) for name in ("bad", "good")}
         for experiment in experiments.values():
             await abandoned(tmp_path, experiment)
@@ -370,13 +370,13 @@ class TestEnds:
                 except asyncio.CancelledError:
                     continue
 
-        class Clinging(Experiment):
+        class SlowToClose(Experiment):
             async def aclose(self) -> None:
                 await never.wait()
 
         async with runner_at(tmp_path) as runner:
             watching = runner.subscribe("e")
-            number = await runner.start(Clinging("e", source, Watch()))
+            number = await runner.start(SlowToClose("e", source, HeldTask()))
             await reading.wait()
             runner.leave(number)
             assert (await runner.wait(number)).status is Status.STOPPED
@@ -386,7 +386,7 @@ class TestEnds:
 
     @in_loop
     async def test_a_second_shutdown_waits_for_the_end_of_the_first(self, tmp_path: Path) -> None:
-        task = Watch(held=True)
+        task = HeldTask(held=True)
         runner = make(tmp_path)
         await runner.start(Experiment("e", rows(3), task))
         await task.until(lambda: task.inside == 1)

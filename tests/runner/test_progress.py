@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tests.runner.scene import Watch, in_loop, rows, runner_at
+from tests.runner.scene import HeldTask, in_loop, rows, runner_at
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Evaluator, Experiment
 from tidegate.storage import ResultStatus
@@ -18,9 +18,11 @@ KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef")
 
 @in_loop
 async def test_it_shows_what_is_under_way_and_what_there_is(tmp_path: Path) -> None:
-    task = Watch(held=True)
+    task = HeldTask(held=True)
     async with runner_at(tmp_path, max_concurrency=3) as runner:
-        number = await runner.start(Experiment("e", rows(9), task, [Evaluator(Watch(), name="judge")], repetitions=2))
+        number = await runner.start(
+            Experiment("e", rows(9), task, [Evaluator(HeldTask(), name="judge")], repetitions=2)
+        )
         await task.until(lambda: task.inside == 1)
         seen = runner.progress("e")
         assert seen is not None
@@ -37,7 +39,7 @@ async def test_it_shows_what_is_under_way_and_what_there_is(tmp_path: Path) -> N
 
 @in_loop
 async def test_it_says_where_as_much_is_under_way_as_may_be(tmp_path: Path) -> None:
-    later = Watch(held=True)
+    later = HeldTask(held=True)
 
     async def answer(row: Any) -> Any:
         # The first one shows that it asks for no key: then the others go at once.
@@ -71,8 +73,8 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
         await runner.run(Experiment("other", rows(1), other))
         task = Experiment("e", rows(5), answer)
         number = await runner.start(task)
-        running = runner._dispatcher.running[number]
-        running._discovery.know(running.stages[0], KEY, tidegate.Cost())
+        running = runner._dispatcher.runs[number]
+        running._discovery.set_key(running.stages[0], KEY, tidegate.Cost())
         while not (seen := runner.progress(number)) or seen.stages[0].wait is None or not seen.stages[0].wait.key:  # noqa: ASYNC110
             await asyncio.sleep(0)
         wait = seen.stages[0].wait

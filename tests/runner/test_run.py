@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.scene import QUICK, Watch, in_loop, rows, runner_at, settings, statuses, stored
+from tests.runner.scene import QUICK, HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
 from tidegate.runner import Evaluator, Experiment, dataset, emit
 from tidegate.storage import ResultStatus, Status
@@ -20,7 +20,7 @@ OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 
 @in_loop
 async def test_every_row_and_repetition_is_answered_once_and_every_answer_judged(tmp_path: Path) -> None:
-    task, judge = Watch(), Watch()
+    task, judge = HeldTask(), HeldTask()
     async with runner_at(tmp_path) as runner:
         summary = await runner.run(Experiment("e", rows(300), task, [Evaluator(judge, name="judge")], repetitions=2))
         assert (summary.status, summary.answered, summary.unanswered, summary.complete) == (
@@ -39,13 +39,13 @@ async def test_every_row_and_repetition_is_answered_once_and_every_answer_judged
 
 @in_loop
 async def test_an_experiment_runs_by_one_call(tmp_path: Path) -> None:
-    summary = await Experiment("e", rows(3), Watch()).arun(str(tmp_path / "one.db"))
+    summary = await Experiment("e", rows(3), HeldTask()).arun(str(tmp_path / "one.db"))
     assert summary.complete
 
 
 @in_loop
 async def test_no_more_is_under_way_than_the_runner_and_the_experiment_allow(tmp_path: Path) -> None:
-    wide, narrow = Watch(), Watch()
+    wide, narrow = HeldTask(), HeldTask()
     async with runner_at(tmp_path, max_concurrency=7) as runner:
         await asyncio.gather(
             runner.run(Experiment("wide", rows(200), wide)),
@@ -57,7 +57,7 @@ async def test_no_more_is_under_way_than_the_runner_and_the_experiment_allow(tmp
 
 @in_loop
 async def test_as_many_are_under_way_as_are_allowed_and_not_one_more(tmp_path: Path) -> None:
-    wide, narrow = Watch(held=True), Watch(held=True)
+    wide, narrow = HeldTask(held=True), HeldTask(held=True)
     ahead = [wide.first_apart(), narrow.first_apart()]
     async with runner_at(tmp_path, max_concurrency=7) as runner:
         first = await runner.start(Experiment("narrow", rows(40), narrow, max_concurrency=2))
@@ -138,7 +138,7 @@ class TestRows:
     ) -> None:
         path = tmp_path / "rows.jsonl"
         path.write_text('{"n": 0}\n{"n": \n{"n": 2}\n')
-        task = Watch()
+        task = HeldTask()
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", path, task, repetitions=2))
             runs = await stored(runner.store, summary.experiment.id)
@@ -152,7 +152,7 @@ class TestRows:
     @in_loop
     async def test_an_empty_dataset_is_done_at_once(self, tmp_path: Path) -> None:
         async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", [], Watch()))
+            summary = await runner.run(Experiment("e", [], HeldTask()))
         assert (summary.status, summary.complete) == (Status.COMPLETED, True)
 
     @in_loop
@@ -160,7 +160,7 @@ class TestRows:
         path = tmp_path / "rows.jsonl"
         path.write_text('{"id": "a", "n": 0}\n{"id": "b", "n": 1}\n{"id": "a", "n": 2}\n')
         async with runner_at(tmp_path) as runner:
-            summary = await runner.run(Experiment("e", path, Watch()))
+            summary = await runner.run(Experiment("e", path, HeldTask()))
         assert summary.status is Status.ERROR
         assert summary.last_error is not None
         assert "'a'" in summary.last_error
@@ -170,7 +170,7 @@ class TestRows:
     async def test_a_missing_file_is_an_error_before_anything_is_claimed(self, tmp_path: Path) -> None:
         async with runner_at(tmp_path) as runner:
             with pytest.raises(CannotRead, match="no such file"):
-                await runner.start(Experiment("e", tmp_path / "rows.jsonl", Watch()))
+                await runner.start(Experiment("e", tmp_path / "rows.jsonl", HeldTask()))
             assert await runner.store.list() == []
 
     @in_loop
@@ -185,14 +185,14 @@ class TestRows:
 
         async with runner_at(tmp_path) as runner:
             for name, dataset in (("e", source), ("awaited", awaited)):
-                summary = await runner.run(Experiment(name, dataset, Watch()))
+                summary = await runner.run(Experiment(name, dataset, HeldTask()))
                 assert summary.status is Status.ERROR
                 assert "the disk is gone" in (summary.last_error or "")
                 assert summary.counts.rows == 1
 
     @in_loop
     async def test_the_first_answers_come_while_the_dataset_is_still_being_read(self, tmp_path: Path) -> None:
-        task = Watch()
+        task = HeldTask()
 
         async def source() -> Any:
             for number in range(1000):
@@ -209,8 +209,8 @@ class TestRows:
     async def test_the_rows_of_a_slow_source_are_answered_as_they_come(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: bool
     ) -> None:
-        monkeypatch.setattr(dataset, "SLOW", 0.0)
-        task, answered = Watch(), threading.Event()
+        monkeypatch.setattr(dataset, "SLOW_BATCH_SECONDS", 0.0)
+        task, answered = HeldTask(), threading.Event()
 
         async def awaited() -> Any:
             yield {"n": 0}

@@ -59,7 +59,7 @@ class Run:
         handler = logging.Handler()
         handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
         logging.getLogger("tidegate").addHandler(handler)
-        before, key_hook.told = key_hook.told, CounterFile(str(folder)).keep
+        before, key_hook.on_new_queue = key_hook.on_new_queue, CounterFile(str(folder)).track
         registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
         events: list[str] = []
         registry.subscribe(lambda event: events.append(f"{event!r} {event.key}"))
@@ -81,7 +81,7 @@ class Run:
                 self.raised = asyncio.run(asyncio.wait_for(self._run(database, registry, client, events), TOO_LONG))
         finally:
             logging.getLogger("tidegate").removeHandler(handler)
-            key_hook.told = before
+            key_hook.on_new_queue = before
         assert any(PLANTED[place] in each or place == "user" for each in echo)
         exported("e", database, "jsonl", folder / "out.jsonl")
         exported("e", database, "csv", folder / "out.csv")

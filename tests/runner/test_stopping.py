@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.runner.scene import Watch, held, in_loop, rows, runner_at, statuses
+from tests.runner.scene import HeldTask, held, in_loop, rows, runner_at, statuses
 from tidegate.errors import CoolingDown, UnknownExperiment
 from tidegate.runner import Evaluator, Experiment
 from tidegate.storage import ResultStatus, Status, Toggle
@@ -33,7 +33,7 @@ class TestStop:
 
     @in_loop
     async def test_a_stopped_run_goes_on_where_it_was_and_asks_nothing_twice(self, tmp_path: Path) -> None:
-        task, judge = Watch(), Watch()
+        task, judge = HeldTask(), HeldTask()
         go = asyncio.Event()
 
         async def answer(row: Any) -> Any:
@@ -47,7 +47,7 @@ class TestStop:
             number = await runner.start(experiment)
             await task.until(lambda: len(task.calls) == 24)
             await runner.store.stop(number)
-            await runner._heartbeat.beat()
+            await runner._heartbeat.renew_claims()
             go.set()
             summary = await runner.wait(number)
             assert (summary.status, summary.answered) == (Status.STOPPED, 24)
@@ -64,7 +64,7 @@ class TestStop:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
     ) -> None:
         """A page that comes when the run has stopped must not move the water mark: nobody has its rows."""
-        task, judge = Watch(), Watch(held=page == "pending_evals")
+        task, judge = HeldTask(), HeldTask(held=page == "pending_evals")
         experiment = Experiment("e", rows(90), task, [Evaluator(judge, name="judge")])
         async with runner_at(tmp_path, page=4, max_concurrency=2) as runner:
             read, amid, go = getattr(runner.store, page), asyncio.Event(), asyncio.Event()
@@ -104,14 +104,14 @@ class TestStop:
                 return
 
         async with runner_at(tmp_path) as runner:
-            number = await runner.start(Experiment("e", cut_off, Watch()))
+            number = await runner.start(Experiment("e", cut_off, HeldTask()))
             await reading.wait()
             runner.leave(number)
             await runner.wait(number)
             row = await runner.store.find(number)
             assert row is not None
             assert not row.complete
-            summary = await runner.run(Experiment("e", rows(3), Watch()))
+            summary = await runner.run(Experiment("e", rows(3), HeldTask()))
             assert (summary.complete, summary.answered) == (True, 3)
 
     @in_loop
@@ -170,14 +170,14 @@ class TestDispatcher:
 
             monkeypatch.setattr(dispatcher, "_step", broken)
             for _ in range(3):
-                dispatcher._look()
+                dispatcher._check()
             assert (dispatcher.errors, dispatcher.stopped) == (3, False)
             monkeypatch.setattr(dispatcher, "_step", step)
-            dispatcher._look()
+            dispatcher._check()
             assert dispatcher.errors == 0
             monkeypatch.setattr(dispatcher, "_step", broken)
             for _ in range(50):
-                dispatcher._look()
+                dispatcher._check()
             task.go.set()
             summary = await runner.wait(number)
         assert summary.status is Status.ERROR

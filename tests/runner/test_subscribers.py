@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
+from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.runner import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
 from tidegate.runner.events import SubscriberHub
 from tidegate.storage import AnnotationResult, RunResult, Status
@@ -29,7 +29,7 @@ async def test_one_that_does_not_keep_up_loses_chunks_and_knows_how_many() -> No
     hub = SubscriberHub(size=3)
     slow = hub.subscribe(1)
     for number in range(5):
-        hub.tell(chunk(number), 1)
+        hub.publish(chunk(number), 1)
     hub.end(1)
     assert await drained(slow) == [chunk(0), chunk(1), chunk(2)]
     assert slow.lost == 2
@@ -40,7 +40,7 @@ async def test_what_is_no_chunk_takes_a_chunks_place() -> None:
     hub = SubscriberHub(size=3)
     slow = hub.subscribe(1)
     for event in (state("a"), chunk(1), chunk(2), state("b"), state("c"), state("d")):
-        hub.tell(event, 1)
+        hub.publish(event, 1)
     hub.end(1)
     assert await drained(slow) == [state("b"), state("c"), state("d")]
     assert slow.lost == 3
@@ -52,11 +52,11 @@ async def test_a_subscriber_that_closes_gets_no_more_and_the_others_go_on() -> N
     one, other = hub.subscribe("name"), hub.subscribe("name")
     one.close()
     one.close()
-    hub.tell(chunk(1), 7, "name")
+    hub.publish(chunk(1), 7, "name")
     hub.end_all()
     assert await drained(one) == []
     assert await drained(other) == [chunk(1)]
-    assert not hub.heard("name", 7)
+    assert not hub.has_subscribers("name", 7)
 
 
 @in_loop
@@ -148,7 +148,7 @@ class TestRuns:
 
         async with runner_at(tmp_path, buffer=10) as runner:
             asleep = runner.subscribe("e")
-            summary = await runner.run(Experiment("e", rows(50), answer, [Evaluator(Watch(), name="w")]))
+            summary = await runner.run(Experiment("e", rows(50), answer, [Evaluator(HeldTask(), name="w")]))
             assert summary.complete
             assert len(await drained(asleep)) == 10
             assert asleep.lost > 900

@@ -10,7 +10,7 @@ import pytest
 
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
-from tests.runner.scene import Refused, Watch, in_loop, rows, runner_at, statuses
+from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Experiment
@@ -54,7 +54,7 @@ class TestInside:
     async def test_functions_that_wait_inside_their_first_call_leave_their_slots_to_others(
         self, tmp_path: Path
     ) -> None:
-        registry, free = registry_of(), Watch()
+        registry, free = registry_of(), HeldTask()
         held_up(registry, 1000.0)
 
         async def answer(row: Any) -> Any:
@@ -71,7 +71,7 @@ class TestInside:
     async def test_so_do_those_that_wait_inside_a_later_call_and_their_experiment_has_no_more_than_its_share(
         self, tmp_path: Path
     ) -> None:
-        registry, free = registry_of(**ONE_SLOT), Watch()
+        registry, free = registry_of(**ONE_SLOT), HeldTask()
         permit, inside = taken(registry), [0]
 
         async def answer(row: Any) -> Any:
@@ -91,7 +91,7 @@ class TestInside:
 
     @in_loop
     async def test_what_waits_inside_a_thread_leaves_its_slot_as_well(self, tmp_path: Path) -> None:
-        registry, free = registry_of(**ONE_SLOT), Watch()
+        registry, free = registry_of(**ONE_SLOT), HeldTask()
         permit = taken(registry)
 
         def answer(row: Any) -> Any:
@@ -111,13 +111,13 @@ class TestInside:
     ) -> None:
         registry, looks = registry_of(), [0]
         held_up(registry, 0.2)
-        is_up = Job._time_is_up
+        is_up = Job._check_timeout
 
         def counted(self: Job) -> None:
             looks[0] += 1
             is_up(self)
 
-        monkeypatch.setattr(Job, "_time_is_up", counted)
+        monkeypatch.setattr(Job, "_check_timeout", counted)
 
         async def answer(row: Any) -> Any:
             return await registry.aexecute(SHUT, nothing)
@@ -137,7 +137,7 @@ async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_o
     asked: list[Any] = []
     loop = asyncio.get_running_loop()
     gates = KeyGates(Ahead(tidegate.Settings(), clock=loop.time), FairQueue(), loop, lambda: None, lambda: 0.5)
-    assert gates.ask(KEY, None) is False
+    assert gates.request_permit(KEY, None) is False
     for _ in range(5):
         await asyncio.sleep(0)
     assert gates.closed(KEY) is not None

@@ -17,7 +17,7 @@ def item(stage: int, ordinal: int, attempts: int = 0) -> Item:
 def work_queue(*gates: str, ageing: int = 8, retry_slots: int = 2) -> WorkQueue:
     made = WorkQueue(len(gates), high=10, ageing=ageing, retry_slots=retry_slots)
     for stage, gate in enumerate(gates):
-        made.stand_behind(stage, gate)
+        made.set_gate(stage, gate)
     return made
 
 
@@ -30,17 +30,17 @@ def test_evaluations_go_before_ready_retries_and_those_before_tasks() -> None:
     work = work_queue("key", "key")
     work.add([item(TASK, 1), item(TASK, 2), item(JUDGE, 3)])
     work.delay(item(TASK, 4, attempts=1), ready_at=5.0)
-    work.ripen(5.0)
+    work.queue_ready(5.0)
     assert order(work, "key", 5) == [(JUDGE, 3), (TASK, 4), (TASK, 1), (TASK, 2)]
 
 
 def test_a_retry_waits_for_its_instant() -> None:
     work = work_queue("key")
     work.delay(item(TASK, 1, attempts=1), ready_at=5.0)
-    work.ripen(4.999)
-    assert (work.ripe_at, work.take("key")) == (5.0, None)
-    work.ripen(5.0)
-    assert (work.ripe_at, order(work, "key", 2)) == (None, [(TASK, 1)])
+    work.queue_ready(4.999)
+    assert (work.next_ready_at, work.take("key")) == (5.0, None)
+    work.queue_ready(5.0)
+    assert (work.next_ready_at, order(work, "key", 2)) == (None, [(TASK, 1)])
 
 
 def test_tasks_that_were_passed_over_often_enough_go_next() -> None:
@@ -56,13 +56,13 @@ def test_retries_with_their_share_of_the_slots_go_after_tasks_and_never_leave_a_
     work.add([item(TASK, 1)])
     for ordinal in (5, 6, 7, 8):
         work.delay(item(TASK, ordinal, attempts=1), ready_at=0.0)
-    work.ripen(0.0)
+    work.queue_ready(0.0)
     assert order(work, "key", 5) == [(TASK, 5), (TASK, 6), (TASK, 1), (TASK, 7), (TASK, 8)]
     work.add([item(TASK, 2)])
     for _ in range(3):
-        work.ended(retried=True)
+        work.on_job_done(retried=True)
     work.delay(item(TASK, 9, attempts=1), ready_at=0.0)
-    work.ripen(0.0)
+    work.queue_ready(0.0)
     assert order(work, "key", 2) == [(TASK, 9), (TASK, 2)]
 
 
@@ -71,7 +71,7 @@ def test_what_was_refused_goes_back_to_the_head() -> None:
     work.add([item(TASK, ordinal) for ordinal in range(3)])
     first = work.take("key")
     assert first is not None
-    work.back(first)
+    work.put_back(first)
     assert order(work, "key", 3) == [(TASK, 0), (TASK, 1), (TASK, 2)]
 
 
@@ -113,6 +113,6 @@ def test_what_waits_is_forgotten_wherever_it_waits() -> None:
     work = work_queue("key", "key")
     work.add([item(TASK, 1), item(JUDGE, 2)])
     work.delay(item(TASK, 3, attempts=1), ready_at=9.0)
-    assert (work.ripe_at, list(work.gates())) == (9.0, ["key", "key"])
+    assert (work.next_ready_at, list(work.gates())) == (9.0, ["key", "key"])
     work.clear()
-    assert (work.ripe_at, list(work.gates()), work.take("key")) == (None, [], None)
+    assert (work.next_ready_at, list(work.gates()), work.take("key")) == (None, [], None)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.runner.scene import Watch, in_loop, rows, runner_at, stored
+from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import StoreError
 from tidegate.runner import Evaluator, Experiment, background
 from tidegate.runner.writer import Result, ResultWriter
@@ -41,7 +41,7 @@ class Paper:
         return cast("frozenset[int]", answer)
 
 
-class Told:
+class RecordingReceiver:
     """A receiver that notes what it is told."""
 
     def __init__(self) -> None:
@@ -73,14 +73,14 @@ def result(ordinal: int, experiment: int = 1) -> RunResult:
 def writer_of(paper: Paper, bound: int = 1000, batch: int = 10, seconds: float = 0.0) -> tuple[ResultWriter, list[str]]:
     roomy: list[str] = []
     made = ResultWriter(
-        cast(Store, paper), batch=batch, batch_seconds=seconds, bound=bound, roomy=lambda: roomy.append("room")
+        cast(Store, paper), batch=batch, batch_seconds=seconds, bound=bound, on_room=lambda: roomy.append("room")
     )
     return made, roomy
 
 
-async def written(paper: Paper, count: int, **kwargs: Any) -> Told:
+async def written(paper: Paper, count: int, **kwargs: Any) -> RecordingReceiver:
     writer, _ = writer_of(paper, **kwargs)
-    told = Told()
+    told = RecordingReceiver()
     for ordinal in range(count):
         writer.put(told, None, result(ordinal))
     writer.close()
@@ -100,7 +100,7 @@ async def test_a_full_batch_is_not_waited_for() -> None:
     paper = Paper()
     writer, _ = writer_of(paper, seconds=3600.0)
     running = asyncio.create_task(writer.run())
-    told = Told()
+    told = RecordingReceiver()
     for ordinal in range(10):
         writer.put(told, None, result(ordinal))
     await told.until(10)
@@ -134,7 +134,7 @@ async def test_one_result_that_the_store_refuses_spoils_no_other() -> None:
 @in_loop
 async def test_results_under_a_lost_claim_are_counted_and_those_of_others_are_written() -> None:
     writer, _ = writer_of(Paper(frozenset({2})))
-    mine, lost = Told(), Told()
+    mine, lost = RecordingReceiver(), RecordingReceiver()
     for ordinal in range(3):
         writer.put(mine, None, result(ordinal))
         writer.put(lost, None, result(ordinal, experiment=2))
@@ -154,7 +154,7 @@ async def test_it_has_no_room_while_the_database_is_away_and_says_when_it_has() 
 
     writer, roomy = writer_of(Slow(), bound=5)
     running = asyncio.create_task(writer.run())
-    told = Told()
+    told = RecordingReceiver()
     for ordinal in range(5):
         writer.put(told, None, result(ordinal))
     await asyncio.sleep(0)
@@ -170,7 +170,7 @@ class TestRuns:
     async def test_a_run_goes_on_when_its_database_is_back_with_nothing_lost_and_nothing_asked_twice(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        task, judge = Watch(), Watch()
+        task, judge = HeldTask(), HeldTask()
         async with runner_at(tmp_path, unwritten=20, max_concurrency=4) as runner:
             write, tries, most = runner.store.write, [0], [0]
 
@@ -204,7 +204,7 @@ class TestRuns:
                 return await write(batch)
 
             monkeypatch.setattr(runner.store, "write", slow)
-            summary = await runner.run(Experiment("e", path, Watch()))
+            summary = await runner.run(Experiment("e", path, HeldTask()))
         assert summary.counts.runs == {ResultStatus.INVALID: 600}
         assert most[0] <= 20 + 20
 
@@ -221,7 +221,7 @@ class TestRuns:
                 return await write(batch)
 
             monkeypatch.setattr(runner.store, "write", picky)
-            summary = await runner.run(Experiment("e", rows(20), Watch()))
+            summary = await runner.run(Experiment("e", rows(20), HeldTask()))
             runs = await stored(runner.store, summary.experiment.id)
         assert summary.status is Status.COMPLETED
         assert [(run.ordinal, run.error_kind) for run in runs if run.status is ResultStatus.ERROR] == [
@@ -238,6 +238,6 @@ class TestRuns:
                 raise StoreError("read-only database", retryable=False)
 
             monkeypatch.setattr(runner.store, "write", never)
-            summary = await runner.run(Experiment("e", rows(20), Watch()))
+            summary = await runner.run(Experiment("e", rows(20), HeldTask()))
         assert summary.status is Status.ERROR
         assert "read-only database" in (summary.last_error or "")

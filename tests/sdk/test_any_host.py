@@ -30,7 +30,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hosts of calls that were told as not governed."""
     hosts: list[str] = []
-    monkeypatch.setattr(key_hook, "passed", hosts.append)
+    monkeypatch.setattr(key_hook, "on_ungoverned", hosts.append)
     return hosts
 
 

@@ -33,7 +33,7 @@ class Place(abc.ABC):
         """Runs one statement and returns its rows."""
 
     @abc.abstractmethod
-    def begun(self, *statements: str) -> contextlib.AbstractContextManager[Held]:
+    def begun(self, *statements: str) -> contextlib.AbstractContextManager[OpenTransaction]:
         """A transaction that has run these statements and is still open."""
 
     @abc.abstractmethod
@@ -61,7 +61,7 @@ class Place(abc.ABC):
         """Lets the cool-down be over."""
         self.sql(f"UPDATE {CONFIGS} SET cooldown_until = {self.ago(1)} WHERE experiment_id = {experiment_id}")
 
-    def locked(self) -> contextlib.AbstractContextManager[Held]:
+    def locked(self) -> contextlib.AbstractContextManager[OpenTransaction]:
         """A transaction that keeps everybody else from changing who runs what."""
         return self.begun(f"UPDATE {CONFIGS} SET epoch = epoch")
 
@@ -102,7 +102,7 @@ class Place(abc.ABC):
         )
 
 
-class Held:
+class OpenTransaction:
     """An open transaction; `commit` or `rollback` end it."""
 
     def __init__(self, connection: Any) -> None:
@@ -131,12 +131,12 @@ class SQLite(Place):
             return connection.execute(statement).fetchall()
 
     @contextlib.contextmanager
-    def begun(self, *statements: str) -> Iterator[Held]:
+    def begun(self, *statements: str) -> Iterator[OpenTransaction]:
         with contextlib.closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             for statement in statements:
                 connection.execute(statement)
-            yield Held(connection)
+            yield OpenTransaction(connection)
 
     async def waiting(self, count: int) -> None:
         # SQLite shows nobody who waits. Whoever writes comes after the transaction that is open, however late he asks.
@@ -184,11 +184,11 @@ class PostgreSQL(Place):
         return self.server.sql(statement, self.name)
 
     @contextlib.contextmanager
-    def begun(self, *statements: str) -> Iterator[Held]:
+    def begun(self, *statements: str) -> Iterator[OpenTransaction]:
         with contextlib.closing(psycopg.connect(self.url)) as connection:
             for statement in statements:
                 connection.execute(statement.encode())
-            yield Held(connection)
+            yield OpenTransaction(connection)
 
     async def waiting(self, count: int) -> None:
         query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

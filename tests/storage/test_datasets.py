@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 async def stored(store: Store, experiment_id: int) -> list[PendingTask]:
     """Every row, as the task would get it."""
-    return await store.pending_tasks(experiment_id, after=None, limit=1000, again=False)
+    return await store.pending_tasks(experiment_id, after=None, limit=1000, retry_failed=False)
 
 
 async def test_an_experiment_is_made_once_by_its_name(store: Store, other: Store) -> None:

@@ -191,7 +191,7 @@ async def test_an_sqlite_file_that_stays_locked_can_be_retried(sqlite: SQLite, m
             await store.write([run(claim, 0)])
         assert told.value.retryable
         # Readers do not wait for writers.
-        assert len(await store.pending_tasks(claim.experiment_id, after=None, limit=10, again=False)) == 3
+        assert len(await store.pending_tasks(claim.experiment_id, after=None, limit=10, retry_failed=False)) == 3
         held.rollback()
     assert await store.write([run(claim, 0)]) == frozenset()
     await store.close()

@@ -29,7 +29,7 @@ from tidegate.storage import (
     bulk,
     encoded,
 )
-from tidegate.storage.json_codec import DEEPEST, LONGEST_NAME, canonical, shortened
+from tidegate.storage.json_codec import MAX_DEPTH, MAX_NAME_BYTES, canonical, shortened
 
 pytestmark = pytest.mark.anyio
 
@@ -73,9 +73,9 @@ numbers = st.integers() | st.floats() | st.sampled_from([2**63, -(2**63) - 1, 1e
 scalars = st.none() | st.booleans() | numbers | texts
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3))
 special = [
-    Deep(DEEPEST),
-    Deep(DEEPEST + 1),
-    Deep(2 * DEEPEST),
+    Deep(MAX_DEPTH),
+    Deep(MAX_DEPTH + 1),
+    Deep(2 * MAX_DEPTH),
     Huge(400),
     Huge(4000),
     Huge(5000),
@@ -114,7 +114,7 @@ async def kept_rows(place: Place, name: str, new: Sequence[NewRow]) -> tuple[lis
         made = await store.create(name, {}, 1, "\x00 a list \ud800")
         await store.add_rows(made.dataset_id, new)
         await store.add_rows(made.dataset_id, new)
-        kept = await store.pending_tasks(made.id, after=None, limit=100, again=False)
+        kept = await store.pending_tasks(made.id, after=None, limit=100, retry_failed=False)
         return kept, named(place, made.dataset_id)
     finally:
         await store.close()
@@ -123,7 +123,7 @@ async def kept_rows(place: Place, name: str, new: Sequence[NewRow]) -> tuple[lis
 @BOUNDED
 @given(st.lists(st.tuples(texts, bodies), max_size=4, unique_by=lambda row: row[0]))
 @example([(LONG + "1", {"x": 1}), (LONG + "2", {"x": 2}), ("\x00", 1), ("\ufffd", 2), ("\ud800", 3), ("\ud801", 4)])
-@example([("deep", Deep(DEEPEST)), ("deeper", Deep(DEEPEST + 1)), ("nan", [float("nan")]), ("huge", Huge(5000))])
+@example([("deep", Deep(MAX_DEPTH)), ("deeper", Deep(MAX_DEPTH + 1)), ("nan", [float("nan")]), ("huge", Huge(5000))])
 def test_any_row_is_kept_as_it_is_or_as_invalid_and_never_at_the_cost_of_others(
     sqlite: SQLite, postgresql: PostgreSQL, numbered: Iterator[int], given_rows: list[tuple[str, Any]]
 ) -> None:
@@ -149,7 +149,7 @@ async def kept_results(place: Place, name: str, words: Sequence[str], values: Se
         scores = await store.scores(claim.experiment_id)
         found = await store.results(claim.experiment_id, after=None, limit=10)
         pending = await store.pending_evals(
-            claim.experiment_id, {words[1]: tuple(words)}, after=None, limit=10, again=True
+            claim.experiment_id, {words[1]: tuple(words)}, after=None, limit=10, retry_failed=True
         )
         return [lines, scores, pending, [(one.status, one.output, one.error, one.annotations) for one in found]]
     finally:
@@ -174,7 +174,7 @@ def hostile_results(claim: Claim, words: Sequence[str], values: Sequence[Any]) -
 
 @BOUNDED
 @given(st.lists(texts, min_size=2, max_size=3, unique=True), st.lists(bodies, min_size=1, max_size=2))
-@example([LONG + "1", LONG + "2", "\x00", "\ufffd"], [Deep(DEEPEST + 1), float("inf")])
+@example([LONG + "1", LONG + "2", "\x00", "\ufffd"], [Deep(MAX_DEPTH + 1), float("inf")])
 @example(["😀" * 700, "é" * 1400], [Huge(4000), "\ud800\x00"])
 def test_any_answer_label_name_or_reason_is_written_with_its_batch(
     sqlite: SQLite, postgresql: PostgreSQL, numbered: Iterator[int], words: list[str], values: list[Any]
@@ -211,8 +211,8 @@ async def test_a_row_answer_label_and_reason_of_megabytes_come_back_whole(store:
     await store.add_rows(made.dataset_id, [NewRow(0, "0", {"text": long}), NewRow(1, "1", invalid=long)])
     claim = await claimed(store, made.id)
     # Pages are bounded by bytes, which a database counts in its own way.
-    first, *more = await store.pending_tasks(made.id, after=None, limit=2, again=False)
-    (second,) = more or await store.pending_tasks(made.id, after=first.cursor, limit=2, again=False)
+    first, *more = await store.pending_tasks(made.id, after=None, limit=2, retry_failed=False)
+    (second,) = more or await store.pending_tasks(made.id, after=first.cursor, limit=2, retry_failed=False)
     assert (first.row, second.invalid) == ({"text": long}, long)
     await store.write([run(claim, 0, output=long), judged(claim, 0, annotations=[Annotation("x", label=long)])])
     (found,) = await store.results(made.id, after=None, limit=2)
@@ -222,10 +222,10 @@ async def test_a_row_answer_label_and_reason_of_megabytes_come_back_whole(store:
 async def test_more_than_one_statement_can_hold_is_written_by_several_in_one_transaction(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "MOST_CHARACTERS", 100)
+    monkeypatch.setattr(bulk, "MAX_CHARACTERS", 100)
     made = await experiment(store, 50)
     claim = await claimed(store, made.id)
-    assert len(await store.pending_tasks(made.id, after=None, limit=100, again=False)) == made.rows + 50
+    assert len(await store.pending_tasks(made.id, after=None, limit=100, retry_failed=False)) == made.rows + 50
     await store.write([run(claim, n, output="x" * (n * 7)) for n in range(50)])
     found = await store.results(made.id, after=None, limit=100)
     assert [one.output for one in found] == ["x" * (n * 7) for n in range(50)]
@@ -237,7 +237,7 @@ async def test_more_than_one_statement_can_hold_is_written_by_several_in_one_tra
 async def test_a_statement_has_no_more_than_it_can_hold(
     postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(bulk, "MAX_CHARACTERS", 1000)
     store = await Store.open(postgresql.url)
     claim = await claimed(store, (await experiment(store)).id)
     held: list[int] = []
@@ -255,17 +255,17 @@ async def test_a_statement_has_no_more_than_it_can_hold(
     await store.close()
 
 
-@pytest.mark.parametrize("length", [LONGEST_NAME, LONGEST_NAME + 1, 1_000_000])
+@pytest.mark.parametrize("length", [MAX_NAME_BYTES, MAX_NAME_BYTES + 1, 1_000_000])
 async def test_a_row_may_be_called_by_a_text_of_any_length(store: Store, place: Place, length: int) -> None:
     made = await store.create("capitals", {}, 1, "")
     # Nothing that a database could make smaller.
     name = "".join(chr(0x4E00 + n * 7919 % 20000) for n in range(length // 3)) + "x" * (length % 3)
     assert len(name.encode()) == length
     await store.add_rows(made.dataset_id, [NewRow(0, name, {"id": name}), *rows(2, start=1)])
-    first, *_ = await store.pending_tasks(made.id, after=None, limit=10, again=False)
+    first, *_ = await store.pending_tasks(made.id, after=None, limit=10, retry_failed=False)
     assert first.row == {"id": name}
     kept, *others = named(place, made.dataset_id)
-    assert (kept == name) is (length <= LONGEST_NAME)
+    assert (kept == name) is (length <= MAX_NAME_BYTES)
     assert kept.startswith(name[:100])
     assert others == ["1", "2"]
 

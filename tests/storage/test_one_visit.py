@@ -41,7 +41,7 @@ ACTS: dict[str, Act] = {
 }
 
 
-class Witness:
+class Observer:
     """Another connection, which sees when somebody has committed."""
 
     def __init__(self, path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_an_act_that_has_begun_needs_no_turn_of_the_loop_to_be_committed(s
     held = await claimed(store, made.id)
     await store.release(await claimed(store, (await experiment(store, name="ended")).id), Status.ERROR)
     await store.create("unread", {}, 1, "")
-    with contextlib.closing(Witness(sqlite.path)) as witness:
+    with contextlib.closing(Observer(sqlite.path)) as witness:
         act = await begun(ACTS[name](store, made, held))
         assert witness.sees_a_commit()
         await act
@@ -97,7 +97,7 @@ async def test_rows_that_are_new_are_stored_in_one_visit(sqlite: SQLite, monkeyp
         return await run_there(thread, work)
 
     monkeypatch.setattr(WritingThread, "run", noted)
-    with contextlib.closing(Witness(sqlite.path)) as witness:
+    with contextlib.closing(Observer(sqlite.path)) as witness:
         adding = asyncio.create_task(store.add_rows(made.dataset_id, rows(100)))
         await asyncio.wait_for(at_work.wait(), PATIENCE)
         assert witness.sees_a_commit()

@@ -29,7 +29,7 @@ async def large(store: Store, count: int) -> int:
 async def test_page_of_large_tasks_ends_before_it_exceeds_the_bytes(store: Store) -> None:
     number = await large(store, 5)
     sizes, after = [], None
-    while page := await store.pending_tasks(number, after=after, limit=100, again=False):
+    while page := await store.pending_tasks(number, after=after, limit=100, retry_failed=False):
         sizes.append((len(page), page.more))
         assert [task.row for task in page] == [{"p": f"{task.ordinal}{LARGE}"} for task in page]
         assert all(task.size > len(LARGE) for task in page)
@@ -40,14 +40,14 @@ async def test_page_of_large_tasks_ends_before_it_exceeds_the_bytes(store: Store
 async def test_page_has_one_row_that_is_larger_than_the_bytes(store: Store) -> None:
     made = await store.create("one", {}, 1, "")
     await store.add_rows(made.dataset_id, [NewRow(n, str(n), LARGE * 10) for n in range(2)])
-    page = await store.pending_tasks(made.id, after=None, limit=100, again=False)
+    page = await store.pending_tasks(made.id, after=None, limit=100, retry_failed=False)
     assert (len(page), page.more, page[0].row) == (1, True, LARGE * 10)
 
 
 async def test_page_of_small_tasks_is_bounded_by_its_count(store: Store) -> None:
     made = await store.create("small", {}, 2, "")
     await store.add_rows(made.dataset_id, [NewRow(n, str(n), n) for n in range(10)])
-    page = await store.pending_tasks(made.id, after=None, limit=7, again=False)
+    page = await store.pending_tasks(made.id, after=None, limit=7, retry_failed=False)
     assert (len(page), page.more) == (7, False)
 
 
@@ -56,7 +56,7 @@ async def test_page_of_large_evaluations_counts_row_and_answer(store: Store) -> 
     claim = await claimed(store, number)
     await store.write([run(claim, n, output=LARGE) for n in range(3)])
     sizes, after = [], None
-    while page := await store.pending_evals(number, {"judge": ()}, after=after, limit=100, again=False):
+    while page := await store.pending_evals(number, {"judge": ()}, after=after, limit=100, retry_failed=False):
         sizes.append((len(page), page.more))
         assert all(each.output == LARGE and each.row == {"p": f"{each.ordinal}{LARGE}"} for each in page)
         after = page[-1].cursor

@@ -130,12 +130,12 @@ async def test_what_is_left_to_do_is_found_by_its_index(store: Store, claim: Cla
         await store.advance(claim, low_water)
         for again in (False, True):
             for after in (None, (40, 1)):
-                tasks = await store.pending_tasks(claim.experiment_id, after=after, limit=20, again=again)
+                tasks = await store.pending_tasks(claim.experiment_id, after=after, limit=20, retry_failed=again)
                 assert len(tasks) == 20
                 later = None if after is None else (*after, "judge")
                 for evaluators in EVALUATORS:
                     evals = await store.pending_evals(
-                        claim.experiment_id, evaluators, after=later, limit=20, again=again
+                        claim.experiment_id, evaluators, after=later, limit=20, retry_failed=again
                     )
                     assert len(evals) == 20
     assert plans.explained > 10

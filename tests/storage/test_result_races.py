@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from tests.storage.places import CONFIGS, Place, PostgreSQL
 from tests.storage.values import OK, STALE, claimed, experiment, run
-from tidegate.errors import LeaseLost, StoreError
+from tidegate.errors import ClaimLost, StoreError
 from tidegate.storage import Claim, Status, Store, Toggle, engines
 
 pytestmark = pytest.mark.anyio
@@ -187,7 +187,7 @@ async def test_a_stop_that_the_database_does_not_take_changes_nothing(store: Sto
 
 async def test_a_spec_is_amended_by_the_newest_claim_alone(store: Store, other: Store, claim: Claim) -> None:
     later = await claimed(store, claim.experiment_id)
-    with pytest.raises(LeaseLost) as lost:
+    with pytest.raises(ClaimLost) as lost:
         await other.amend(claim, {"task": "other.py:answer"}, 5)
     assert lost.value.experiment_id == claim.experiment_id
     await other.amend(later, {"task": "other.py:answer"}, 5)

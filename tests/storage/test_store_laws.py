@@ -189,12 +189,12 @@ class World:
     async def pending(self, again: bool, limit: int) -> None:
         tasks: list[Any] = []
         while page := await self.store.pending_tasks(
-            self.made.id, after=tasks[-1].cursor if tasks else None, limit=limit, again=again
+            self.made.id, after=tasks[-1].cursor if tasks else None, limit=limit, retry_failed=again
         ):
             tasks += page
         evals: list[Any] = []
         while page_of_evals := await self.store.pending_evals(
-            self.made.id, EVALUATORS, after=evals[-1].cursor if evals else None, limit=limit, again=again
+            self.made.id, EVALUATORS, after=evals[-1].cursor if evals else None, limit=limit, retry_failed=again
         ):
             evals += page_of_evals
         assert [item.cursor for item in tasks] == self.model.tasks(again)

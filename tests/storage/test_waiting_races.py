@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.storage.places import CONFIGS, Held, Place
+from tests.storage.places import CONFIGS, OpenTransaction, Place
 from tests.storage.values import STALE, claimed, experiment, rows, run
-from tidegate.errors import LeaseLost, StoreError
+from tidegate.errors import ClaimLost, StoreError
 from tidegate.storage import Claim, Status, Store, Toggle
 
 pytestmark = pytest.mark.anyio
@@ -34,11 +34,11 @@ class Scene:
     def id(self) -> int:
         return self.claim.experiment_id
 
-    def make(self, *statements: str) -> AbstractContextManager[Held]:
+    def make(self, *statements: str) -> AbstractContextManager[OpenTransaction]:
         """Acts that are made and not committed yet."""
         return self.place.begun(*statements)
 
-    async def second(self, act: Awaitable[object], held: Held, commit: bool = True) -> object:
+    async def second(self, act: Awaitable[object], held: OpenTransaction, commit: bool = True) -> object:
         """What an act comes to that waits for the first one."""
         waiting = asyncio.ensure_future(act)
         await self.place.waiting(1)
@@ -163,7 +163,7 @@ async def test_a_search_that_waits_while_a_user_resumes_takes_nothing(scene: Sce
 
 async def test_a_spec_that_waits_to_be_amended_while_somebody_else_claims_is_not(scene: Scene) -> None:
     amending = scene.store.amend(scene.claim, {"task": "other.py:answer"}, 5)
-    with scene.make(scene.place.claimed(scene.id, "b")) as taking, pytest.raises(LeaseLost):
+    with scene.make(scene.place.claimed(scene.id, "b")) as taking, pytest.raises(ClaimLost):
         await scene.second(amending, taking)
     found = await scene.store.find(scene.id)
     assert found is not None
@@ -172,7 +172,7 @@ async def test_a_spec_that_waits_to_be_amended_while_somebody_else_claims_is_not
 
 async def test_a_spec_is_not_amended_after_a_stop(scene: Scene) -> None:
     await scene.other.stop(scene.id)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(ClaimLost):
         await scene.store.amend(scene.claim, {"task": "other.py:answer"}, 5)
 
 

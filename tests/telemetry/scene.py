@@ -71,7 +71,7 @@ def value_of(point: Any) -> Any:
     return point.value if hasattr(point, "value") else (point.count, point.sum)
 
 
-class PlainTurn(GovernedCall):
+class PlainCall(GovernedCall):
     """One request."""
 
     __slots__ = ()
@@ -80,7 +80,7 @@ class PlainTurn(GovernedCall):
         return Cost()
 
 
-class Bell:
+class StubWaker:
     """A waker that nobody needs: the test looks by itself."""
 
     def wake(self) -> bool:
@@ -104,9 +104,9 @@ class Scene:
 
     def call(self, key: Key = KEY, max_wait: float = 60.0, attempts: int = 1) -> Flow:
         """A call, up to its first effect."""
-        turn = PlainTurn(self.registry, key, CallPolicy(max_wait, attempts), 60.0, 0)
-        assert turn.begin() is None, "somebody listens, so every call has the whole dialogue"
-        flow = turn.exchange(Bell, None, None)
+        governed = PlainCall(self.registry, key, CallPolicy(max_wait, attempts), 60.0, 0)
+        assert governed.try_start() is None, "somebody listens, so every call has the whole dialogue"
+        flow = governed.exchange(StubWaker, None, None)
         next(flow)
         # A flow that nobody holds is closed, and gives its place up.
         self.flows.append(flow)

@@ -45,7 +45,7 @@ def test_every_event_becomes_a_measurement_an_event_on_the_span_or_a_span(kind: 
     assert kind in signals.SIGNALS, f"{kind.__name__} becomes nothing"
     scene = Scene()
     with scene.providers.span("user"):
-        scene.registry.tell(specimen(kind))
+        scene.registry.emit(specimen(kind))
     measured = [each for each in signals.INSTRUMENTS if each.kind != "gauge" and scene.providers.points(each.name)]
     (user,) = scene.providers.spans("user")
     assert measured or user.events or scene.providers.spans("tidegate.wait")

@@ -123,7 +123,7 @@ def test_what_the_callers_check_raises_of_a_good_answer_is_no_failure_of_the_pro
     assert (only(registry).answered, only(registry).in_flight) == (1, 0)
 
 
-class StandIn:
+class FakeResponse:
     """A response as a mock might give it: its content is its own."""
 
     raw_headers = ((b"Content-Type", b"application/json"),)
@@ -138,9 +138,9 @@ class StandIn:
 
 @pytest.mark.parametrize("status", [200, 400])
 def test_the_responses_of_a_mock_pass_as_they_are(registry: tidegate.RateLimitRegistry, status: int) -> None:
-    given = StandIn(status)
+    given = FakeResponse(status)
 
-    async def answer(self: object, method: str, url: str, **options: object) -> StandIn:
+    async def answer(self: object, method: str, url: str, **options: object) -> FakeResponse:
         return given
 
     async def test() -> None:

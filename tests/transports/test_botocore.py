@@ -314,7 +314,7 @@ def test_whatever_generates_nothing_passes_untouched(
         script = Script(client, (200, {}, NOTHING.get(service, {})))
         getattr(client, operation)(**fields)
     (request,) = script.requests
-    assert hasattr(request, transport.MADE_OF) is service.startswith("bedrock")
+    assert hasattr(request, transport.SOURCE_REQUEST) is service.startswith("bedrock")
     assert registry.snapshot().keys == {}
 
 

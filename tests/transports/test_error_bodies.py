@@ -52,7 +52,7 @@ def connected(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-class Endless:
+class EndlessBody:
     """A body that never ends by itself; `sent` counts its bytes, `open` lets it end with what follows."""
 
     def __init__(self, piece: bytes) -> None:
@@ -153,7 +153,7 @@ def test_raw_bytes_of_a_compressed_error_are_replayed(module: ModuleType, regist
 
 
 def test_endless_error_body_hands_the_status_on(module: ModuleType, colour: str) -> None:
-    endless = Endless(b"x" * 4096)
+    endless = EndlessBody(b"x" * 4096)
     registry = impatient()
     with Server(lambda number, path: (429, {}, endless)) as server:
         answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat, read=False)
@@ -166,7 +166,7 @@ def test_dripping_error_body_hands_the_status_on(
     module: ModuleType, colour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "MAX_SECONDS", 0.0)
-    endless = Endless(b"{")
+    endless = EndlessBody(b"{")
     registry = impatient()
     with Server(lambda number, path: (503, {}, endless)) as server:
         answer = streamed(module, colour, registry.wrap(client_of(module, colour)), server.chat, read=False)
@@ -187,7 +187,7 @@ def test_error_body_over_the_bound_is_still_read_whole(module: ModuleType, colou
 def test_error_over_the_bound_that_is_waited_for_frees_its_connection(
     module: ModuleType, colour: str, registry: Any
 ) -> None:
-    endless = Endless(b"x" * 65536)
+    endless = EndlessBody(b"x" * 65536)
 
     def reply(number: int, path: str) -> Reply:
         return (429, {"retry-after-ms": "5"}, endless) if number == 1 else (200, {}, ANSWER)
@@ -204,7 +204,7 @@ def test_day_limit_that_is_waited_for_frees_its_connection(
     module: ModuleType, colour: str, registry: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "MAX_BYTES", len(DAY))
-    endless = Endless(b" " * 65536)
+    endless = EndlessBody(b" " * 65536)
 
     def reply(number: int, path: str) -> Reply:
         return (429, {"retry-after-ms": "5"}, chain([DAY], endless)) if number == 1 else (200, {}, ANSWER)
@@ -312,7 +312,7 @@ def test_streamed_error_of_requests_has_the_raw_of_a_plain_one() -> None:
 
 
 def test_endless_error_body_hands_the_status_on_to_requests() -> None:
-    endless = Endless(b"x" * 4096)
+    endless = EndlessBody(b"x" * 4096)
     registry = impatient()
     with Server(lambda number, path: (429, {}, endless)) as server:
         answer = streamed_by_requests(registry.wrap(requests.Session()), server.chat, read=False)
@@ -353,7 +353,7 @@ def test_error_body_over_the_bound_is_still_read_whole_by_aiohttp() -> None:
 
 
 def test_endless_error_body_hands_the_status_on_to_aiohttp() -> None:
-    endless = Endless(b"x" * 4096)
+    endless = EndlessBody(b"x" * 4096)
     registry = impatient()
     with Server(lambda number, path: (429, {}, endless)) as server:
         assert streamed_by_aiohttp(registry, server.chat, read=False) == (429, None)
@@ -377,7 +377,7 @@ def test_stalled_error_body_hands_the_status_on_to_aiohttp(monkeypatch: pytest.M
 
 
 def test_error_over_the_bound_that_is_waited_for_frees_its_aiohttp_connection(registry: Any) -> None:
-    endless = Endless(b"x" * 65536)
+    endless = EndlessBody(b"x" * 65536)
 
     def reply(number: int, path: str) -> Reply:
         return (429, {"retry-after-ms": "5"}, endless) if number == 1 else (200, {}, ANSWER)

@@ -128,7 +128,7 @@ def test_a_mocks_failures_open_no_breaker(module: ModuleType, installed: Any) ->
     assert only(installed).breaker == "closed"
 
 
-class Played(requests.adapters.BaseAdapter):
+class MemoryAdapter(requests.adapters.BaseAdapter):
     """Answers from memory, as the mocks of requests do, and fails where there is nothing to answer with."""
 
     def __init__(self, *statuses: int) -> None:
@@ -148,7 +148,7 @@ class Played(requests.adapters.BaseAdapter):
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_a_mock_of_requests_refuses_is_handed_back_at_once(stream: bool, installed: Any) -> None:
     session = requests.Session()
-    session.mount("https://", Played(529, 429, 200))
+    session.mount("https://", MemoryAdapter(529, 429, 200))
     answers = [session.post(CHAT, json=BODY, stream=stream) for _ in range(3)]
     assert [(answer.status_code, answer.content) for answer in answers] == [(529, b"{}"), (429, b"{}"), (200, b"{}")]
     assert (only(installed).attempts, only(installed).in_flight) == (3, 0)
@@ -156,7 +156,7 @@ def test_what_a_mock_of_requests_refuses_is_handed_back_at_once(stream: bool, in
 
 def test_the_failures_of_a_mock_of_requests_open_no_breaker(installed: Any) -> None:
     session = requests.Session()
-    session.mount("https://", Played())
+    session.mount("https://", MemoryAdapter())
     for _ in range(8):
         with pytest.raises(requests.ConnectionError, match="refused"):
             session.post(CHAT, json=BODY)

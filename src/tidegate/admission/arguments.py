@@ -5,7 +5,7 @@ A wrong argument must fail at the call that passes it. Later it would fail in an
 
 from __future__ import annotations
 
-from tidegate.core.values import INFINITY, MOST_AMOUNT, Cost, Key
+from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, Key
 from tidegate.errors import ConfigurationError
 
 NUMBERS = frozenset({int, float})
@@ -24,8 +24,8 @@ def checked_cost(cost: Cost | None) -> Cost:
     if not isinstance(cost, Cost):
         raise ConfigurationError("cost", cost, "a tidegate.Cost")
     for name, amount in zip(Cost._fields, cost, strict=True):
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= MOST_AMOUNT:
-            raise ConfigurationError(f"cost.{name}", amount, f"a number from 0 to {MOST_AMOUNT:g}")
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= MAX_AMOUNT:
+            raise ConfigurationError(f"cost.{name}", amount, f"a number from 0 to {MAX_AMOUNT:g}")
     if cost.weight <= 0:
         raise ConfigurationError("cost.weight", cost.weight, "a number above 0")
     return cost

@@ -31,14 +31,14 @@ from tidegate.errors import DeadlineExceeded, KeyRefused
 class GovernedCall(Waiter):
     """One call at a key, from its arrival to its end; `tidegate.admission.drive` runs it.
 
-    Most calls are admitted at once and answered: they need only `begin` and `finish_fast`. Any other call continues, or
-    begins, as an exchange, in which this object waits in the queue (`tidegate.core.exchange.QueuedCall`). `window` is
-    the provider's usual window in seconds. Calls of equal `priority` are first come, first served.
+    Most calls are admitted at once and answered: they need only `try_start` and `finish_fast`. Any other call
+    continues, or begins, as an exchange, in which this object waits in the queue (`tidegate.core.exchange.QueuedCall`).
+    `window` is the provider's usual window in seconds. Calls of equal `priority` are first come, first served.
     """
 
-    __slots__ = ("began", "given", "handoff", "key", "policy", "registry", "window")
+    __slots__ = ("handed_permit", "handoff", "key", "policy", "registry", "started_at", "window")
 
-    given: Permit | None
+    handed_permit: Permit | None
     handoff: PermitHandoff | None
 
     def __init__(self, registry: KeyTable, key: Key, policy: CallPolicy, window: float, priority: int) -> None:
@@ -53,37 +53,41 @@ class GovernedCall(Waiter):
         """Return the time in monotonic seconds."""
         return self.registry.clock()
 
-    def begin(self) -> Permit | None:
+    def try_start(self) -> Permit | None:
         """Return a permit if the call may go at once, else None."""
         handoff = self.handoff = current_handoff()
         permit = (
-            self._handed(handoff) if handoff is not None else self.registry.enter(self.key, self.price, self.window)
+            self._try_start_handed(handoff)
+            if handoff is not None
+            else self.registry.enter(self.key, self.price, self.window)
         )
-        self.began = permit.sent_at if permit is not None else self.registry.clock()
+        self.started_at = permit.sent_at if permit is not None else self.registry.clock()
         return permit
 
-    def finish_fast(self, permit: Permit, sent: AttemptResult) -> bool:
+    def finish_fast(self, permit: Permit, attempt: AttemptResult) -> bool:
         """Settle a successful attempt, or learn from the headers of a streaming one; return False for a failure."""
-        if sent.outcome.kind is not OK:
+        if attempt.outcome.kind is not OK:
             return False
         if self.handoff is not None:
-            self.handoff.came_to(permit, sent.outcome, False)
-        if sent.streaming:
-            self.registry.learn(permit, sent.outcome)
+            self.handoff.note_outcome(permit, attempt.outcome, False)
+        if attempt.streaming:
+            self.registry.learn(permit, attempt.outcome)
         else:
-            self.registry.settle(permit, sent.outcome)
+            self.registry.settle(permit, attempt.outcome)
         return True
 
-    def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, sent: AttemptResult | None) -> Flow:
-        """Return the exchange, from the beginning or after an attempt with the result `sent`."""
+    def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
+        """Return the exchange, from the beginning or after the first `attempt`."""
         registry = self.registry
         Waiter.__init__(self, make_waker, self.priority)
-        if permit is None or sent is None:
-            return exchange(self, self.policy, self.began, registry.draw)
+        if permit is None or attempt is None:
+            return exchange(self, self.policy, self.started_at, registry.draw)
         self.place = permit.place
-        self.deadline = self.began + self.policy.max_wait
-        registry.seat(self, self.key, self.window)
-        return exchange(self, self.policy, registry.clock(), registry.draw, StartedExchange(permit, sent, self.began))
+        self.deadline = self.started_at + self.policy.max_wait
+        registry.bind_waiter(self, self.key, self.window)
+        return exchange(
+            self, self.policy, registry.clock(), registry.draw, StartedExchange(permit, attempt, self.started_at)
+        )
 
     @property
     def immediate(self) -> bool:
@@ -105,32 +109,32 @@ class GovernedCall(Waiter):
         """Return whether the scheduler has recalled this work."""
         return self.handoff is not None and self.handoff.recalled
 
-    def stand(self, now: float, deadline: float) -> Permit | None:
+    def enqueue(self, now: float, deadline: float) -> Permit | None:
         """Join the queue, or return a permit at once."""
         self.deadline = deadline
         if self.handoff is not None:
-            given = self.given
+            given = self.handed_permit
             if given is not None:
-                self.given = None
-                self.registry.seat(self, self.key, self.window)
+                self.handed_permit = None
+                self.registry.bind_waiter(self, self.key, self.window)
                 return given
-        permit = self.registry.stand(self, self.key, self.window)
+        permit = self.registry.enqueue(self, self.key, self.window)
         if permit is None and self.handoff is not None:
-            self.handoff.stands(self, now)
+            self.handoff.note_wait_started(self, now)
         return permit
 
-    def look(self, now: float) -> Permit | None:
+    def poll(self, now: float) -> Permit | None:
         """Return the permit if the call has one by now."""
-        permit = self.registry.look(self)
+        permit = self.registry.poll(self)
         if permit is not None and self.handoff is not None:
-            self.handoff.goes(self, now)
+            self.handoff.note_wait_ended(self, now)
         return permit
 
-    def leave(self) -> None:
+    def dequeue(self) -> None:
         """Give up the place in the queue, or the unused permit."""
         if self.handoff is not None:
-            self.handoff.goes(self, self.now())
-        self.registry.leave(self)
+            self.handoff.note_wait_ended(self, self.now())
+        self.registry.dequeue(self)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
         """Learn from the headers of a streaming answer."""
@@ -139,78 +143,78 @@ class GovernedCall(Waiter):
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
         """Settle the permit with the outcome of the attempt."""
         if self.handoff is not None:
-            self.handoff.came_to(permit, outcome, not self.policy.patient)
+            self.handoff.note_outcome(permit, outcome, not self.policy.patient)
             if rejoin:
-                self.handoff.stands(self, now)
+                self.handoff.note_wait_started(self, now)
         self.registry.settle(permit, outcome, self if rejoin else None)
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
         """Settle the permit of a streaming answer at its end."""
         if self.handoff is not None:
-            self.handoff.came_to(permit, outcome, False)
+            self.handoff.note_outcome(permit, outcome, False)
         self.registry.settle(permit, outcome)
 
     def abandon(self, permit: Permit) -> None:
         """Settle the permit of an attempt that was cut short."""
         self.registry.settle(permit, ABANDONED)
 
-    def resent(self, after: Kind) -> None:
+    def count_resent(self, after: Kind) -> None:
         """Count a repeated attempt."""
-        self.registry.resent(self, after)
+        self.registry.count_resent(self, after)
 
-    def gave_up(self, unsent: bool) -> None:
+    def count_given_up(self, unsent: bool) -> None:
         """Count the call as given up for lack of capacity."""
-        self.registry.gave_up(self, unsent)
+        self.registry.count_given_up(self, unsent)
 
-    def failed(self) -> None:
+    def count_failed(self) -> None:
         """Count a failure that is handed back."""
         self.registry.count_failed(self)
 
-    def replayed(self, outcome: Outcome, unsent: bool) -> None:
+    def count_replayed(self, outcome: Outcome, unsent: bool) -> None:
         """Count the call as given another call's answer."""
         if self.handoff is not None:
-            self.handoff.was_given(self.key, outcome)
+            self.handoff.note_replayed(self.key, outcome)
         self.registry.count_replayed(self, unsent)
 
-    def tell(self, event: type[events.Event], *facts: object) -> None:
+    def emit(self, event: type[events.Event], *facts: object) -> None:
         """Report an event of this call."""
         if self.registry.listening:
-            self.registry.tell(event(self.key, self.registry.clock(), *facts))
+            self.registry.emit(event(self.key, self.registry.clock(), *facts))
 
-    def _handed(self, handoff: PermitHandoff) -> Permit | None:
-        """Act as `begin` where a permit may have been handed down.
+    def _try_start_handed(self, handoff: PermitHandoff) -> Permit | None:
+        """Act as `try_start` where a permit may have been handed down.
 
-        With a listener subscribed, `stand` returns that permit, so that the full exchange reports its events.
+        With a listener subscribed, `enqueue` returns that permit, so that the full exchange reports its events.
         """
         registry, policy = self.registry, self.policy
-        self.given = None
+        self.handed_permit = None
         permit = handoff.take(registry, self.key)
         if permit is not None:
             self.policy = policy._replace(patient=False)
             permit.sent_at = registry.clock()
             if registry.listening:
-                self.given = permit
+                self.handed_permit = permit
                 return None
             return permit
-        handoff.asked(self.key, UNPRICED)
+        handoff.note_use(self.key, UNPRICED)
         if handoff.refused_at == self.key:
             # A repetition of the refused attempt must not wait in the queue.
             self.policy = policy._replace(max_wait=0.0, patient=False)
         return registry.enter(self.key, self.price, self.window)
 
 
-MOST_COMPLAINTS = 100
+MAX_LOGGED_GETTERS = 100
 """Source positions of unusable getters that are logged in one process. Raising it lengthens the log. Chosen: only a
 program that makes code at run time has more."""
 
 logger = logging.getLogger("tidegate")
-_complained: set[tuple[str, str, int]] = set()
+_logged_getters: set[tuple[str, str, int]] = set()
 
 
 class FunctionCall(GovernedCall):
     """One call of a user's function, blocking or not, under a key, with the caller's expected cost."""
 
-    __slots__ = ("expected", "function", "get_headers", "get_retry_after", "is_rate_limited", "provider")
+    __slots__ = ("expected_cost", "function", "get_headers", "get_retry_after", "is_rate_limited", "provider")
 
     def __init__(
         self,
@@ -228,7 +232,7 @@ class FunctionCall(GovernedCall):
             key = Key(provider="custom", base_url=registry.address(key))
         key = checked_key(key)
         self.function = function
-        self.expected = checked_cost(cost)
+        self.expected_cost = checked_cost(cost)
         self.get_headers = get_headers
         self.is_rate_limited = is_rate_limited
         self.get_retry_after = get_retry_after
@@ -240,7 +244,7 @@ class FunctionCall(GovernedCall):
 
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the cost that the caller expects."""
-        return self.expected
+        return self.expected_cost
 
     def send(self, permit: Permit) -> AttemptResult:
         """Call the function."""
@@ -265,12 +269,12 @@ class FunctionCall(GovernedCall):
 
         Raise `DeadlineExceeded` where it was never called, and `KeyRefused` where the provider rejects the whole key.
         """
-        sent = ended.sent
-        if ended.ending is Ending.REPLAYED and sent is not None and sent.outcome.kind not in CAPACITY:
-            outcome = sent.outcome
+        attempt = ended.attempt
+        if ended.ending is Ending.REPLAYED and attempt is not None and attempt.outcome.kind not in CAPACITY:
+            outcome = attempt.outcome
             body = outcome.answer.body if outcome.answer is not None else b""
             raise KeyRefused(key=self.key, cause=outcome.cause.value, status=outcome.status, body=body)
-        if ended.ending in (Ending.EXPIRED, Ending.REPLAYED) or sent is None:
+        if ended.ending in (Ending.EXPIRED, Ending.REPLAYED) or attempt is None:
             raise DeadlineExceeded(
                 key=self.key,
                 waited=ended.waited,
@@ -278,9 +282,9 @@ class FunctionCall(GovernedCall):
                 gate=printable(ended.gate),
                 opens_in=ended.opens_in,
             )
-        if sent.error is not None:
-            raise sent.error
-        return sent.response
+        if attempt.error is not None:
+            raise attempt.error
+        return attempt.response
 
     def judge(self, result: Any, error: Exception | None) -> Outcome:
         """Return the outcome of a result or an exception; the caller's predicates take precedence."""
@@ -289,19 +293,19 @@ class FunctionCall(GovernedCall):
         else:
             # There may be no HTTP: status 200 only selects how headers are read.
             outcome = self._judge_headers(self._headers(result))._replace(status=None)
-        limited = _asked(self.is_rate_limited, "is_rate_limited", result, error)
+        limited = _call_getter(self.is_rate_limited, "is_rate_limited", result, error)
         if limited is not None:
             # `bool` of an array raises.
-            limited = _asked(bool, "is_rate_limited", limited)
+            limited = _call_getter(bool, "is_rate_limited", limited)
         if limited is not None:
             if limited:
                 outcome = Outcome(Kind.RATE_LIMIT, Cause.RATE, outcome.retry_after, outcome.readings, row="caller")
             elif outcome.kind is Kind.RATE_LIMIT:
                 outcome = Outcome(Kind.PERMANENT, Cause.INVALID, None, outcome.readings, row="caller")
         if self.get_retry_after is not None and outcome.kind in (Kind.RATE_LIMIT, Kind.OVERLOADED):
-            hint = _asked(self.get_retry_after, "get_retry_after", result, error)
+            hint = _call_getter(self.get_retry_after, "get_retry_after", result, error)
             if hint is not None and (isinstance(hint, bool) or not isinstance(hint, int | float)):
-                _complain(
+                _log_getter(
                     "get_retry_after", self.get_retry_after, f"it returned {hint!r}, which is not a number of seconds"
                 )
                 hint = None
@@ -310,12 +314,12 @@ class FunctionCall(GovernedCall):
         return outcome
 
     def _headers(self, result: Any) -> list[tuple[bytes, bytes]]:
-        headers = _asked(self.get_headers, "get_headers", result)
+        headers = _call_getter(self.get_headers, "get_headers", result)
         if headers is not None and not isinstance(headers, Mapping):
-            _complain("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, not a mapping")
+            _log_getter("get_headers", self.get_headers, f"it returned a {type(headers).__name__}, not a mapping")
         elif headers:
             # Reading the headers may fail too.
-            return _asked(_pairs, "get_headers", headers) or []
+            return _call_getter(_pairs, "get_headers", headers) or []
         return []
 
     def _judge_headers(self, headers: list[tuple[bytes, bytes]]) -> Outcome:
@@ -332,7 +336,7 @@ def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _asked(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:
+def _call_getter(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:
     """Return the result of the caller's `getter`; None if there is no getter, or if it fails.
 
     The attempt was paid for: a mistake in a getter must not lose its result.
@@ -342,17 +346,17 @@ def _asked(getter: Callable[..., Any] | None, name: str, *facts: Any) -> Any:
     try:
         return getter(*facts)
     except Exception as error:
-        _complain(name, getter, f"it raised {type(error).__name__}: {error}", error)
+        _log_getter(name, getter, f"it raised {type(error).__name__}: {error}", error)
         return None
 
 
-def _complain(name: str, getter: object, reason: str, error: Exception | None = None) -> None:
+def _log_getter(name: str, getter: object, reason: str, error: Exception | None = None) -> None:
     # Once per position in the source: a getter is often a new lambda at each call.
     code = getattr(getter, "__code__", None)
     place = name, getattr(code, "co_filename", type(getter).__qualname__), getattr(code, "co_firstlineno", 0)
-    if place in _complained or len(_complained) >= MOST_COMPLAINTS:
+    if place in _logged_getters or len(_logged_getters) >= MAX_LOGGED_GETTERS:
         return
-    _complained.add(place)
+    _logged_getters.add(place)
     logger.warning("result of %s unusable: %s; it counts as None", name, reason, exc_info=error)
 
 

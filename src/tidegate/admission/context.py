@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_cell: ContextVar[AttemptScope | None] = ContextVar("tidegate_cell", default=None)
+_scope: ContextVar[AttemptScope | None] = ContextVar("tidegate_cell", default=None)
 
 
 class AttemptScope:
@@ -24,17 +24,17 @@ class AttemptScope:
 
     def __enter__(self) -> AttemptScope:
         # Keep an open outer scope: a task started here may outlive this scope, but the outer one must still cover it.
-        outer = _cell.get()
-        self._token = None if outer is not None and outer.open else _cell.set(self)
+        outer = _scope.get()
+        self._token = None if outer is not None and outer.open else _scope.set(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.open = False
         if self._token is not None:
-            _cell.reset(self._token)
+            _scope.reset(self._token)
 
 
-current_scope = _cell.get
+current_scope = _scope.get
 """Return the scope of this context, or None. While it is `open`, every request in the context passes through."""
 
 
@@ -42,8 +42,8 @@ current_scope = _cell.get
 def disabled() -> Iterator[None]:
     """Let every request in this context, and in tasks started in it, pass through untouched."""
     # This scope is never closed: a task that outlives the block stays ungoverned.
-    token = _cell.set(AttemptScope())
+    token = _scope.set(AttemptScope())
     try:
         yield
     finally:
-        _cell.reset(token)
+        _scope.reset(token)

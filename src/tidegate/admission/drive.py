@@ -32,19 +32,19 @@ def drive(call: GovernedCall, send: Callable[[Permit], AttemptResult], finish: C
 
     An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through.
     """
-    sent = None
-    permit = call.begin()
+    attempt = None
+    permit = call.try_start()
     if permit is not None:
         try:
-            sent = send(permit)
+            attempt = send(permit)
         except BaseException:
             call.abandon(permit)
             raise
-        if call.finish_fast(permit, sent):
-            if sent.error is not None:
-                raise sent.error
-            return sent.response
-    flow = call.exchange(ThreadWaker, permit, sent)
+        if call.finish_fast(permit, attempt):
+            if attempt.error is not None:
+                raise attempt.error
+            return attempt.response
+    flow = call.exchange(ThreadWaker, permit, attempt)
     try:
         effect = next(flow)
         while True:
@@ -57,30 +57,30 @@ def drive(call: GovernedCall, send: Callable[[Permit], AttemptResult], finish: C
             resume.now = call.now()
             effect = flow.send(resume)
     except StopIteration as stop:
-        ended: ExchangeResult = stop.value
+        result: ExchangeResult = stop.value
     finally:
         flow.close()
-    return finish(ended)
+    return finish(result)
 
 
 async def adrive(
     call: GovernedCall, send: Callable[[Permit], Awaitable[AttemptResult]], finish: Callable[[ExchangeResult], Any]
 ) -> Any:
     """Run a call to its end in this task, as `drive`; cancellation closes the exchange and passes through."""
-    sent = None
-    permit = call.begin()
+    attempt = None
+    permit = call.try_start()
     if permit is not None:
         permit.loop = _running_loop()
         try:
-            sent = await send(permit)
+            attempt = await send(permit)
         except BaseException:
             call.abandon(permit)
             raise
-        if call.finish_fast(permit, sent):
-            if sent.error is not None:
-                raise sent.error
-            return sent.response
-    flow, waker = call.exchange(async_waker, permit, sent), None
+        if call.finish_fast(permit, attempt):
+            if attempt.error is not None:
+                raise attempt.error
+            return attempt.response
+    flow, waker = call.exchange(async_waker, permit, attempt), None
     try:
         effect = next(flow)
         while True:
@@ -95,12 +95,12 @@ async def adrive(
             resume.now = call.now()
             effect = flow.send(resume)
     except StopIteration as stop:
-        ended: ExchangeResult = stop.value
+        result: ExchangeResult = stop.value
     finally:
         flow.close()
         if waker is not None:
             waker.close()
-    return finish(ended)
+    return finish(result)
 
 
 class ThreadWaker:

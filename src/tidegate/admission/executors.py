@@ -39,23 +39,23 @@ class CallGroup(Protocol):
 class Executor:
     """An event loop, or one thread, that runs waiting calls; `thread` is the identifier of its thread.
 
-    `blocks` equals `thread` where a waiting call blocks a running event loop of that thread; else it is 0. `seen_at` is
+    `blocks` equals `thread` where a waiting call blocks a running event loop of that thread; else it is 0. `ran_at` is
     when it last showed that it runs, in monotonic seconds. `groups` holds its calls, one group per queue.
     """
 
-    __slots__ = ("__weakref__", "blocks", "groups", "loop", "seen_at", "stalled", "thread")
+    __slots__ = ("__weakref__", "blocks", "groups", "loop", "ran_at", "stalled", "thread")
 
     def __init__(self, loop: object, thread: int, blocks: int) -> None:
         self.loop = loop
         self.thread = thread
         self.blocks = blocks
         self.stalled = False
-        self.seen_at = float("-inf")
+        self.ran_at = float("-inf")
         self.groups: set[CallGroup] = set()
 
-    def seen(self, now: float) -> None:
+    def note_running(self, now: float) -> None:
         """Note that the executor runs: its calls return to the order of their queues."""
-        self.seen_at = now
+        self.ran_at = now
         if self.stalled:
             self.stalled = False
             for group in self.groups:
@@ -67,11 +67,11 @@ class Executor:
         for group in self.groups:
             group.pass_over()
 
-    def late(self, due: float, now: float, here: int) -> bool:
-        """Return whether the executor missed an action due at `due`; `here` is a thread that is known to run now."""
+    def is_late(self, due: float, now: float, running_thread: int) -> bool:
+        """Return whether the executor missed an action due at `due`; `running_thread` is known to run now."""
         if self.stalled:
             return True
-        return max(due, self.seen_at) + PATIENCE <= now and (not here or self.thread != here)
+        return max(due, self.ran_at) + PATIENCE <= now and (not running_thread or self.thread != running_thread)
 
 
 class ExecutorTable:

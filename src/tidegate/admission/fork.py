@@ -23,31 +23,31 @@ class ForkAware(Protocol):
         ...
 
 
-_followed: weakref.WeakSet[ForkAware] = weakref.WeakSet()
+_registered: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def followed() -> list[ForkAware]:
+def registered() -> list[ForkAware]:
     """Return the objects that are called at a fork."""
-    return list(_followed)
+    return list(_registered)
 
 
-def follow(one: ForkAware) -> None:
+def register(one: ForkAware) -> None:
     """Call `one` at every fork while it lives."""
-    _followed.add(one)
+    _registered.add(one)
 
 
 def _before() -> None:
-    for one in list(_followed):
+    for one in list(_registered):
         one.before_fork()
 
 
 def _after_in_parent() -> None:
-    for one in list(_followed):
+    for one in list(_registered):
         one.after_fork_in_parent()
 
 
 def _after_in_child() -> None:
-    for one in list(_followed):
+    for one in list(_registered):
         one.after_fork_in_child()
 
 

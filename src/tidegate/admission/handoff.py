@@ -19,7 +19,7 @@ from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome
 
 _handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
-MOST_KEYS = 16
+MAX_KEYS = 16
 """Keys that are remembered for one piece of work. Raising it uses more memory for work with many keys. Chosen: the
 first keys show which permit to request next time."""
 
@@ -37,10 +37,10 @@ class PermitHandoff:
         "_lock",
         "_permit",
         "_queues",
-        "_since",
-        "_standing",
         "_token",
         "_waited",
+        "_waiting_calls",
+        "_waiting_since",
         "keys",
         "outcome",
         "outcome_at",
@@ -62,8 +62,8 @@ class PermitHandoff:
         self.outcome: Outcome | None = None
         self.outcome_at: Key | None = None
         self.recalled = False
-        self._standing: set[Any] = set()
-        self._since = self._waited = 0.0
+        self._waiting_calls: set[Any] = set()
+        self._waiting_since = self._waited = 0.0
 
     def __enter__(self) -> PermitHandoff:
         self._token = _handoff.set(self)
@@ -100,60 +100,60 @@ class PermitHandoff:
         """End the waits of the work's calls, now and later: each gets its last refusal, as at its deadline."""
         with self._lock:
             self.recalled = True
-            calls = list(self._standing)
+            calls = list(self._waiting_calls)
         for call in calls:
             waker = getattr(call, "waker", None)
             if waker is not None:
                 waker.wake()
 
-    def standing_at(self) -> set[Key]:
+    def waiting_keys(self) -> set[Key]:
         """Return the keys in whose queues the work's calls wait now."""
         with self._lock:
-            return {call.key for call in self._standing}
+            return {call.key for call in self._waiting_calls}
 
-    def stands(self, call: object, now: float) -> None:
+    def note_wait_started(self, call: object, now: float) -> None:
         """Note that one of the work's calls waits in a queue; `now` is in seconds of the registry's clock."""
         with self._lock:
-            if not self._standing:
-                self._since = now
-            self._standing.add(call)
+            if not self._waiting_calls:
+                self._waiting_since = now
+            self._waiting_calls.add(call)
 
-    def goes(self, call: object, now: float) -> None:
+    def note_wait_ended(self, call: object, now: float) -> None:
         """Note that a call waits no more; repeating it does nothing."""
         with self._lock:
-            if call in self._standing:
-                self._standing.remove(call)
-                if not self._standing:
-                    self._waited += now - self._since
+            if call in self._waiting_calls:
+                self._waiting_calls.remove(call)
+                if not self._waiting_calls:
+                    self._waited += now - self._waiting_since
 
     @property
-    def standing(self) -> bool:
+    def is_waiting(self) -> bool:
         """Return whether one of the work's calls waits in a queue now."""
-        return bool(self._standing)
+        return bool(self._waiting_calls)
 
-    def waited(self) -> float:
+    def waited_seconds(self) -> float:
         """Return the seconds for which at least one of the work's calls has waited in a queue, until now."""
         with self._lock:
-            return self._waited + (self._queues.clock() - self._since if self._standing else 0.0)
+            return self._waited + (self._queues.clock() - self._waiting_since if self._waiting_calls else 0.0)
 
-    def asked(self, key: Key, cost: Cost) -> None:
+    def note_use(self, key: Key, cost: Cost) -> None:
         """Remember a key that the work used, and its last expected cost."""
-        if key in self.keys or len(self.keys) < MOST_KEYS:
+        if key in self.keys or len(self.keys) < MAX_KEYS:
             self.keys[key] = cost
 
-    def was_given(self, key: Key, outcome: Outcome) -> None:
+    def note_replayed(self, key: Key, outcome: Outcome) -> None:
         """Remember an answer that the work got without an attempt."""
         self.outcome, self.outcome_at = outcome, key
 
-    def came_to(self, permit: Permit, outcome: Outcome, straight: bool) -> None:
-        """Remember the outcome of an attempt; `straight` says that it used the handed permit, or repeated that attempt.
+    def note_outcome(self, permit: Permit, outcome: Outcome, direct: bool) -> None:
+        """Remember the outcome of an attempt; `direct` says that it used the handed permit, or repeated that attempt.
 
         A straight attempt is `refused` if it met a lack of capacity, or an outage as the breaker's probe.
         """
-        self.asked(permit.key, permit.cost)
+        self.note_use(permit.key, permit.cost)
         self.outcome, self.outcome_at = outcome, permit.key
         outage = permit.probe and outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE
-        if straight and (outcome.kind in CAPACITY or outage):
+        if direct and (outcome.kind in CAPACITY or outage):
             self.refused, self.refused_at = outcome, permit.key
 
 

@@ -7,8 +7,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-told: Callable[[Any], None] | None = None
+on_new_queue: Callable[[Any], None] | None = None
 """Called with the `KeyQueue` of each new key, under the key table's lock; it must not fail."""
 
-passed: Callable[[str], None] | None = None
+on_ungoverned: Callable[[str], None] | None = None
 """Called with the host of each ungoverned call to an inference path; it must not fail."""

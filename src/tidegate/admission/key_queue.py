@@ -2,8 +2,8 @@
 
 Theory of operation. A gate is one limiter of the key that may hold a call back. Only the head of the wait queue waits
 with a timeout: until it could be admitted, or until the first deadline of its executor's calls. All other calls wait to
-be woken. Every change (`settle`, `stand`, `leave`, a timer) ends in `pump`. It admits from the head as many calls as
-may go, and returns the waiters to wake. The caller wakes them after it has released the key table's lock.
+be woken. Every change (`settle`, `enqueue`, `dequeue`, a timer) ends in `pump`. It admits from the head as many calls
+as may go, and returns the waiters to wake. The caller wakes them after it has released the key table's lock.
 
 An executor is an event loop or a thread. Nothing depends on the head's executor alone. If several executors wait, a few
 others *watch*: they look `PATIENCE` seconds after the head had to look, or a permit had to be taken. A permit that was
@@ -40,21 +40,21 @@ its number."""
 class KeyQueue:
     """The admission controller and the wait queue of one key.
 
-    `asking` holds callbacks of `try_admit`; `gate` is the gate that was closed last.
+    `ready_callbacks` holds callbacks of `try_admit`; `gate` is the gate that was closed last.
     """
 
     __slots__ = (
         "_ahead_elsewhere",
-        "_answered",
-        "_given",
-        "_mixed",
         "_monitor",
-        "_soonest",
+        "_replayed_order",
+        "_soonest_deadline",
+        "_untaken",
+        "_untaken_of_several",
         "_watchers",
         "admission",
-        "asking",
         "executors",
         "gate",
+        "ready_callbacks",
         "waiting",
     )
 
@@ -63,16 +63,16 @@ class KeyQueue:
         self.executors = executors if executors is not None else ExecutorTable()
         self.waiting = WaitQueue()
         self.gate = ""
-        self.asking: dict[Callable[[], object], ReadyCallback] = {}
+        self.ready_callbacks: dict[Callable[[], object], ReadyCallback] = {}
         # Calls with a permit that they have not taken yet, and its instant.
-        self._given: dict[Waiter, float] = {}
+        self._untaken: dict[Waiter, float] = {}
         # Whether these calls may be of more than one executor.
-        self._mixed = False
+        self._untaken_of_several = False
         self._watchers: list[ExecutorGroup] = []
         # No queued call has an earlier deadline.
-        self._soonest = INFINITY
+        self._soonest_deadline = INFINITY
         # Number of the attempt whose rejection the queued calls were given last.
-        self._answered = 0
+        self._replayed_order = 0
         self._monitor = LoopMonitor(admission, self.executors)
         # Calls at other keys that are ahead since an executor was passed over.
         self._ahead_elsewhere: list[Waiter] = []
@@ -80,7 +80,7 @@ class KeyQueue:
     @property
     def idle(self) -> bool:
         """Return whether no call waits and no attempt is in flight."""
-        return not self.waiting.count and not self.admission.flying
+        return not self.waiting.count and not self.admission.permits_in_flight
 
     def snapshot(self, now: float) -> KeySnapshot:
         """Return the state of the key at `now`."""
@@ -91,7 +91,7 @@ class KeyQueue:
     def mean_cost(self) -> Cost:
         """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
         total, count = [0.0] * len(UNPRICED), 0
-        for waiter in islice(self.waiting.standing(), SAMPLE):
+        for waiter in islice(self.waiting.in_order(), SAMPLE):
             self._price(waiter)
             total = [sum(pair) for pair in zip(total, waiter.cost, strict=True)]
             count += 1
@@ -110,16 +110,16 @@ class KeyQueue:
         permit.place = waiting.next_place()
         return permit
 
-    def stand(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
+    def enqueue(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Admit a call at once if no call is queued before it and the gates are open; else queue it.
 
         Return the waiters to wake, never `waiter` itself.
         """
         waiter.joined_at = now
-        if self.admission.rejection is not None and self._answer(waiter, now, out):
+        if self.admission.rejection is not None and self._replay_or_probe(waiter, now, out):
             return []
         if waiter.immediate:
-            self._pass_or_refuse(waiter, now, out)
+            self._admit_or_refuse_now(waiter, now, out)
             return []
         if not self.waiting.count and self.admission.rejection is None:
             self._price(waiter)
@@ -127,20 +127,20 @@ class KeyQueue:
             if ready <= now:
                 waiter.place = waiter.place or self.waiting.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
-                self._gave(waiter, now)
+                self._note_permit(waiter, now)
                 return []
         group = self._join(waiter, now, out)
-        woken = self.pump(now, out)
-        if group.holder is None or group.holder.until is None or waiter.deadline < group.holder.until:
-            self._keep_clock(group, woken)
-        return [each for each in woken if each is not waiter]
+        to_wake = self.pump(now, out)
+        if group.timer_holder is None or group.timer_holder.until is None or waiter.deadline < group.timer_holder.until:
+            self._ensure_timer(group, to_wake)
+        return [each for each in to_wake if each is not waiter]
 
     def take(self, waiter: Waiter) -> Permit | None:
         """Return the permit that was given to a queued call, if there is one."""
         permit, waiter.permit = waiter.permit, None
         if permit is not None:
-            self._given.pop(waiter, None)
-            self._mixed = self._mixed and bool(self._given)
+            self._untaken.pop(waiter, None)
+            self._untaken_of_several = self._untaken_of_several and bool(self._untaken)
             if self.admission.untaken:
                 self.admission.untaken -= 1
         return permit
@@ -148,163 +148,189 @@ class KeyQueue:
     def rejoin(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Put a refused call back to its old place; return the waiters to wake. The caller pumps after it."""
         waiter.joined_at = now
-        woken: list[Waiter] = []
-        self._keep_clock(self._join(waiter, now, out), woken)
-        return woken
+        to_wake: list[Waiter] = []
+        self._ensure_timer(self._join(waiter, now, out), to_wake)
+        return to_wake
 
-    def look(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
+    def poll(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Look on behalf of a waiting call, which shows that its executor runs; return the waiters to wake."""
-        self._seen(waiter, now)
-        woken = self.pump(now, out)
+        self._note_running(waiter, now)
+        to_wake = self.pump(now, out)
         group = self.waiting.groups.get(waiter.executor)
         if group is not None:
-            self._expire(group, now, woken, out)
-            self._keep_clock(group, woken)
-        return woken
+            self._expire(group, now, to_wake, out)
+            self._ensure_timer(group, to_wake)
+        return to_wake
 
-    def leave(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
+    def dequeue(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Take a call out of the queue; return the waiters to wake."""
         executor = waiter.executor
         revived = executor is not None and executor.stalled
-        group = self.waiting.groups.get(executor) if waiter.standing else None
-        held = group is not None and group.holder is waiter
-        if not self.waiting.leave(waiter):
+        group = self.waiting.groups.get(executor) if waiter.is_queued else None
+        held = group is not None and group.timer_holder is waiter
+        if not self.waiting.dequeue(waiter):
             return []
         if executor is not None:
-            executor.seen(now)
+            executor.note_running(now)
         if not held and not revived:
             return []
-        woken = self.pump(now, out)
+        to_wake = self.pump(now, out)
         if group is not None:
-            self._keep_clock(group, woken)
-        return woken
+            self._ensure_timer(group, to_wake)
+        return to_wake
 
     def forget(self) -> None:
         """Forget waiting calls and permits not taken yet: after a fork they belong to the parent."""
         self.waiting.clear()
-        self.asking.clear()
-        self._given.clear()
-        self._mixed = False
+        self.ready_callbacks.clear()
+        self._untaken.clear()
+        self._untaken_of_several = False
         self._watchers.clear()
         self._monitor.forget()
 
-    def take_back(self, now: float, out: Out, here: int = 0, others: int = 0) -> None:
+    def reclaim_permits(self, now: float, out: Out, running_thread: int = 0, outside_waiters: int = 0) -> None:
         """Take back the permits of executors that do not run, if a call of a running executor waits.
 
-        `here` identifies a thread that is known to run (0: none). `others` calls wait outside the queue.
+        `running_thread` identifies a thread that is known to run (0: none). `outside_waiters` calls wait outside the
+        queue.
         """
-        while self._given:
-            waiter, given_at = next(iter(self._given.items()))
+        while self._untaken:
+            waiter, given_at = next(iter(self._untaken.items()))
             executor = waiter.executor
-            if executor is None or not executor.late(given_at, now, here) or not self._others(executor, others):
+            if (
+                executor is None
+                or not executor.is_late(given_at, now, running_thread)
+                or not self._others_wait(executor, outside_waiters)
+            ):
                 return
             self._stall(executor, now, out)
 
-    def taken_back_at(self, now: float) -> float:
+    def next_reclaim_at(self, now: float) -> float:
         """Return when to look next for a permit that was not taken; infinity if there is none."""
-        if not self._given:
+        if not self._untaken:
             return INFINITY
-        waiter, given_at = next(iter(self._given.items()))
+        waiter, given_at = next(iter(self._untaken.items()))
         executor = waiter.executor
-        at = (given_at if executor is None else max(given_at, executor.seen_at)) + PATIENCE
+        at = (given_at if executor is None else max(given_at, executor.ran_at)) + PATIENCE
         return at if at > now else now + PATIENCE
 
-    def pump(self, now: float, out: Out, here: int = 0, others: int = 0) -> list[Waiter]:
+    def pump(self, now: float, out: Out, running_thread: int = 0, outside_waiters: int = 0) -> list[Waiter]:
         """Admit calls from the head while the gates are open; return the waiters to wake.
 
-        These are the admitted calls, the expired ones and a new head. `here` identifies a thread that is known to run
-        (0: none). `others` calls wait outside the queue.
+        These are the admitted calls, the expired ones and a new head. `running_thread` identifies a thread that is
+        known to run (0: none). `outside_waiters` calls wait outside the queue.
         """
-        woken: list[Waiter] = []
-        waiting, admission, until, doubt_at = self.waiting, self.admission, INFINITY, INFINITY
-        left: list[ExecutorGroup] = []
-        if self._given:
-            self.take_back(now, out, here, others)
+        to_wake: list[Waiter] = []
+        waiting, admission, until, probe_at = self.waiting, self.admission, INFINITY, INFINITY
+        changed_groups: list[ExecutorGroup] = []
+        if self._untaken:
+            self.reclaim_permits(now, out, running_thread, outside_waiters)
         rejection = admission.rejection
-        if rejection is not None and rejection.order != self._answered:
-            self._answer_line(rejection, now, left, woken)
+        if rejection is not None and rejection.order != self._replayed_order:
+            self._replay_to_queue(rejection, now, changed_groups, to_wake)
         while (group := waiting.head_group()) is not None:
             head, executor = group.first, group.executor
             assert head is not None, "an empty group is taken out of the line"
-            if waiting.running + others > 1 and executor is not None and _missed(group, now, here):
+            if (
+                waiting.active_groups + outside_waiters > 1
+                and executor is not None
+                and _missed(group, now, running_thread)
+            ):
                 self._stall(executor, now, out)
                 continue
             blocks = executor.blocks if executor is not None else 0
             # Usually the key is not rejected and the head is priced: this saves a function call.
-            if rejection is not None or head.priced_by != admission.estimate.version:
+            if rejection is not None or head.priced_version != admission.estimate.version:
                 ready, gate = self._ready_at(head, now, blocks)
             else:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
             self.gate = gate
             if ready > now:
-                if gate == "concurrency" and self._monitor.doubts(executor, waiting.running):
-                    doubt_at, blocked = self._monitor.ask(executor, waiting.running, now, here, woken)
+                if gate == "concurrency" and self._monitor.should_probe(executor, waiting.active_groups):
+                    probe_at, blocked = self._monitor.ask(executor, waiting.active_groups, now, running_thread, to_wake)
                     if blocked is not None:
                         self._stall(blocked, now, out)
-                    if doubt_at <= now:
+                    if probe_at <= now:
                         continue
                 # A slot becomes free when an answer arrives: that instant is never certain.
-                if ready > self._soonest and gate != "concurrency" and self._dismiss(now, ready, left, woken):
+                if (
+                    ready > self._soonest_deadline
+                    and gate != "concurrency"
+                    and self._expire_early(now, ready, changed_groups, to_wake)
+                ):
                     continue
-                if not self._hold_head(group, head, ready, doubt_at, now, out, woken):
-                    left.append(group)
+                if not self._time_head(group, head, ready, probe_at, now, out, to_wake):
+                    changed_groups.append(group)
                     continue
                 until = ready
                 break
-            # Keep this order: `KeyTable.leave` reads `standing` first, then `permit`, without the lock.
+            # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
             permit = head.permit = admission.admit(head.cost, now, now - head.joined_at, out, blocks)
             if executor is not None:
                 permit.thread = executor.thread
-            self._gave(head, now)
-            waiting.leave(head)
+            self._note_permit(head, now)
+            waiting.dequeue(head)
             head.until = None
-            if group.holder is None and group.count:
-                left.append(group)
-            woken.append(head)
-        for each in left:
-            self._keep_clock(each, woken)
-        if waiting.running > 1 or (
-            self._given and group is not None and (self._mixed or self._first_given().executor is not group.executor)
+            if group.timer_holder is None and group.count:
+                changed_groups.append(group)
+            to_wake.append(head)
+        for each in changed_groups:
+            self._ensure_timer(each, to_wake)
+        if waiting.active_groups > 1 or (
+            self._untaken
+            and group is not None
+            and (self._untaken_of_several or self._first_untaken().executor is not group.executor)
         ):
-            self._watch(group, min(until, doubt_at - PATIENCE), now, here, out, woken)
+            self._watch(group, min(until, probe_at - PATIENCE), now, running_thread, out, to_wake)
         if group is None:
             self._monitor.forget()
-        if waiting.passed or self._ahead_elsewhere:
-            self._tell_passed(now, woken)
-        if self.asking and not others and group is None and admission.ready_at(UNPRICED, now)[0] < INFINITY:
-            woken += self.asking.values()
-            self.asking.clear()
-        return woken
+        if waiting.passed_over or self._ahead_elsewhere:
+            self._wake_passed_over(now, to_wake)
+        if (
+            self.ready_callbacks
+            and not outside_waiters
+            and group is None
+            and admission.ready_at(UNPRICED, now)[0] < INFINITY
+        ):
+            to_wake += self.ready_callbacks.values()
+            self.ready_callbacks.clear()
+        return to_wake
 
-    def _hold_head(
+    def _time_head(
         self,
         group: ExecutorGroup,
         head: Waiter,
         ready: float,
-        doubt_at: float,
+        probe_at: float,
         now: float,
         out: Out,
-        woken: list[Waiter],
+        to_wake: list[Waiter],
     ) -> bool:
         """Set the timer of the head's group; return False where deadlines have passed and calls were taken out."""
-        if now < self._soonest and ready == INFINITY and doubt_at == INFINITY and group.holder is head and head.until:
+        if (
+            now < self._soonest_deadline
+            and ready == INFINITY
+            and probe_at == INFINITY
+            and group.timer_holder is head
+            and head.until
+        ):
             # No deadline has passed, and the head's timer is set for the next one.
             return True
         earliest = group.earliest()
         deadline = earliest.deadline if earliest is not None else INFINITY
         if deadline <= now:
-            self._expire(group, now, woken, out)
+            self._expire(group, now, to_wake, out)
             return False
-        if doubt_at < group.watch_at and self.waiting.running < 2:
-            group.watch_at = doubt_at
-            self._hold_clock(group, ready, woken)
-        elif group.holder is not head or head.until != min(ready, deadline):
-            self._hold_clock(group, ready, woken)
+        if probe_at < group.watch_at and self.waiting.active_groups < 2:
+            group.watch_at = probe_at
+            self._set_timer(group, ready, to_wake)
+        elif group.timer_holder is not head or head.until != min(ready, deadline):
+            self._set_timer(group, ready, to_wake)
         return True
 
     def _ready_at(self, waiter: Waiter, now: float, blocks: int = 0) -> tuple[float, str]:
         """Return when a queued call may go, and the gate that holds it."""
-        if waiter.priced_by != self.admission.estimate.version:
+        if waiter.priced_version != self.admission.estimate.version:
             self._price(waiter)
         rejection = self.admission.rejection
         if rejection is not None:
@@ -313,7 +339,7 @@ class KeyQueue:
                 return opens, rejection.gate
         return self.admission.ready_at(waiter.cost, now, blocks)
 
-    def _answer(self, waiter: Waiter, now: float, out: Out) -> bool:
+    def _replay_or_probe(self, waiter: Waiter, now: float, out: Out) -> bool:
         """Handle a call that arrives while the provider rejects the whole key; return False if it joins the queue.
 
         The call gets the kept answer, or it is admitted to ask the provider again. It joins the queue to wait for a
@@ -329,12 +355,12 @@ class KeyQueue:
         self._price(waiter)
         admission = self.admission
         # No learned limit holds the call that asks the provider; learned limits hold the many that follow.
-        asks = rejection.asks(now) or not waiter.replayable() or rejection.answer is None
+        asks = rejection.may_probe(now) or not waiter.replayable() or rejection.answer is None
         ready, self.gate = (admission.admits if asks else admission.ready_at)(waiter.cost, now)
         if ready <= now:
             waiter.place = waiter.place or self.waiting.next_place()
             waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=asks)
-            self._gave(waiter, now)
+            self._note_permit(waiter, now)
             return True
         if not waiter.replayable() or rejection.answer is None:
             return False
@@ -344,16 +370,18 @@ class KeyQueue:
         self._replay(waiter)
         return True
 
-    def _answer_line(self, rejection: KeyRejection, now: float, left: list[ExecutorGroup], woken: list[Waiter]) -> None:
+    def _replay_to_queue(
+        self, rejection: KeyRejection, now: float, changed_groups: list[ExecutorGroup], to_wake: list[Waiter]
+    ) -> None:
         """Give the newest rejecting answer to those queued calls that do not wait for the reset."""
-        self._answered = rejection.order
+        self._replayed_order = rejection.order
         if rejection.answer is None:
             return
-        for waiter in list(self.waiting.standing()):
+        for waiter in list(self.waiting.in_order()):
             if rejection.replays(waiter.deadline, now) and waiter.replayable():
-                self._remove(waiter, left)
+                self._remove(waiter, changed_groups)
                 self._replay(waiter)
-                woken.append(waiter)
+                to_wake.append(waiter)
 
     def _replay(self, waiter: Waiter) -> None:
         rejection = self.admission.rejection
@@ -361,7 +389,7 @@ class KeyQueue:
         rejection.replayed += 1
         waiter.replay = rejection.outcome
 
-    def _pass_or_refuse(self, waiter: Waiter, now: float, out: Out) -> None:
+    def _admit_or_refuse_now(self, waiter: Waiter, now: float, out: Out) -> None:
         """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.
 
         Learned concurrency and pace do not hold it, nor does a queue that only these hold. But it takes no capacity
@@ -380,7 +408,7 @@ class KeyQueue:
             within = head is None and admission.ready_at(waiter.cost, now)[0] <= now
             waiter.place = waiter.place or self.waiting.next_place()
             waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=not within)
-            self._gave(waiter, now)
+            self._note_permit(waiter, now)
             return
         if gate not in ("breaker", "concurrency"):
             waiter.opens_at = ready
@@ -388,63 +416,65 @@ class KeyQueue:
         if refusal is not None and now - refusal[1] <= MINUTE and gate != "breaker" and waiter.replayable():
             waiter.replay = refusal[0]
 
-    def _dismiss(self, now: float, ready: float, left: list[ExecutorGroup], woken: list[Waiter]) -> bool:
+    def _expire_early(
+        self, now: float, ready: float, changed_groups: list[ExecutorGroup], to_wake: list[Waiter]
+    ) -> bool:
         """Take out the calls whose gate certainly opens only after their deadline; return whether there was any.
 
         The head may go at `ready`, so calls with a later deadline stay.
         """
         if not self.admission.certain(self.gate):
             return False
-        dismissed, soonest = False, INFINITY
+        expired, soonest = False, INFINITY
         for group in list(self.waiting.groups.values()):
             while (first := group.earliest()) is not None:
                 opens, gate = self._ready_at(first, now) if now < first.deadline < ready else (now, "")
                 if not first.deadline < opens < INFINITY or not self.admission.certain(gate):
                     soonest = min(soonest, first.deadline)
                     break
-                self._remove(first, left)
+                self._remove(first, changed_groups)
                 first.opens_at = opens
-                woken.append(first)
-                dismissed = True
-        self._soonest = soonest
-        return dismissed
+                to_wake.append(first)
+                expired = True
+        self._soonest_deadline = soonest
+        return expired
 
-    def _remove(self, waiter: Waiter, left: list[ExecutorGroup]) -> None:
-        """Take a call out of the queue; the caller then keeps the timer of its group, appended to `left`."""
+    def _remove(self, waiter: Waiter, changed_groups: list[ExecutorGroup]) -> None:
+        """Take a call out of the queue; the caller then keeps the timer of its group, appended to `changed_groups`."""
         group = self.waiting.groups[waiter.executor]
-        self.waiting.leave(waiter)
+        self.waiting.dequeue(waiter)
         waiter.until = None
-        left.append(group)
+        changed_groups.append(group)
 
     def _join(self, waiter: Waiter, now: float, out: Out) -> ExecutorGroup:
         """Put a call into the queue, and pass over the event loops that it blocks."""
         if waiter.executor is None:
-            waiter.executor = self.executors.get(waiter.alarm())
+            waiter.executor = self.executors.get(waiter.get_waker())
         executor = waiter.executor
-        executor.seen(now)
+        executor.note_running(now)
         if executor.blocks:
             for blocked in self.executors.stall_thread(executor.blocks):
                 self._stall(blocked, now, out)
             self.admission.release_probe(executor.blocks, now)
-        self._soonest = min(self._soonest, waiter.deadline) if self.waiting.count else waiter.deadline
-        return self.waiting.join(waiter)
+        self._soonest_deadline = min(self._soonest_deadline, waiter.deadline) if self.waiting.count else waiter.deadline
+        return self.waiting.enqueue(waiter)
 
-    def _seen(self, waiter: Waiter, now: float) -> None:
+    def _note_running(self, waiter: Waiter, now: float) -> None:
         """Note that the executor of a waiting call runs; clear the group's timer if the call held it."""
         executor = waiter.executor
         if executor is None:
             return
-        executor.seen(now)
+        executor.note_running(now)
         group = self.waiting.groups.get(executor)
-        if group is not None and group.holder is waiter:
+        if group is not None and group.timer_holder is waiter:
             # Its timer has run out, or is about to be set again.
             group.watch_at = INFINITY
             waiter.until = None
 
-    def _others(self, executor: Executor, others: int) -> bool:
+    def _others_wait(self, executor: Executor, outside_waiters: int) -> bool:
         """Return whether calls of running executors other than `executor` wait."""
         group = self.waiting.groups.get(executor)
-        return self.waiting.running + others > (group is not None and group.entry is not None)
+        return self.waiting.active_groups + outside_waiters > (group is not None and group.entry is not None)
 
     def _stall(self, executor: Executor, now: float, out: Out) -> None:
         """Pass an executor over until it runs again, and take back the permits that it has not taken."""
@@ -454,93 +484,93 @@ class KeyQueue:
             ahead = group.next_head()
             if ahead is not None and ahead.queue is not self:
                 self._ahead_elsewhere.append(ahead)
-        for waiter in [waiter for waiter in self._given if waiter.executor is executor]:
+        for waiter in [waiter for waiter in self._untaken if waiter.executor is executor]:
             permit = self.take(waiter)
             if permit is not None and not permit.settled and permit.generation == self.admission.generation:
                 self.admission.withdraw(permit, now, out)
             # It was woken for that permit: it looks as soon as it runs.
             waiter.until = None
-            self.waiting.join(waiter)
+            self.waiting.enqueue(waiter)
 
-    def _tell_passed(self, now: float, woken: list[Waiter]) -> None:
+    def _wake_passed_over(self, now: float, to_wake: list[Waiter]) -> None:
         """Wake one call of each group that is passed over, and the next heads at other keys.
 
         The former looks as soon as its executor runs, the latter at once.
         """
-        for group in self.waiting.passed:
+        for group in self.waiting.passed_over:
             if group.first is not None and group.stalled:
-                if group.holder is not None:
-                    group.holder.until = None
-                group.holder, group.watch_at = None, INFINITY
+                if group.timer_holder is not None:
+                    group.timer_holder.until = None
+                group.timer_holder, group.watch_at = None, INFINITY
                 group.first.until = None
-                woken.append(group.first)
-        self.waiting.passed.clear()
+                to_wake.append(group.first)
+        self.waiting.passed_over.clear()
         while self._ahead_elsewhere:
             ahead = self._ahead_elsewhere.pop()
-            if ahead.standing:
+            if ahead.is_queued:
                 ahead.until = now
-                woken.append(ahead)
+                to_wake.append(ahead)
 
-    def _first_given(self) -> Waiter:
+    def _first_untaken(self) -> Waiter:
         """Return the call whose permit has waited longest to be taken; there must be one."""
-        return next(iter(self._given))
+        return next(iter(self._untaken))
 
-    def _gave(self, waiter: Waiter, now: float) -> None:
+    def _note_permit(self, waiter: Waiter, now: float) -> None:
         self.admission.untaken += 1
         self.admission.given_at = now
-        if self._given and waiter.executor is not None and self._first_given().executor is not waiter.executor:
-            self._mixed = True
-        self._given[waiter] = now
+        if self._untaken and waiter.executor is not None and self._first_untaken().executor is not waiter.executor:
+            self._untaken_of_several = True
+        self._untaken[waiter] = now
 
     def _price(self, waiter: Waiter) -> None:
         estimate = self.admission.estimate
-        if waiter.priced_by != estimate.version:
-            waiter.priced_by = estimate.version
+        if waiter.priced_version != estimate.version:
+            waiter.priced_version = estimate.version
             waiter.cost = _priced(waiter.price, estimate, waiter.cost)
 
-    def _expire(self, group: ExecutorGroup, now: float, woken: list[Waiter], out: Out) -> None:
-        """Take out the calls of a group whose deadline has passed; admit those that `_would_be_taken` names."""
+    def _expire(self, group: ExecutorGroup, now: float, to_wake: list[Waiter], out: Out) -> None:
+        """Take out the calls of a group whose deadline has passed; admit those that `_held_by_slow_start` names."""
         while (first := group.earliest()) is not None and first.deadline <= now:
-            if self._would_be_taken(first, now):
+            if self._held_by_slow_start(first, now):
                 first.permit = self.admission.admit(first.cost, now, now - first.joined_at, out, beyond=True)
-                self._gave(first, now)
-            self.waiting.leave(first)
+                self._note_permit(first, now)
+            self.waiting.dequeue(first)
             first.until = first.deadline
-            woken.append(first)
+            to_wake.append(first)
 
-    def _would_be_taken(self, waiter: Waiter, now: float) -> bool:
+    def _held_by_slow_start(self, waiter: Waiter, now: float) -> bool:
         """Return whether only the untested slots of a first round, without a refusal so far, hold a call."""
         if not self.admission.untested or self._ready_at(waiter, now)[1] != "concurrency":
             return False
         return self.admission.admits(waiter.cost, now)[0] <= now
 
-    def _hold_clock(self, group: ExecutorGroup, ready: float, woken: list[Waiter]) -> None:
+    def _set_timer(self, group: ExecutorGroup, ready: float, to_wake: list[Waiter]) -> None:
         """Make the first call of a group the holder of its timer, and wake it if the timer must be shortened."""
-        holder, earliest = group.first, group.earliest()
-        if holder is None or earliest is None:
+        timer_holder, earliest = group.first, group.earliest()
+        if timer_holder is None or earliest is None:
             return
         until = min(ready, group.watch_at, earliest.deadline)
-        if group.holder is not holder:
-            if group.holder is not None:
-                group.holder.until = None
-            group.holder = holder
-        sooner = holder.until is None or until < holder.until - 1e-6
-        holder.until = until if until < INFINITY else None
+        if group.timer_holder is not timer_holder:
+            if group.timer_holder is not None:
+                group.timer_holder.until = None
+            group.timer_holder = timer_holder
+        sooner = timer_holder.until is None or until < timer_holder.until - 1e-6
+        timer_holder.until = until if until < INFINITY else None
         if sooner and until < INFINITY:
-            woken.append(holder)
+            to_wake.append(timer_holder)
 
-    def _keep_clock(self, group: ExecutorGroup, woken: list[Waiter]) -> None:
+    def _ensure_timer(self, group: ExecutorGroup, to_wake: list[Waiter]) -> None:
         """Ensure that a group's timer meets its first deadline, wherever the group is in the queue."""
-        earliest, holder = group.earliest(), group.holder
+        earliest, timer_holder = group.earliest(), group.timer_holder
         if earliest is None or group.stalled:
             return
-        if holder is None or (holder.until is None and earliest.deadline < INFINITY):
-            self._hold_clock(group, INFINITY, woken)
-        elif holder.until is not None and earliest.deadline < holder.until - 1e-6:
-            self._hold_clock(group, holder.until, woken)
+        if timer_holder is None or (timer_holder.until is None and earliest.deadline < INFINITY):
+            self._set_timer(group, INFINITY, to_wake)
+        elif timer_holder.until is not None and earliest.deadline < timer_holder.until - 1e-6:
+            self._set_timer(group, timer_holder.until, to_wake)
 
     def _watch(
-        self, own: ExecutorGroup | None, ready: float, now: float, here: int, out: Out, woken: list[Waiter]
+        self, own: ExecutorGroup | None, ready: float, now: float, running_thread: int, out: Out, to_wake: list[Waiter]
     ) -> None:
         """Make a few executors look in case the head's executor, or one that was given a permit, does not run.
 
@@ -551,18 +581,23 @@ class KeyQueue:
         waiting, watchers = self.waiting, self._watchers
         for group in watchers:
             executor = group.executor
-            if executor is not None and group.entry is not None and waiting.running > 1 and _missed(group, now, here):
+            if (
+                executor is not None
+                and group.entry is not None
+                and waiting.active_groups > 1
+                and _missed(group, now, running_thread)
+            ):
                 self._stall(executor, now, out)
         watchers[:] = [group for group in watchers if group.entry is not None and group is not own]
-        due = min(ready + PATIENCE, self.taken_back_at(now))
+        due = min(ready + PATIENCE, self.next_reclaim_at(now))
         if due == INFINITY:
             return
         if len(watchers) < WATCHERS:
             watchers += [group for group in self._candidates(own) if group not in watchers][: WATCHERS - len(watchers)]
-        suspect = self._first_given().executor if self._given else None
+        suspect = self._first_untaken().executor if self._untaken else None
         chain = [group for group in watchers if group.executor is not suspect]
         # The head's group watches too where another executor was given a permit.
-        doubtful = self._given and own is not None and (self._mixed or own.executor is not suspect)
+        doubtful = self._untaken and own is not None and (self._untaken_of_several or own.executor is not suspect)
         if own is not None and doubtful and len(watchers) < WATCHERS:
             chain.append(own)
         chain += [group for group in watchers if group.executor is suspect]
@@ -570,7 +605,7 @@ class KeyQueue:
             at = due + number * PATIENCE
             if at < group.watch_at - 1e-6:
                 group.watch_at = at
-                self._hold_clock(group, ready if group is own else INFINITY, woken)
+                self._set_timer(group, ready if group is own else INFINITY, to_wake)
 
     def _candidates(self, own: ExecutorGroup | None) -> Iterator[ExecutorGroup]:
         """Yield the newest groups: they wait longest, so a watcher is seldom replaced."""
@@ -579,14 +614,14 @@ class KeyQueue:
                 yield group
 
 
-def _missed(group: ExecutorGroup, now: float, here: int) -> bool:
+def _missed(group: ExecutorGroup, now: float, running_thread: int) -> bool:
     """Return whether a group did not look at an instant at which it had to."""
-    holder, executor = group.holder, group.executor
+    timer_holder, executor = group.timer_holder, group.executor
     return (
-        holder is not None
-        and holder.until is not None
+        timer_holder is not None
+        and timer_holder.until is not None
         and executor is not None
-        and (executor.late(holder.until, now, here))
+        and (executor.is_late(timer_holder.until, now, running_thread))
     )
 
 

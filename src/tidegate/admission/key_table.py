@@ -85,7 +85,7 @@ class KeyTable:
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
         self._rejections: deque[tuple[Key, KeyRejection | None, KeyRejection | None, bool]] = deque()
-        fork.follow(self)
+        fork.register(self)
 
     @property
     def settings(self) -> Settings:
@@ -109,52 +109,52 @@ class KeyTable:
             self._drain()
         return permit
 
-    def stand(self, waiter: Waiter, key: Key, window: float) -> Permit | None:
+    def enqueue(self, waiter: Waiter, key: Key, window: float) -> Permit | None:
         """Admit a call at once, or put it in the queue of `key`; `window` is the provider's usual one in seconds."""
         out = self._out()
         with self._lock:
             now = self.clock()
             queue = self._queue_of(key, window, now)
-            waiter.belong(queue)
-            woken = queue.stand(waiter, now, out)
+            waiter.bind_queue(queue)
+            to_wake = queue.enqueue(waiter, now, out)
             permit = queue.take(waiter)
             if permit is not None:
                 permit.thread = threading.get_ident()
-        if woken or out or self._dropped:
-            self._act(woken, out)
+        if to_wake or out or self._dropped:
+            self._act(to_wake, out)
         if permit is None:
             _warn_of_blocking(waiter)
         return permit
 
-    def seat(self, waiter: Waiter, key: Key, window: float) -> None:
+    def bind_waiter(self, waiter: Waiter, key: Key, window: float) -> None:
         """Tie an admitted call that has not queued to the queue that it may have to return to."""
         with self._lock:
-            waiter.belong(self._queue_of(key, window, self.clock()))
+            waiter.bind_queue(self._queue_of(key, window, self.clock()))
         if self._dropped:
             self._drain()
 
-    def look(self, waiter: Waiter) -> Permit | None:
+    def poll(self, waiter: Waiter) -> Permit | None:
         """Return the permit of a waiting call, if it has one by now."""
         out = self._out()
         with self._lock:
             queue: KeyQueue | None = waiter.queue
-            woken: list[Waiter] = []
+            to_wake: list[Waiter] = []
             permit = None
             if queue is not None:
                 now = self.clock()
                 executor = waiter.executor
                 if waiter.permit is None or (executor is not None and executor.stalled):
-                    woken = [each for each in queue.look(waiter, now, out) if each is not waiter]
+                    to_wake = [each for each in queue.poll(waiter, now, out) if each is not waiter]
                 elif executor is not None:
-                    executor.seen(now)
+                    executor.note_running(now)
                 permit = queue.take(waiter)
                 if permit is not None:
                     # The attempt starts now; the permit was given when another call settled.
                     permit.sent_at = now
-                    limit = queue.admission.limit
+                    limit = queue.admission.concurrency
                     if not queue.admission.untaken and queue.gate == "concurrency" and limit.opens_at(now) < INFINITY:
-                        woken += queue.pump(now, out)
-        self._act(woken, out)
+                        to_wake += queue.pump(now, out)
+        self._act(to_wake, out)
         return permit
 
     def settle(self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None) -> None:
@@ -168,22 +168,22 @@ class KeyTable:
         out: list[events.Event] | None = [] if self._listeners.all else None
         with self._lock:
             self.require_own(permit)
-            woken = self._settle(permit, outcome, out, rejoin)
+            to_wake = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
-                woken = [waiter for waiter in woken if waiter is not rejoin]
-        if woken or out or self._dropped or self._rejections:
-            self._act(woken, out)
+                to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
+        if to_wake or out or self._dropped or self._rejections:
+            self._act(to_wake, out)
         if rejoin is not None and rejoin.permit is None:
             _warn_of_blocking(rejoin)
 
-    def leave(self, waiter: Waiter) -> None:
+    def dequeue(self, waiter: Waiter) -> None:
         """Give up a place in the queue, or an unused permit."""
-        if not waiter.standing and waiter.permit is None:
+        if not waiter.is_queued and waiter.permit is None:
             return
         out = self._out()
-        woken = self._remove(waiter, out)
-        if woken or out or self._dropped:
-            self._act(woken, out)
+        to_wake = self._remove(waiter, out)
+        if to_wake or out or self._dropped:
+            self._act(to_wake, out)
 
     def require_own(self, permit: Permit) -> None:
         """Raise `PermitMisuse` for a permit that cannot be settled here: settled before, or another registry's."""
@@ -205,8 +205,8 @@ class KeyTable:
             permit.settled = True
             if queue is not None and permit.generation == queue.admission.generation:
                 queue.admission.withdraw(permit, now, out)
-            woken = self._pump(queue, now, out)
-        self._act(woken, out)
+            to_wake = self._pump(queue, now, out)
+        self._act(to_wake, out)
 
     def learn(self, permit: Permit, outcome: Outcome) -> None:
         """Learn from the headers of an answer whose body still streams; `settle` follows at its end."""
@@ -219,20 +219,20 @@ class KeyTable:
                 queue.admission.learn(permit, outcome, now, out)
                 if queue.admission.rejection is not before:
                     self._rejections.append((permit.key, before, queue.admission.rejection, False))
-            woken = self._pump(queue, now, out)
-        if woken or out or self._dropped or self._rejections:
-            self._act(woken, out)
+            to_wake = self._pump(queue, now, out)
+        if to_wake or out or self._dropped or self._rejections:
+            self._act(to_wake, out)
 
-    def learn_usage(self, permit: Permit, inquiry: RequestFacts, usage: Usage) -> None:
+    def learn_usage(self, permit: Permit, request_facts: RequestFacts, usage: Usage) -> None:
         """Update the key's cost estimate with the usage of a request of that shape."""
         with self._lock:
             queue = self._queue_behind(permit)
             if queue is not None:
-                queue.admission.estimate.learn(inquiry, usage)
+                queue.admission.estimate.learn(request_facts, usage)
         if self._dropped:
             self._drain()
 
-    def resent(self, waiter: Waiter, after: Kind) -> None:
+    def count_resent(self, waiter: Waiter, after: Kind) -> None:
         """Count a repeated attempt; `after` is the kind of the call's last outcome."""
         with self._lock:
             counts = waiter.queue.admission.counts
@@ -241,7 +241,7 @@ class KeyTable:
         if self._dropped:
             self._drain()
 
-    def gave_up(self, waiter: Waiter, unsent: bool) -> None:
+    def count_given_up(self, waiter: Waiter, unsent: bool) -> None:
         """Count a call that is given up for lack of capacity; `unsent` says that it made no attempt."""
         with self._lock:
             counts = waiter.queue.admission.counts
@@ -277,7 +277,7 @@ class KeyTable:
             self._lock.release()
             self._drain()
 
-    def tell(self, event: events.Event) -> None:
+    def emit(self, event: events.Event) -> None:
         """Notify the listeners of an event that needed no lock."""
         self._act([], [event])
 
@@ -338,7 +338,7 @@ class KeyTable:
         with self._lock:
             now = self.clock()
             keys = {key: queue.snapshot(now) for key, queue in self._queues.items()}
-        if self._dropped or self._listeners.untold:
+        if self._dropped or self._listeners.pending:
             self._act([], None)
         return RegistrySnapshot(keys)
 
@@ -354,7 +354,7 @@ class KeyTable:
         """Forget waiting calls and attempts in flight: they belong to the parent."""
         self._lock = threading.Lock()
         self._dropped.clear()
-        self._listeners.untold.clear()
+        self._listeners.pending.clear()
         for queue in self._queues.values():
             queue.forget()
             queue.admission.forked()
@@ -368,8 +368,8 @@ class KeyTable:
         if queue is None:
             self._evict(now)
             queue = self._queues[key] = KeyQueue(self._seeded(key, window, now), self._executors)
-            if key_hook.told is not None:
-                key_hook.told(queue)
+            if key_hook.on_new_queue is not None:
+                key_hook.on_new_queue(queue)
         else:
             self._queues.move_to_end(key)
         return queue
@@ -417,8 +417,8 @@ class KeyTable:
             if permit is not None:
                 if not permit.settled and permit.generation == queue.admission.generation:
                     queue.admission.withdraw(permit, now, out)
-                return queue.look(waiter, now, out)
-            return queue.leave(waiter, now, out)
+                return queue.poll(waiter, now, out)
+            return queue.dequeue(waiter, now, out)
 
     def _settle(
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
@@ -434,17 +434,17 @@ class KeyTable:
             if queue.admission.rejection is not before:
                 self._rejections.append((permit.key, before, queue.admission.rejection, False))
         if rejoin is None or rejoin.queue is None:
-            if queue is None or not (queue.waiting.count or queue.asking):
+            if queue is None or not (queue.waiting.count or queue.ready_callbacks):
                 return []
             return queue.pump(now, out, threading.get_ident())
-        woken: list[Waiter] = []
+        to_wake: list[Waiter] = []
         rejection = permit.state.rejection
-        if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.in_vain:
+        if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.is_unanswerable:
             # The call gets its own answer: another attempt would get the same one.
             rejoin.replay = outcome
         else:
-            woken = rejoin.queue.rejoin(rejoin, now, out)
-        return [*woken, *self._pump(queue, now, out)]
+            to_wake = rejoin.queue.rejoin(rejoin, now, out)
+        return [*to_wake, *self._pump(queue, now, out)]
 
     def _queue_behind(self, permit: Permit) -> KeyQueue | None:
         """Return the queue of the key that gave a permit; None if that key was forgotten, as after a fork."""
@@ -452,19 +452,19 @@ class KeyTable:
         return queue if queue is not None and queue.admission is permit.state else None
 
     def _pump(self, queue: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
-        if queue is None or not (queue.waiting.count or queue.asking):
+        if queue is None or not (queue.waiting.count or queue.ready_callbacks):
             return []
         return queue.pump(now, out, threading.get_ident())
 
-    def _act(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
+    def _act(self, to_wake: list[Waiter], out: list[events.Event] | None) -> None:
         """Wake waiters, settle dropped permits and notify listeners, with the lock free."""
-        self._wake_all(woken, out)
+        self._wake_all(to_wake, out)
         if self._dropped:
             self._drain()
         if self._rejections:
             self._log_rejections()
-        if out or self._listeners.untold:
-            self._listeners.tell(out or ())
+        if out or self._listeners.pending:
+            self._listeners.emit(out or ())
 
     def _log_rejections(self) -> None:
         """Log the rejections that began or ended; `log_rest` logs those that last until the process ends."""
@@ -482,8 +482,8 @@ class KeyTable:
             found = [(key, queue.admission.rejection) for key, queue in self._queues.items()]
         return [(key, rejection) for key, rejection in found if rejection is not None]
 
-    def _wake_all(self, woken: list[Waiter], out: list[events.Event] | None) -> None:
-        dead = [waiter for waiter in woken if not _wake(waiter)]
+    def _wake_all(self, to_wake: list[Waiter], out: list[events.Event] | None) -> None:
+        dead = [waiter for waiter in to_wake if not _wake(waiter)]
         while dead:
             # Its event loop is closed: its place or its permit stays unused.
             dead += [waiter for waiter in self._remove(dead.pop(), out) if not _wake(waiter)]
@@ -496,9 +496,9 @@ class KeyTable:
                     permit, outcome = self._dropped.popleft()
                 except IndexError:
                     return
-                woken = self._settle(permit, outcome, out)
-            self._wake_all(woken, out)
-            self._listeners.untold.extend(out or ())
+                to_wake = self._settle(permit, outcome, out)
+            self._wake_all(to_wake, out)
+            self._listeners.pending.extend(out or ())
 
 
 def _warn_once(message: str, *arguments: object) -> None:
@@ -550,23 +550,23 @@ class RejectionSource(Protocol):
         ...
 
 
-_keepers: WeakSet[RejectionSource] = WeakSet()
+_sources: WeakSet[RejectionSource] = WeakSet()
 
 
 def log_rest() -> None:
     """Log the rejections that last until the end of the process."""
-    for keeper in list(_keepers):
-        _keepers.discard(keeper)
-        for key, rejection in keeper.rejections():
+    for source in list(_sources):
+        _sources.discard(source)
+        for key, rejection in source.rejections():
             log_end(key, rejection, "still rejected at the end of the process")
 
 
 atexit.register(log_rest)
 
 
-def log_begin(keeper: RejectionSource, key: Key, rejection: KeyRejection) -> None:
+def log_begin(source: RejectionSource, key: Key, rejection: KeyRejection) -> None:
     """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
-    _keepers.add(keeper)
+    _sources.add(source)
     then = "its calls get that answer, and one call per second asks again"
     if rejection.reset_at is not None:
         then = f"calls with enough time wait for the provider's reset; without it {then}"

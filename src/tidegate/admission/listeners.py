@@ -17,15 +17,15 @@ logger = logging.getLogger("tidegate")
 class Listeners:
     """The listeners of one registry, in order of subscription.
 
-    `all` is replaced, never changed, so it can be read without a lock. `untold` holds events of permits that were
+    `all` is replaced, never changed, so it can be read without a lock. `pending` holds events of permits that were
     settled after a drop; the next step of any call reports them.
     """
 
-    __slots__ = ("all", "untold")
+    __slots__ = ("all", "pending")
 
     def __init__(self) -> None:
         self.all: tuple[Listener, ...] = ()
-        self.untold: deque[events.Event] = deque()
+        self.pending: deque[events.Event] = deque()
 
     def add(self, listener: Listener) -> None:
         """Notify `listener` of every event from now on; the caller holds the key table's lock."""
@@ -35,15 +35,15 @@ class Listeners:
         """Stop notifying `listener`; the caller holds the key table's lock."""
         self.all = tuple(each for each in self.all if each is not listener)
 
-    def tell(self, out: Iterable[events.Event]) -> None:
-        """Report the events in `untold`, then those in `out`; a listener that raises is logged and stays subscribed."""
-        while self.untold:
+    def emit(self, out: Iterable[events.Event]) -> None:
+        """Report the events in `pending`, then those in `out`; log a listener that raises, and keep it subscribed."""
+        while self.pending:
             with suppress(IndexError):  # An empty context: the running call has no part in this event.
-                Context().run(self._announce, self.untold.popleft())
+                Context().run(self._notify, self.pending.popleft())
         for event in out:
-            self._announce(event)
+            self._notify(event)
 
-    def _announce(self, event: events.Event) -> None:
+    def _notify(self, event: events.Event) -> None:
         for listener in self.all:
             try:
                 listener(event)

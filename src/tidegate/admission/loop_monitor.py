@@ -26,7 +26,7 @@ class LoopProbe(ReadyCallback):
     __slots__ = ("_admission", "answered", "loop", "sent_at", "stalled", "thread")
 
     def __init__(self, admission: AdmissionController, loop: Any, thread: int, now: float) -> None:
-        super().__init__(self.ring)
+        super().__init__(self.ask)
         self._admission = admission
         self.loop = loop
         self.thread = thread
@@ -34,7 +34,7 @@ class LoopProbe(ReadyCallback):
         self.answered = False
         self.stalled = False
 
-    def ring(self) -> None:
+    def ask(self) -> None:
         """Schedule the callback, on an asyncio loop or by a trio token."""
         if self.stalled:
             return
@@ -66,52 +66,52 @@ class LoopMonitor:
         """Drop the probe in flight: no call needs its answer."""
         self._probe = None
 
-    def doubts(self, executor: Executor | None, running: int) -> bool:
+    def should_probe(self, executor: Executor | None, active_groups: int) -> bool:
         """Return whether other calls than those of `executor` wait for a slot that an event loop's attempt holds.
 
-        `running` counts the groups of queued calls that are not passed over.
+        `active_groups` counts the groups of queued calls that are not passed over.
         """
         admission = self._admission
         if admission.stalled_loops:
             return True
-        for oldest in admission.flying.values():
+        for oldest in admission.permits_in_flight.values():
             loop = oldest.loop
-            return loop is not None and (running > 1 or executor is None or loop is not executor.loop)
+            return loop is not None and (active_groups > 1 or executor is None or loop is not executor.loop)
         return False
 
     def ask(
-        self, executor: Executor | None, running: int, now: float, here: int, woken: list[Waiter]
+        self, executor: Executor | None, active_groups: int, now: float, running_thread: int, to_wake: list[Waiter]
     ) -> tuple[float, Executor | None]:
         """Probe the event loop of the oldest attempt, if calls of other executors wait for a slot.
 
         Return when to look again: infinity if there is no doubt, `now` if the loop does not run. In the latter case
-        return its executor too, if calls of it wait. Append the probe to `woken`.
+        return its executor too, if calls of it wait. Append the probe to `to_wake`.
         """
         admission, blocks = self._admission, executor.blocks if executor is not None else 0
-        flying = admission.flying.values()
+        flying = admission.permits_in_flight.values()
         # A loop that the call itself blocks certainly does not run.
         oldest = next((each for each in flying if each.thread != blocks and not admission.is_stalled(each.loop)), None)
         loop = oldest.loop if oldest is not None else None
-        if oldest is None or loop is None or (running < 2 and executor is not None and executor.loop is loop):
+        if oldest is None or loop is None or (active_groups < 2 and executor is not None and executor.loop is loop):
             self._probe = None
             return INFINITY, None
         known, probe = self._executors.of(loop), self._probe
-        if here and here == oldest.thread:
+        if running_thread and running_thread == oldest.thread:
             self._probe, self._alive_at = None, now
         elif probe is not None and probe.loop is loop:
-            if probe.answered or (known is not None and known.seen_at > probe.sent_at):
+            if probe.answered or (known is not None and known.ran_at > probe.sent_at):
                 self._probe, self._alive_at = None, now
             elif now < probe.sent_at + PATIENCE:
                 return probe.sent_at + PATIENCE, None
             else:
                 self._stall(probe, now)
-                woken.append(probe)
+                to_wake.append(probe)
                 return now, known
         quiet_at = max(admission.given_at, self._alive_at) + PATIENCE
         if now < quiet_at:
             return quiet_at, None
         self._probe = LoopProbe(admission, loop, oldest.thread, now)
-        woken.append(self._probe)
+        to_wake.append(self._probe)
         return now + PATIENCE, None
 
     def _stall(self, probe: LoopProbe, now: float) -> None:

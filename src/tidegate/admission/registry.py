@@ -21,7 +21,7 @@ from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import MOST_KEYS, LearnedKey, LearnedState
+from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
 
 T = TypeVar("T")
@@ -66,9 +66,9 @@ class RateLimitRegistry(KeyTable):
         settings = settings if settings is not None else Settings.from_environment()
         super().__init__(settings, clock, draw, calendar)
         if self.settings.telemetry:
-            from tidegate.telemetry.activation import attend
+            from tidegate.telemetry.activation import watch_for_sdk
 
-            attend(self)
+            watch_for_sdk(self)
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Return the same client, governed by this registry; see `tidegate.wrap`."""
@@ -86,7 +86,7 @@ class RateLimitRegistry(KeyTable):
             taken = {key: export(queue.admission, now) for key, queue in self._queues.items()}
         today, told = self._calendar(), bool(self._digests)
         keys = [LearnedKey.of(key, each, today, told) for key, each in taken.items() if each.quotas or each.gates]
-        return LearnedState(digests=self._digests, keys=tuple(keys[-MOST_KEYS:]))
+        return LearnedState(digests=self._digests, keys=tuple(keys[-MAX_KEYS:]))
 
     def try_admit(
         self, key: Key, cost: Cost | None = None, *, wake: Callable[[], object] | None = None
@@ -108,18 +108,18 @@ class RateLimitRegistry(KeyTable):
             now = self.clock()
             queue = self._queue_of(key, DEFAULT_WINDOW, now)
             admission = queue.admission
-            woken: list[Waiter] = []
+            to_wake: list[Waiter] = []
             free = not queue.waiting.count and admission.rejection is None
             if free and admission.ready_at(cost, now)[0] <= now:
                 permit = admission.admit(cost, now, 0.0, out)
                 permit.thread = threading.get_ident()
                 answer: Permit | NotReady = permit
             else:
-                woken, answer = self._admit_or_refuse(queue, cost, now, out)
+                to_wake, answer = self._admit_or_refuse(queue, cost, now, out)
                 if wake is not None and not answer:
-                    queue.asking.setdefault(wake, ReadyCallback(wake))
-        if woken or out or self._dropped or self._rejections:
-            self._act(woken, out)
+                    queue.ready_callbacks.setdefault(wake, ReadyCallback(wake))
+        if to_wake or out or self._dropped or self._rejections:
+            self._act(to_wake, out)
         return answer
 
     def _admit_or_refuse(
@@ -127,9 +127,9 @@ class RateLimitRegistry(KeyTable):
     ) -> tuple[list[Waiter], Permit | NotReady]:
         """Answer `try_admit` if other calls wait or a gate is closed; return the waiters to wake, and the answer."""
         admission = queue.admission
-        woken: list[Waiter] = []
+        to_wake: list[Waiter] = []
         if queue.waiting.count or admission.untaken:
-            woken = queue.pump(now, out, threading.get_ident(), others=1)
+            to_wake = queue.pump(now, out, threading.get_ident(), outside_waiters=1)
         ready, gate = admission.ready_at(cost, now)
         stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
         head, rejection = queue.waiting.head(), admission.rejection
@@ -144,10 +144,10 @@ class RateLimitRegistry(KeyTable):
         else:
             permit = admission.admit(cost, now, 0.0, out)
             permit.thread = threading.get_ident()
-            return woken, permit
+            return to_wake, permit
         # Permits that other calls do not take are taken back then.
-        refusal.ready_at = min(refusal.ready_at, queue.taken_back_at(now))
-        return woken, refusal
+        refusal.ready_at = min(refusal.ready_at, queue.next_reclaim_at(now))
+        return to_wake, refusal
 
     def unavailable(self, key: Key) -> KeyOutage:
         """Return for how long `key` has answered no call, and why; zero seconds for an unknown key."""

@@ -52,35 +52,35 @@ class Waiter:
     """
 
     __slots__ = (
-        "before",
-        "behind",
         "cost",
         "deadline",
+        "deadline_entry",
         "executor",
+        "following",
+        "is_queued",
         "joined_at",
         "make_waker",
         "opens_at",
         "permit",
         "place",
-        "priced_by",
+        "previous",
+        "priced_version",
         "priority",
         "queue",
         "replay",
-        "standing",
-        "timed",
         "until",
         "waker",
     )
 
     def __init__(self, make_waker: Callable[[], Waker], priority: int) -> None:
-        self.priced_by = -1
+        self.priced_version = -1
         self.cost = UNPRICED
         self.make_waker = make_waker
         self.waker: Waker | None = None
         self.executor: Executor | None = None
         self.priority = priority
-        self.standing = False
-        self.timed: list[Any] | None = None
+        self.is_queued = False
+        self.deadline_entry: list[Any] | None = None
         self.place = 0
         self.joined_at = 0.0
         self.deadline = INFINITY
@@ -89,8 +89,8 @@ class Waiter:
         self.opens_at: float | None = None
         self.until: float | None = None
         self.queue: Any = None
-        self.before: Waiter | None = None
-        self.behind: Waiter | None = None
+        self.previous: Waiter | None = None
+        self.following: Waiter | None = None
 
     @property
     def immediate(self) -> bool:
@@ -105,13 +105,13 @@ class Waiter:
         """Return the expected charge of the call, from the knowledge of its key so far; here one request."""
         return UNPRICED
 
-    def belong(self, queue: object) -> None:
+    def bind_queue(self, queue: object) -> None:
         """Tie the call to its key queue, which may have been forgotten and made again since it last waited."""
         if self.queue is not queue:
             self.queue = queue
-            self.timed = None
+            self.deadline_entry = None
 
-    def alarm(self) -> Waker:
+    def get_waker(self) -> Waker:
         """Return the waker of the call, made on first use, since most calls never wait."""
         if self.waker is None:
             self.waker = self.make_waker()
@@ -121,16 +121,16 @@ class Waiter:
 class ReadyCallback(Waiter):
     """Callback for when another look at the queue may succeed; it has no place in the queue."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_callback",)
 
-    def __init__(self, told: Callable[[], object]) -> None:
+    def __init__(self, callback: Callable[[], object]) -> None:
         super().__init__(lambda: self, 0)
         self.waker = self
-        self._told = told
+        self._callback = callback
 
     def wake(self) -> bool:
         """Call the function; return True, as it can always be called again."""
-        self._told()
+        self._callback()
         return True
 
     def arm(self, until: float) -> bool:
@@ -162,15 +162,15 @@ class PriorityLane:
     def append(self, waiter: Waiter) -> None:
         """Add a waiter at the tail."""
         last = self._last
-        waiter.before = last
+        waiter.previous = last
         if last is None:
             self.fresh = waiter
         else:
-            last.behind = waiter
+            last.following = waiter
         self._last = waiter
         self.count += 1
 
-    def come_back(self, waiter: Waiter) -> None:
+    def reinsert(self, waiter: Waiter) -> None:
         """Put a waiter back to its old place."""
         insort(self.returned, waiter, key=_place)
         self.count += 1
@@ -182,35 +182,35 @@ class PriorityLane:
         if at < len(self.returned) and self.returned[at] is waiter:
             del self.returned[at]
             return
-        before, behind = waiter.before, waiter.behind
-        waiter.before = waiter.behind = None
-        if before is None:
-            self.fresh = behind
+        previous, following = waiter.previous, waiter.following
+        waiter.previous = waiter.following = None
+        if previous is None:
+            self.fresh = following
         else:
-            before.behind = behind
-        if behind is None:
-            self._last = before
+            previous.following = following
+        if following is None:
+            self._last = previous
         else:
-            behind.before = before
+            following.previous = previous
 
 
 class ExecutorGroup:
     """The calls of one executor that wait for one key, first come, first served within a priority.
 
-    `first` is the next of them to go. `holder` waits with a timeout for all of them, until its `until`. `watch_at` is
-    when it looks on behalf of other groups; infinity if it does not. `entry` is the group's entry in the queue's order,
-    None while it is passed over.
+    `first` is the next of them to go. `timer_holder` waits with a timeout for all of them, until its `until`.
+    `watch_at` is when it looks on behalf of other groups; infinity if it does not. `entry` is the group's entry in the
+    queue's order, None while it is passed over.
     """
 
     __slots__ = (
         "_deadlines",
+        "_entry_count",
         "_lanes",
-        "_timed",
         "count",
         "entry",
         "executor",
         "first",
-        "holder",
+        "timer_holder",
         "waiting",
         "watch_at",
     )
@@ -219,13 +219,13 @@ class ExecutorGroup:
         self.waiting = waiting
         self.executor = executor
         self.first: Waiter | None = None
-        self.holder: Waiter | None = None
+        self.timer_holder: Waiter | None = None
         self.entry: list[Any] | None = None
         self.watch_at = INFINITY
         self.count = 0
         self._lanes: dict[int, PriorityLane] = {}
         self._deadlines: list[list[Any]] = []
-        self._timed = 0
+        self._entry_count = 0
 
     @property
     def stalled(self) -> bool:
@@ -244,14 +244,14 @@ class ExecutorGroup:
         """Return the call that is next in the queue of this group."""
         return self.waiting.head()
 
-    def join(self, waiter: Waiter) -> None:
+    def enqueue(self, waiter: Waiter) -> None:
         """Add a call at the tail, or at its old place if it has one."""
         lane = self._lanes.get(waiter.priority)
         if lane is None:
             lane = self._lanes[waiter.priority] = PriorityLane()
         ordered = False
         if waiter.place:
-            lane.come_back(waiter)
+            lane.reinsert(waiter)
         else:
             waiter.place = self.waiting.next_place()
             lane.append(waiter)
@@ -259,36 +259,36 @@ class ExecutorGroup:
                 # Nearly all deadlines are in order of arrival: the lane's first fresh call then has the earliest.
                 lane.latest = waiter.deadline
                 ordered = True
-        waiter.standing = True
+        waiter.is_queued = True
         self.count += 1
         if not ordered:
-            self._timed += 1
-            waiter.timed = [waiter.deadline, self._timed, waiter]
-            heappush(self._deadlines, waiter.timed)
+            self._entry_count += 1
+            waiter.deadline_entry = [waiter.deadline, self._entry_count, waiter]
+            heappush(self._deadlines, waiter.deadline_entry)
             self._compact()
         first = self.first
         if first is None or (-waiter.priority, waiter.place) < (-first.priority, first.place):
             self.first = waiter
 
-    def leave(self, waiter: Waiter) -> None:
+    def dequeue(self, waiter: Waiter) -> None:
         """Remove a call from any place."""
         lane = self._lanes[waiter.priority]
         lane.remove(waiter)
-        waiter.standing = False
+        waiter.is_queued = False
         self.count -= 1
-        if waiter.timed is not None:
+        if waiter.deadline_entry is not None:
             # The entry stays in the heap for a while; the call and its request are released.
-            waiter.timed[2] = None
-            waiter.timed = None
+            waiter.deadline_entry[2] = None
+            waiter.deadline_entry = None
         if not lane.count:
             del self._lanes[waiter.priority]
         if self.first is waiter:
             self.first = self._lanes[max(self._lanes)].first() if self._lanes else None
-        if self.holder is waiter:
-            self.holder = None
+        if self.timer_holder is waiter:
+            self.timer_holder = None
         self._compact()
 
-    def standing(self) -> Iterator[Waiter]:
+    def in_order(self) -> Iterator[Waiter]:
         """Yield the waiting calls in the order in which they will go."""
         for priority in sorted(self._lanes, reverse=True):
             lane = self._lanes[priority]
@@ -296,7 +296,7 @@ class ExecutorGroup:
             waiter = lane.fresh
             while waiter is not None:
                 yield waiter
-                waiter = waiter.behind
+                waiter = waiter.following
 
     def earliest(self) -> Waiter | None:
         """Return the call with the first deadline."""
@@ -323,23 +323,23 @@ class ExecutorGroup:
 class WaitQueue:
     """The calls that wait for one key; `count` is their number.
 
-    `groups` holds those of each executor. `passed` holds the groups that were passed over and not notified yet.
-    `running` counts the groups that are not passed over. `next_place()` returns the place of a call that arrives now;
-    a call admitted at once needs one too, to return to.
+    `groups` holds those of each executor. `passed_over` holds the groups that were passed over and not notified yet.
+    `active_groups` counts the groups that are not passed over. `next_place()` returns the place of a call that arrives
+    now; a call admitted at once needs one too, to return to.
     """
 
-    __slots__ = ("_filed", "_order", "count", "groups", "next_place", "passed", "running")
+    __slots__ = ("_order", "_sequence", "active_groups", "count", "groups", "next_place", "passed_over")
 
     def __init__(self) -> None:
         self.groups: dict[Executor | None, ExecutorGroup] = {}
-        self.passed: list[ExecutorGroup] = []
-        self.running = 0
+        self.passed_over: list[ExecutorGroup] = []
+        self.active_groups = 0
         self._order: list[list[Any]] = []
-        self._filed = 0
+        self._sequence = 0
         self.next_place: Callable[[], int] = itertools.count(1).__next__
         self.count = 0
 
-    def join(self, waiter: Waiter) -> ExecutorGroup:
+    def enqueue(self, waiter: Waiter) -> ExecutorGroup:
         """Add a call at the tail; a call that has waited before returns to its old place, near the head."""
         executor = waiter.executor
         group = self.groups.get(executor)
@@ -347,19 +347,19 @@ class WaitQueue:
             group = self.groups[executor] = ExecutorGroup(self, executor)
             if executor is not None:
                 executor.groups.add(group)
-        group.join(waiter)
+        group.enqueue(waiter)
         self.count += 1
         if group.first is waiter:
             self.enlist(group)
         return group
 
-    def leave(self, waiter: Waiter) -> bool:
+    def dequeue(self, waiter: Waiter) -> bool:
         """Remove a call from any place; return False for a call that is not queued."""
-        if not waiter.standing:
+        if not waiter.is_queued:
             return False
         group = self.groups[waiter.executor]
         was_first = group.first is waiter
-        group.leave(waiter)
+        group.dequeue(waiter)
         self.count -= 1
         if not group.count:
             self._delist(group)
@@ -392,11 +392,11 @@ class WaitQueue:
             entry[0], entry[1] = -first.priority, first.place
             return
         self._delist(group)
-        self._filed += 1
-        group.entry = [-first.priority, first.place, self._filed, group]
+        self._sequence += 1
+        group.entry = [-first.priority, first.place, self._sequence, group]
         heappush(self._order, group.entry)
-        self.running += 1
-        if len(self._order) > 2 * self.running + 64:
+        self.active_groups += 1
+        if len(self._order) > 2 * self.active_groups + 64:
             self._order = [entry for entry in self._order if entry[3] is not None]
             heapify(self._order)
 
@@ -404,28 +404,28 @@ class WaitQueue:
         """Take a group out of the order, and remember to notify it."""
         if group.entry is not None:
             self._delist(group)
-            self.passed.append(group)
+            self.passed_over.append(group)
 
-    def standing(self) -> Iterator[Waiter]:
+    def in_order(self) -> Iterator[Waiter]:
         """Yield the waiting calls in the order in which they will go if all executors run."""
-        return merge(*(group.standing() for group in self.groups.values()), key=_order)
+        return merge(*(group.in_order() for group in self.groups.values()), key=_order)
 
     def clear(self) -> None:
         """Forget all calls: after a fork they wait in the parent."""
         for group in list(self.groups.values()):
-            for gone in list(group.standing()):
-                group.leave(gone)
+            for gone in list(group.in_order()):
+                group.dequeue(gone)
             self._forget(group)
         self._order = []
-        self.passed = []
-        self.running = 0
+        self.passed_over = []
+        self.active_groups = 0
         self.count = 0
 
     def _delist(self, group: ExecutorGroup) -> None:
         if group.entry is not None:
             group.entry[3] = None
             group.entry = None
-            self.running -= 1
+            self.active_groups -= 1
 
     def _forget(self, group: ExecutorGroup) -> None:
         executor = group.executor

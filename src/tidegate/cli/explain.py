@@ -24,7 +24,7 @@ from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
 from tidegate.transports.call import RequestRoute, base_url
 
-MOST_BYTES = 1 << 24
+MAX_LINE_BYTES = 1 << 24
 """Maximum bytes of one line, which is read as a whole. Raising it needs more memory for a garbled input. Chosen: more
 than any answer needs."""
 
@@ -67,13 +67,13 @@ def _set_output_encoding() -> None:
 
 def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
     """Yield the explanation of each non-blank line of a binary stream; for an unusable line, an `error` object."""
-    while line := lines.readline(MOST_BYTES):
+    while line := lines.readline(MAX_LINE_BYTES):
         if not line.strip():
             continue
-        if len(line) == MOST_BYTES and not line.endswith(b"\n"):
-            while (rest := lines.readline(MOST_BYTES)) and not rest.endswith(b"\n"):
+        if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+            while (rest := lines.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
                 pass
-            yield {"error": f"line ignored: it is longer than {MOST_BYTES} bytes"}
+            yield {"error": f"line ignored: it is longer than {MAX_LINE_BYTES} bytes"}
             continue
         try:
             yield explanation(line, max_pause)

@@ -37,7 +37,7 @@ def run(
     # Imported late: these need a POSIX system.
     from tidegate.cli.watch import watch
     from tidegate.launch.child import Unstartable, replace
-    from tidegate.launch.environment import environment, running
+    from tidegate.launch.environment import environment, runs_inside
 
     settings = Settings.from_environment()
     shown = settings.log and is_stderr_readable()
@@ -46,7 +46,7 @@ def run(
             if shown:
                 typer.echo("tidegate: run disabled: TIDEGATE_DISABLED is set; the command runs ungoverned", err=True)
             replace(command, os.environ)
-        shown = shown and not running(os.environ)
+        shown = shown and not runs_inside(os.environ)
         kept = _kept(state, shown)
         if not shown and kept is None:
             replace(command, environment(os.environ, None))

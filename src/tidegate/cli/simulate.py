@@ -19,7 +19,7 @@ from tidegate.testing.checks import positive
 from tidegate.testing.flags import LATENCY, OUTAGE, OUTPUT_TOKENS
 from tidegate.testing.scenario import DIALECTS, SCOPES
 
-APART = ("port", "scenario")
+OTHER_OPTIONS = ("port", "scenario")
 ABOVE_ZERO = ("rpm", "tpm", "itpm", "otpm", "rpd", "slots", "window", "burst")
 RATE = "per window (default: no limit)."
 
@@ -72,7 +72,11 @@ def simulate(
 ) -> None:
     """Serve a simulated LLM provider on this machine until Ctrl-C, then print the true counts of its calls."""
     # The flags and their defaults are those of `from_flags`: only given values are passed on.
-    given = {name: value for name, value in context.params.items() if name not in APART and value not in (None, [], ())}
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if name not in OTHER_OPTIONS and value not in (None, [], ())
+    }
     played = _scenario(scenario, given)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -27,10 +27,10 @@ def status(
     """Show your active runs and experiments: for each key, the calls in flight, the waiting calls and their ETA."""
     if os.name != "posix":
         raise stop("status not available: it reads the counts of `tidegate run`, which needs a POSIX system")
-    from tidegate.launch.runs import under_way
+    from tidegate.launch.runs import live_runs
 
     now = time.monotonic()
-    found = list(under_way())
+    found = list(live_runs())
     for run in found:
         if not as_json:
             typer.echo(printable(f"{run.command} (pid {run.pid})"))

@@ -13,11 +13,20 @@ from contextlib import suppress
 
 from tidegate.core import events
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
-from tidegate.core.feedback import accepted, answered, failed, prove, read, refused, rejected, succeeded
+from tidegate.core.feedback import (
+    accepted,
+    answered,
+    confirm_saved_quotas,
+    failed,
+    read_headers,
+    refused,
+    rejected,
+    succeeded,
+)
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
 
-MOST_OUTPUT = 10**9
+MAX_OUTPUT_TOKENS = 10**9
 """Tokens of one answer that are believed at most. Raising it lets a garbled usage close a token quota for longer.
 Chosen: far above today's longest answers of 128,000 (as `cost_estimator.MOST`)."""
 
@@ -32,7 +41,7 @@ class AdmissionController(LimiterState):
 
         A call `beyond` the learned limits (its caller has checked `admits`) opens no slot and uses no pace.
         """
-        if not self.flying:
+        if not self.permits_in_flight:
             self._began = now
             self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
         self.order += 1
@@ -41,24 +50,24 @@ class AdmissionController(LimiterState):
         if self.pause.alone:
             self.pause.sent(now)
         overcommits = bool(blocked or self.stalled_loops) and not beyond and self.overcommits(blocked, now)
-        permit = self.flying[self.order] = Permit(self, cost, self.order, now, probe, beyond)
+        permit = self.permits_in_flight[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
-            under_way = len(self.flying)
+            under_way = len(self.permits_in_flight)
             if overcommits:
                 permit.overcommitted = permit.beyond = True
-            elif under_way >= self.limit.slots:
-                self.limit.filled(under_way, now)
+            elif under_way >= self.concurrency.limit:
+                self.concurrency.filled(under_way, now)
             if self.pacer.active:
                 self.pacer.sent(now)
         self.used_at = now
         if self.rejection is not None:
-            self.rejection.asked(self.order, now)
+            self.rejection.note_sent(self.order, now)
         if out is not None:
             if probe:
                 out.append(events.BreakerHalfOpened(self.key, now))
             if self.resumes:
                 out.append(events.KeyResumed(self.key, now))
-            out.append(events.SlotAcquired(self.key, now, waited, len(self.flying)))
+            out.append(events.SlotAcquired(self.key, now, waited, len(self.permits_in_flight)))
         self.resumes = False
         return permit
 
@@ -74,35 +83,35 @@ class AdmissionController(LimiterState):
         """Take back a permit whose attempt was never sent, with all its effects."""
         permit.settled = True
         if not permit.beyond:
-            self.limit.withdrawn(len(self.flying))
+            self.concurrency.withdrawn(len(self.permits_in_flight))
         if self.pacer.active and permit.mark >= 0:
             self.pacer.withdrawn(permit.sent_at, now)
         self._end(permit)
         self.counts.attempts -= 1
         if out is not None:
-            out.append(events.SlotReleased(self.key, now, 0.0, len(self.flying), Kind.ABANDONED))
+            out.append(events.SlotReleased(self.key, now, 0.0, len(self.permits_in_flight), Kind.ABANDONED))
         self.quotas.refund(permit.charges)
         self.pause.withdrawn(permit.sent_at)
         self.breaker.abandoned(permit.probe, now)
         if self.rejection is not None:
-            self.rejection.asked_in_vain(permit.order)
+            self.rejection.note_probe_lost(permit.order)
 
     def release_probe(self, thread: int, now: float) -> None:
         """Let another attempt be the breaker's probe, where the present probe runs on the blocked `thread`."""
         if self.breaker.state is not BreakerState.HALF_OPEN:
             return
-        for permit in self.flying.values():
+        for permit in self.permits_in_flight.values():
             if permit.probe and permit.thread == thread:
                 permit.probe = False
                 self.breaker.abandoned(True, now)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Learn from the headers of an answer whose body is still streaming; `settle` follows at its end."""
-        self.limit.heard()
+        self.concurrency.note_accepted()
         if outcome.readings:
-            read(self, permit, outcome, now, out)
+            read_headers(self, permit, outcome, now, out)
         if self.quotas.unproven:
-            prove(self, permit, outcome, now, out)
+            confirm_saved_quotas(self, permit, outcome, now, out)
         if permit.probe or self.breaker.failures:
             answered(self, permit, now, out)
         if self.unavailability.running:
@@ -114,7 +123,7 @@ class AdmissionController(LimiterState):
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         """Release the slot and learn from the attempt's outcome. `draw` is uniform in [0, 1)."""
-        saturation = len(self.flying)
+        saturation = len(self.permits_in_flight)
         permit.settled = True
         self._end(permit)
         self.used_at = now
@@ -125,9 +134,9 @@ class AdmissionController(LimiterState):
         elif permit.cost.produced or permit.cost.held:
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
-            read(self, permit, outcome, now, out)
+            read_headers(self, permit, outcome, now, out)
         if self.quotas.unproven:
-            prove(self, permit, outcome, now, out)
+            confirm_saved_quotas(self, permit, outcome, now, out)
         if self.rejection is not None:
             accepted(self, permit, outcome, now, out)
         if kind is OK:
@@ -145,28 +154,28 @@ class AdmissionController(LimiterState):
             self.unavailability.answered()
             rejected(self, permit, outcome, now, out)
         if out is not None:
-            held, flying = now - permit.sent_at, len(self.flying)
+            held, flying = now - permit.sent_at, len(self.permits_in_flight)
             out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status))
 
     def forked(self) -> None:
         """Forget the attempts in flight: after a fork they belong to the parent process."""
         self.generation += 1
         self.untaken = 0
-        for permit in self.flying.values():
+        for permit in self.permits_in_flight.values():
             permit.loop = None
             self.quotas.settle(permit.charges, 0.0, 0.0, self.order, permit.sent_at)
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
-        self.flying = {}
+        self.permits_in_flight = {}
         self.stalled_loops.clear()
         if self.breaker.state is BreakerState.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
 
     def _end(self, permit: Permit) -> None:
         """Remove an attempt from those in flight, and drop its event loop: charges keep permits for a window."""
-        self.flying.pop(permit.order, None)
+        self.permits_in_flight.pop(permit.order, None)
         loop, permit.loop = permit.loop, None
-        if self.stalled_loops and all(each.loop is not loop for each in self.flying.values()):
+        if self.stalled_loops and all(each.loop is not loop for each in self.permits_in_flight.values()):
             # The loop removes itself too, without the lock.
             with suppress(ValueError):
                 self.stalled_loops.remove(loop)
@@ -175,7 +184,7 @@ class AdmissionController(LimiterState):
         self.order += 1
         cost = permit.cost
         # The provider's usage may be anything. Zero is the first argument of `max`, so that NaN counts as zero.
-        output = min(MOST_OUTPUT, max(0, usage.output_tokens)) if usage is not None else 0
+        output = min(MAX_OUTPUT_TOKENS, max(0, usage.output_tokens)) if usage is not None else 0
         produced = output * cost.weight
         # Without a stated usage, the held part stays charged.
         returned = cost.held - min(cost.held, produced) if usage is not None else 0.0

@@ -54,7 +54,7 @@ SILENCE = 3.0
 """Multiple of the recent duration of failures after which a silent probe counts as answered. Raising it waits longer
 for a hung probe. Chosen: the recent duration is a fading maximum, which a probe may exceed."""
 
-SILENCE_LEAST = 0.05
+MIN_SILENCE_SECONDS = 0.05
 """Least seconds of that time. Raising it delays the next probe where failures return at once. Chosen: a refused
 connection takes next to no time."""
 
@@ -140,7 +140,7 @@ class CircuitBreaker:
             return False
         if self.state is BreakerState.CLOSED or not self._to(BreakerEvent.PROBE_SENT):
             return False
-        self._silent_at = now + max(SILENCE_LEAST, SILENCE * self._took)
+        self._silent_at = now + max(MIN_SILENCE_SECONDS, SILENCE * self._took)
         return True
 
     def opens_at(self, now: float) -> float:

@@ -50,7 +50,7 @@ RELIEF = 0.5
 HOLD_FIRST = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut."""
 
-HOLD_MOST = 160.0
+MAX_HOLD_SECONDS = 160.0
 """Most seconds of that wait."""
 
 AGAIN = 1.5
@@ -147,7 +147,7 @@ class LatencyKnee:
         self._cut_at = now
         self._proving = high.mean - RELIEF * (high.mean - HEADROOM * quickest)
         self._again_at = now + self._hold
-        self._hold = min(HOLD_MOST, 2.0 * self._hold)
+        self._hold = min(MAX_HOLD_SECONDS, 2.0 * self._hold)
         return True
 
     def _prove(self, level: LatencyLevel) -> bool:
@@ -194,7 +194,7 @@ TRIAL_FIRST = 0.25
 TRIAL_GROWTH = 2.0
 """Factor on that wait after each refused test."""
 
-TRIAL_MOST = 16.0
+MAX_TRIAL_SECONDS = 16.0
 """Most seconds of that wait."""
 
 SUSPICIONS = 3
@@ -214,6 +214,7 @@ class ConcurrencyLimit:
     __slots__ = (
         "_before",
         "_grace",
+        "_headroom_hint",
         "_heard",
         "_held",
         "_lift",
@@ -222,14 +223,13 @@ class ConcurrencyLimit:
         "_ramping",
         "_seeded",
         "_suspicions",
-        "_told",
         "_trial_delay",
         "_value",
         "ceiling",
         "cut",
         "highest",
+        "limit",
         "scarcity",
-        "slots",
         "useful",
     )
 
@@ -248,11 +248,11 @@ class ConcurrencyLimit:
         self._lift = 1.0
         self._suspicions = 0
         self._grace = TRIAL_GRACE
-        self._told = 0.0
+        self._headroom_hint = 0.0
         self.highest = highest
         self.cut = cut
         self.scarcity = 1.0
-        self.slots = 1
+        self.limit = 1
         self._set(self._value)
 
     @property
@@ -264,48 +264,48 @@ class ConcurrencyLimit:
         """Return when one more call may go although all slots are taken; infinity: when a slot is released."""
         return max(now, self._opens if self._heard else max(self._opens, self._listens_until))
 
-    def heard(self) -> None:
+    def note_accepted(self) -> None:
         """Record an answer that does not reject the whole key."""
         self._heard = True
 
     def filled(self, in_flight: int, now: float) -> None:
         """Record that the last slot, or one more, was taken by the attempt that makes it `in_flight`."""
         if self.ceiling < INFINITY:
-            if in_flight > self.slots:
+            if in_flight > self.limit:
                 self._tried(now)
             return
         if not self._ramping or self.scarcity < 1.0 or self.useful < INFINITY:
             return
-        if in_flight > self.slots:
+        if in_flight > self.limit:
             self._set(float(in_flight))
-        if self.slots < in_flight or self._value >= self.highest:
+        if self.limit < in_flight or self._value >= self.highest:
             self._opens = INFINITY
             return
-        if self.slots < SLOW_FROM:
-            pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.slots))
+        if self.limit < SLOW_FROM:
+            pause = max(1.0 / RAMP_RATE, RAMP / (DOUBLING * self.limit))
         else:
-            pause = SLOW_RAMP / (DOUBLING * self.slots)
-        if self.slots < self._told:
-            pause = min(pause, TOLD_RAMP / (DOUBLING * self.slots))
+            pause = SLOW_RAMP / (DOUBLING * self.limit)
+        if self.limit < self._headroom_hint:
+            pause = min(pause, TOLD_RAMP / (DOUBLING * self.limit))
         if not self._heard and self._listens_until == -INFINITY:
             self._listens_until = now + LISTEN
         self._opens = now + pause
 
     def withdrawn(self, in_flight: int) -> None:
         """Undo one of `in_flight` attempts that was never sent: if it was to test the ceiling, no test was made."""
-        if self.ceiling < INFINITY and in_flight > self.slots:
+        if self.ceiling < INFINITY and in_flight > self.limit:
             self._held = max(0, self._held - 1)
 
-    def announced(self, remaining: float) -> None:
+    def set_headroom_hint(self, remaining: float) -> None:
         """Record that a header announced `remaining` requests: in slow start that many slots open faster."""
         self._heard = True
-        self._told = max(self._told, remaining)
+        self._headroom_hint = max(self._headroom_hint, remaining)
 
     def succeeded(self, in_flight: int) -> bool:
         """Count a success with `in_flight` calls, including itself; return whether the limit grew by a whole slot."""
         self._heard = True
         if (
-            in_flight < SATURATED * self.slots
+            in_flight < SATURATED * self.limit
             or self.scarcity < 1.0
             or self._value >= min(self.highest, self.ceiling, self.useful)
         ):
@@ -329,7 +329,7 @@ class ConcurrencyLimit:
         if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
             return False
         if known and new_wave:
-            self._trial_delay = min(TRIAL_MOST, self._trial_delay * TRIAL_GROWTH)
+            self._trial_delay = min(MAX_TRIAL_SECONDS, self._trial_delay * TRIAL_GROWTH)
         self._ramping = False
         self._cap(min(self.ceiling, in_flight - 1.0), now)
         return True
@@ -348,7 +348,7 @@ class ConcurrencyLimit:
         self._trial_delay = TRIAL_FIRST
         self._cap(float(int(self.cut * in_flight)), now)
 
-    def bound(self, useful: float) -> None:
+    def set_useful_max(self, useful: float) -> None:
         """Limit the slots to `useful`, because more in flight gains nothing; infinity removes this limit."""
         if self.useful == INFINITY:
             self._before = self._value
@@ -418,4 +418,4 @@ class ConcurrencyLimit:
 
     def _set(self, value: float) -> None:
         self._value = min(float(self.highest), self.useful, value)
-        self.slots = max(1, int(self._value * self.scarcity + 1e-9))
+        self.limit = max(1, int(self._value * self.scarcity + 1e-9))

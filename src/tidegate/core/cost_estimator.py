@@ -35,11 +35,11 @@ LINE_MEMORY = 0.95
 """Weight of the past in the line. Raising it makes the line steadier and slower to follow. Chosen: about the last
 twenty answers; a line needs more of them than a mean."""
 
-MOST = 1e6
+MAX_SAVED_TOKENS = 1e6
 """Tokens that an earlier run may have found at most. Raising it lets a garbled state reserve more. Chosen: above the
 longest answers of today, which have 128,000."""
 
-MOST_BELIEVED = 1e9
+MAX_BELIEVED_TOKENS = 1e9
 """Tokens or characters of one call from which anything is learned at most. Raising it lets a garbled usage spoil the
 estimates. Chosen: above, the value is nonsense."""
 
@@ -96,8 +96,8 @@ class CostEstimator:
         """Begin with the values of an earlier run instead of the priors."""
         low, high = CHARS_BOUNDS
         self.chars_per_token = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
-        self.fixed_tokens = min(MOST, max(0.0, plain.get("fixed_tokens", 0.0)))
-        self.mean_output = min(MOST, max(1.0, plain.get("mean_output", OUTPUT_PRIOR)))
+        self.fixed_tokens = min(MAX_SAVED_TOKENS, max(0.0, plain.get("fixed_tokens", 0.0)))
+        self.mean_output = min(MAX_SAVED_TOKENS, max(1.0, plain.get("mean_output", OUTPUT_PRIOR)))
         self._seeded = True
 
     def output_for(self, bound: int | None) -> float:
@@ -106,18 +106,18 @@ class CostEstimator:
         mean = known[0] if known is not None else self.mean_output
         return mean if bound is None or mean < bound else float(bound)
 
-    def learn(self, inquiry: RequestFacts, charged: Usage) -> None:
+    def learn(self, request_facts: RequestFacts, charged: Usage) -> None:
         """Learn from the usage charged for one answered request; `version` counts these calls."""
         self.version += 1
-        if 0 < charged.input_tokens <= MOST_BELIEVED and 0 < inquiry.input_chars <= MOST_BELIEVED:
-            self._fit(float(inquiry.input_chars), float(charged.input_tokens))
+        if 0 < charged.input_tokens <= MAX_BELIEVED_TOKENS and 0 < request_facts.input_chars <= MAX_BELIEVED_TOKENS:
+            self._fit(float(request_facts.input_chars), float(charged.input_tokens))
         output = charged.output_tokens
-        if 0 < output <= MOST_BELIEVED:
+        if 0 < output <= MAX_BELIEVED_TOKENS:
             if self._seeded and not self.mean_output / DOUBTED <= output <= self.mean_output * DOUBTED:
                 self.mean_output = OUTPUT_PRIOR
             self._seeded = False
             self.mean_output = MEMORY * self.mean_output + (1.0 - MEMORY) * output
-            bound = inquiry.max_output_tokens
+            bound = request_facts.max_output_tokens
             kind = UNBOUNDED if bound is None else bound.bit_length()
             mean, count = self._answers.get(kind, (self.output_for(bound), 1))
             count += 1

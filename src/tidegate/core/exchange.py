@@ -71,23 +71,23 @@ class AttemptResult(NamedTuple):
 class Resume:
     """Input of the generator: the time, and the result of a `Send`."""
 
-    __slots__ = ("now", "sent")
+    __slots__ = ("attempt", "now")
 
-    def __init__(self, now: float, sent: AttemptResult | None = None) -> None:
+    def __init__(self, now: float, attempt: AttemptResult | None = None) -> None:
         self.now = now
-        self.sent = sent
+        self.attempt = attempt
 
 
 class ExchangeResult(NamedTuple):
     """Result of an exchange: its ending, the last attempt's result (if any), and the seconds in the queue.
 
     A gate is one limiter of a key that may hold a call back. `gate` is the one that was closed at the end. It opens in
-    `opens_in` seconds, where that was known to be after the deadline. For `REPLAYED`, the outcome in `sent` is another
-    call's answer.
+    `opens_in` seconds, where that was known to be after the deadline. For `REPLAYED`, the outcome in `attempt` is
+    another call's answer.
     """
 
     ending: Ending
-    sent: AttemptResult | None
+    attempt: AttemptResult | None
     waited: float
     gate: str = ""
     opens_in: float | None = None
@@ -112,8 +112,8 @@ class StartedExchange(NamedTuple):
     """First attempt that was admitted at once but not simply answered: the exchange continues from it."""
 
     permit: Permit
-    sent: AttemptResult
-    began: float
+    attempt: AttemptResult
+    started_at: float
 
 
 class QueuedCall(Protocol):
@@ -149,19 +149,19 @@ class QueuedCall(Protocol):
         """Return when its gate opens, where that is known to be after the deadline."""
         ...
 
-    def alarm(self) -> Any:
+    def get_waker(self) -> Any:
         """Return the waker that the driver waits on."""
         ...
 
-    def stand(self, now: float, deadline: float) -> Permit | None:
+    def enqueue(self, now: float, deadline: float) -> Permit | None:
         """Join the queue, or pass at once; a call that was queued before returns to its old place."""
         ...
 
-    def look(self, now: float) -> Permit | None:
+    def poll(self, now: float) -> Permit | None:
         """Return the permit, if it was granted since."""
         ...
 
-    def leave(self) -> None:
+    def dequeue(self) -> None:
         """Give up the place, or the unused permit; repeating it does nothing."""
         ...
 
@@ -177,23 +177,23 @@ class QueuedCall(Protocol):
         """Release the permit of an attempt that was cut short (cancelled, interrupted); learn nothing."""
         ...
 
-    def resent(self, after: Kind) -> None:
+    def count_resent(self, after: Kind) -> None:
         """Count an attempt of a call whose last one had the kind `after`."""
         ...
 
-    def gave_up(self, unsent: bool) -> None:
+    def count_given_up(self, unsent: bool) -> None:
         """Count a call that is given up for lack of capacity; `unsent` if it was never sent."""
         ...
 
-    def failed(self) -> None:
+    def count_failed(self) -> None:
         """Count a call that ended with a failure of the provider, handed back or final."""
         ...
 
-    def replayed(self, outcome: Outcome, unsent: bool) -> None:
+    def count_replayed(self, outcome: Outcome, unsent: bool) -> None:
         """Count a call that gets another call's answer; `unsent` if no attempt of it was made."""
         ...
 
-    def tell(self, event: type[events.Event], *facts: object) -> None:
+    def emit(self, event: type[events.Event], *facts: object) -> None:
         """Report an event of this call."""
         ...
 
@@ -211,82 +211,82 @@ class RetryTime(StrEnum):
 
 
 def exchange(
-    call: QueuedCall, policy: CallPolicy, now: float, draw: Callable[[], float], begun: StartedExchange | None = None
+    call: QueuedCall, policy: CallPolicy, now: float, draw: Callable[[], float], started: StartedExchange | None = None
 ) -> Flow:
     """Return the generator that runs one call; `draw` returns uniform numbers in [0, 1)."""
     # A hundred thousand calls may wait: each costs only one generator with few local names.
-    return _Exchange(call, policy, now if begun is None else begun.began).run(now, draw, begun)
+    return _Exchange(call, policy, now if started is None else started.started_at).run(now, draw, started)
 
 
 class _Exchange:
     """State of one exchange.
 
-    `permit` is the permit that it holds, `sent` the result of the last attempt. `gate` is the gate that was closed when
-    it last waited, `stood_at` when it joined the queue. `probing` says that the last attempt was the breaker's probe.
+    `permit` is the permit that it holds, `attempt` the result of its last one. `gate` is the gate that was closed when
+    it last waited, `queued_at` when it joined the queue. `probing` says that the last attempt was the breaker's probe.
     """
 
     __slots__ = (
+        "attempt",
         "attempts",
-        "began",
         "call",
         "deadline",
         "failures",
         "gate",
+        "is_queued",
         "permit",
         "policy",
         "probing",
-        "sent",
-        "standing",
-        "stood_at",
+        "queued_at",
+        "started_at",
         "waited",
     )
 
-    def __init__(self, call: QueuedCall, policy: CallPolicy, began: float) -> None:
+    def __init__(self, call: QueuedCall, policy: CallPolicy, started_at: float) -> None:
         self.call = call
         self.policy = policy
-        self.began = began
-        self.deadline = began + policy.max_wait
+        self.started_at = started_at
+        self.deadline = started_at + policy.max_wait
         self.attempts = self.failures = 0
         self.waited = 0.0
-        self.gate, self.stood_at = "", began
-        self.standing = self.probing = False
+        self.gate, self.queued_at = "", started_at
+        self.is_queued = self.probing = False
         self.permit: Permit | None = None
-        self.sent: AttemptResult | None = None
+        self.attempt: AttemptResult | None = None
 
-    def run(self, now: float, draw: Callable[[], float], begun: StartedExchange | None) -> Flow:
+    def run(self, now: float, draw: Callable[[], float], started: StartedExchange | None) -> Flow:
         """Run the call from the queue, or from a first attempt, to its ending."""
         try:
             while True:
-                if begun is None:
-                    self.stand(now)
-                    while self.permit is None and now < self.deadline and not self.dismissed:
+                if started is None:
+                    self.enqueue(now)
+                    while self.permit is None and now < self.deadline and not self.wait_is_useless:
                         now = (yield self.wait()).now
-                        self.permit = self.call.look(now)
-                    self.stood(now)
+                        self.permit = self.call.poll(now)
+                    self.count_wait(now)
                     if self.permit is None:
-                        return self.expired(now) if self.call.replay is None else self.replayed(now)
+                        return self.expired_result(now) if self.call.replay is None else self.replayed_result(now)
                     now = yield from self.send(now)
                 else:
-                    self.permit, self.sent, begun = begun.permit, begun.sent, None
-                again = self.settle(now)
-                if again is RetryTime.NO:
-                    return self.ended(now)
-                if again is RetryTime.LATER:
+                    self.permit, self.attempt, started = started.permit, started.attempt, None
+                retry = self.settle(now)
+                if retry is RetryTime.NO:
+                    return self.final_result(now)
+                if retry is RetryTime.LATER:
                     now = yield from self.back_off(now, draw)
                     if now >= self.deadline:
-                        return self.too_late(now)
+                        return self.late_result(now)
         finally:
             if self.permit is not None:
                 self.call.abandon(self.permit)
-            self.call.leave()
+            self.call.dequeue()
 
-    def stand(self, now: float) -> None:
+    def enqueue(self, now: float) -> None:
         """Join the queue, or pass at once."""
-        self.gate, self.stood_at = "", now
-        self.permit = self.call.look(now) if self.standing else self.call.stand(now, self.deadline)
+        self.gate, self.queued_at = "", now
+        self.permit = self.call.poll(now) if self.is_queued else self.call.enqueue(now, self.deadline)
 
     @property
-    def dismissed(self) -> bool:
+    def wait_is_useless(self) -> bool:
         """Return whether further waiting is useless."""
         call = self.call
         return call.recalled or call.replay is not None or call.opens_at is not None
@@ -294,98 +294,98 @@ class _Exchange:
     def wait(self) -> WaitUntil:
         """Return the step that waits until the queue must be looked at again."""
         self.gate = self.call.gate or "queue"
-        return WaitUntil(self.call.until, self.call.alarm())
+        return WaitUntil(self.call.until, self.call.get_waker())
 
-    def stood(self, now: float) -> None:
+    def count_wait(self, now: float) -> None:
         """Count the time in the queue."""
         if self.gate:
-            self.call.tell(events.RequestWaited, now - self.stood_at, self.gate)
-        self.waited += now - self.stood_at
+            self.call.emit(events.RequestWaited, now - self.queued_at, self.gate)
+        self.waited += now - self.queued_at
 
     def send(self, now: float) -> Generator[Effect, Resume, float]:
         """Perform one attempt; return the time of its end."""
         assert self.permit is not None, "an attempt is sent under a permit"
-        if self.sent is None:
-            self.call.tell(events.RequestStarted, self.waited)
+        if self.attempt is None:
+            self.call.emit(events.RequestStarted, self.waited)
         else:
-            self.call.resent(self.sent.outcome.kind)
-        here = yield Send(self.permit)
-        self.sent = here.sent
-        return here.now
+            self.call.count_resent(self.attempt.outcome.kind)
+        resume = yield Send(self.permit)
+        self.attempt = resume.attempt
+        return resume.now
 
     def settle(self, now: float) -> RetryTime:
         """Release the permit with the attempt's outcome; decide whether and when another attempt follows."""
-        permit, sent, call = self.permit, self.sent, self.call
+        permit, attempt, call = self.permit, self.attempt, self.call
         assert permit is not None, "an attempt holds its permit"
-        assert sent is not None, "a Send is resumed with what became of it"
-        outcome, self.permit = sent.outcome, None
+        assert attempt is not None, "a Send is resumed with what became of it"
+        outcome, self.permit = attempt.outcome, None
         self.probing = permit.probe
         self.attempts += 1
         if outcome.kind is Kind.OK:
-            if sent.streaming:
+            if attempt.streaming:
                 call.learn(permit, outcome, now)
             else:
                 call.settle(permit, outcome, now, False)
             return RetryTime.NO
-        again = again_after(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
-        self.standing = again is RetryTime.AT_ONCE
-        call.settle(permit, outcome, now, self.standing)
-        if again is not RetryTime.NO:
-            call.tell(events.RequestRetrying, self.attempts, outcome.kind, outcome.cause, outcome.status)
-        return again
+        retry = retry_time(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
+        self.is_queued = retry is RetryTime.AT_ONCE
+        call.settle(permit, outcome, now, self.is_queued)
+        if retry is not RetryTime.NO:
+            call.emit(events.RequestRetrying, self.attempts, outcome.kind, outcome.cause, outcome.status)
+        return retry
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
         """Wait before a transient failure is repeated; return the time."""
         self.failures += 1
-        began, policy = now, self.policy
+        started_at, policy = now, self.policy
         until = now + full_jitter(self.failures, policy.backoff_base, policy.backoff_cap, draw())
         until = min(until, self.deadline)
         while now < until:
-            now = (yield WaitUntil(until, self.call.alarm())).now
-        self.call.tell(events.RequestWaited, now - began, "backoff")
+            now = (yield WaitUntil(until, self.call.get_waker())).now
+        self.call.emit(events.RequestWaited, now - started_at, "backoff")
         return now
 
-    def ended(self, now: float) -> ExchangeResult:
+    def final_result(self, now: float) -> ExchangeResult:
         """Return the result where the last attempt is not repeated."""
-        sent = self.sent
-        assert sent is not None, "an attempt was made"
-        outcome = sent.outcome
+        attempt = self.attempt
+        assert attempt is not None, "an attempt was made"
+        outcome = attempt.outcome
         if outcome.kind is Kind.OK:
-            self.call.tell(events.RequestCompleted, self.attempts, now - self.began, outcome.status)
-            return ExchangeResult(Ending.ANSWERED, sent, self.waited)
+            self.call.emit(events.RequestCompleted, self.attempts, now - self.started_at, outcome.status)
+            return ExchangeResult(Ending.ANSWERED, attempt, self.waited)
         refused = outcome.kind in CAPACITY and self.policy.replayable
         given_up = refused and self.policy.patient
         if given_up:
-            self.call.gave_up(False)
+            self.call.count_given_up(False)
         else:
-            self.call.failed()
+            self.call.count_failed()
         self._failed(outcome, given_up, now)
         final = refused or outcome.kind in TERMINAL or (self.probing and not self.policy.patient)
-        return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, sent, self.waited)
+        return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, attempt, self.waited)
 
-    def too_late(self, now: float) -> ExchangeResult:
+    def late_result(self, now: float) -> ExchangeResult:
         """Return the result where the deadline passed during the backoff."""
-        assert self.sent is not None, "an attempt was made"
-        self.call.gave_up(False)
-        self._failed(self.sent.outcome, True, now)
-        return ExchangeResult(Ending.GIVEN_UP, self.sent, self.waited)
+        assert self.attempt is not None, "an attempt was made"
+        self.call.count_given_up(False)
+        self._failed(self.attempt.outcome, True, now)
+        return ExchangeResult(Ending.GIVEN_UP, self.attempt, self.waited)
 
-    def expired(self, now: float) -> ExchangeResult:
+    def expired_result(self, now: float) -> ExchangeResult:
         """Return the result where the call leaves the queue without a permit."""
-        sent, gate = self.sent, self.call.gate
-        self.call.gave_up(sent is None)
-        self.call.tell(events.QueueDeadline, now - self.began, gate)
+        attempt, gate = self.attempt, self.call.gate
+        self.call.count_given_up(attempt is None)
+        self.call.emit(events.QueueDeadline, now - self.started_at, gate)
         opens = self.call.opens_at
-        ending = Ending.EXPIRED if sent is None else Ending.GIVEN_UP
-        return ExchangeResult(ending, sent, self.waited, gate, opens - now if opens is not None else None)
+        ending = Ending.EXPIRED if attempt is None else Ending.GIVEN_UP
+        return ExchangeResult(ending, attempt, self.waited, gate, opens - now if opens is not None else None)
 
-    def replayed(self, now: float) -> ExchangeResult:
+    def replayed_result(self, now: float) -> ExchangeResult:
         """Return the result where the call gets another call's answer, or its own if both are of one kind."""
-        outcome, sent = self.call.replay, self.sent
+        outcome, attempt = self.call.replay, self.attempt
         assert outcome is not None, "there is an answer to give"
-        if sent is not None and sent.outcome.kind is outcome.kind:
-            return self.ended(now)
-        self.call.replayed(outcome, sent is None)
+        if attempt is not None and attempt.outcome.kind is outcome.kind:
+            return self.final_result(now)
+        self.call.count_replayed(outcome, attempt is None)
         self._failed(outcome, False, now)
         opens = self.call.opens_at
         opens_in = opens - now if opens is not None else None
@@ -393,21 +393,24 @@ class _Exchange:
 
     def _failed(self, outcome: Outcome, given_up: bool, now: float) -> None:
         why = (outcome.kind, outcome.cause, given_up, outcome.status)
-        self.call.tell(events.RequestFailed, self.attempts, now - self.began, *why)
+        self.call.emit(events.RequestFailed, self.attempts, now - self.started_at, *why)
 
 
-def again_after(policy: CallPolicy, permit: Permit, outcome: Outcome, left: float, failures: int) -> RetryTime:
+def retry_time(
+    policy: CallPolicy, permit: Permit, outcome: Outcome, remaining_seconds: float, failures: int
+) -> RetryTime:
     """Return whether and when another attempt follows a failed one.
 
-    `left` is the seconds to the deadline. `failures` is the number of transient failures so far, including this one.
+    `remaining_seconds` is the seconds to the deadline. `failures` is the number of transient failures so far, including
+    this one.
     """
-    if left <= 0.0 or not policy.replayable:
+    if remaining_seconds <= 0.0 or not policy.replayable:
         return RetryTime.NO
     at_once = RetryTime.AT_ONCE if policy.patient else RetryTime.NO
     if outcome.kind in CAPACITY:
         return at_once
     if outcome.kind is Kind.DAILY_LIMIT:
-        return at_once if outcome.retry_after and outcome.retry_after <= left else RetryTime.NO
+        return at_once if outcome.retry_after and outcome.retry_after <= remaining_seconds else RetryTime.NO
     if outcome.kind is not Kind.TRANSIENT:
         return RetryTime.NO
     if permit.probe and outcome.cause is Cause.OUTAGE:

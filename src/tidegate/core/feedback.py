@@ -31,29 +31,29 @@ from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.values import OK, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
 
 
-def read(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     """Update the quota mirrors from the headers."""
     made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
     for mirror in made:
         if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
             # A refusal for lack of this quota has already seen all calls admitted before it.
             _adopt(gates, mirror, permit, now)
-        _tell_of(gates, mirror, now, out)
+        _emit_learned(gates, mirror, now, out)
     if scarcest is None:
-        gates.limit.scale_down(1.0)
+        gates.concurrency.scale_down(1.0)
         return
     share, name = scarcest
-    if out is not None and share < 0.1 and gates.limit.scarcity >= 1.0:
+    if out is not None and share < 0.1 and gates.concurrency.scarcity >= 1.0:
         out.append(events.RateLimitWarning(gates.key, now, share, name))
-    gates.limit.scale_down(share)
+    gates.concurrency.scale_down(share)
 
 
-def prove(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+def confirm_saved_quotas(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     """Check the quotas known only from an earlier run: a good answer that was read names all that exist."""
     named = {reading.name for reading in outcome.readings if reading.remaining is not None}
     for mirror in gates.quotas.prove(named, outcome.kind is OK and permit.informs):
-        _open(gates, mirror, now)
-        _tell_of(gates, mirror, now, out)
+        _hint_headroom(gates, mirror, now)
+        _emit_learned(gates, mirror, now, out)
 
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
@@ -67,15 +67,15 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
     gates.counts.answered += 1
     if permit.probe or gates.breaker.failures:
         answered(gates, permit, now, out)
-    if gates.goodput.answered(permit.in_flight, permit.sent_at, now):
-        _bound(gates, now, out)
+    if gates.latency_knee.answered(permit.in_flight, permit.sent_at, now):
+        _update_useful_max(gates, now, out)
     if permit.epoch == gates.epoch:
         if gates.pause.refusals or gates.pause.alone:
             gates.pause.answered()
-        if gates.limit.succeeded(saturation):
-            gates.lessons.limit.taken(Source.ANSWERS, now)
+        if gates.concurrency.succeeded(saturation):
+            gates.provenance.limit.record(Source.ANSWERS, now)
             if out is not None:
-                out.append(events.ConcurrencyIncreased(gates.key, now, gates.limit.slots))
+                out.append(events.ConcurrencyIncreased(gates.key, now, gates.concurrency.limit))
 
 
 def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
@@ -91,7 +91,7 @@ def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
         return
     begins = gates.rejection is None
     rejection = gates.rejection = gates.rejection or KeyRejection(now)
-    rejection.met(outcome, permit.order, permit.sent_at, now)
+    rejection.note_rejection(outcome, permit.order, permit.sent_at, now)
     if begins and out is not None:
         facts = (outcome.kind, outcome.cause, rejection.reset_at, outcome.status)
         out.append(events.KeyRejected(gates.key, now, *facts))
@@ -103,7 +103,7 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
     if rejection is None or rejects_key(outcome):
         return
     if outcome.kind is Kind.TRANSIENT or outcome.kind is Kind.ABANDONED:
-        rejection.asked_in_vain(permit.order)
+        rejection.note_probe_lost(permit.order)
         return
     # An attempt sent before the rejected one may end long after it, and proves nothing about the key's state since.
     if permit.order > rejection.order:
@@ -115,15 +115,15 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
 def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Record a failure of the provider or of the connection to it. `draw` is uniform in [0, 1)."""
     if outcome.cause is Cause.OUTAGE or permit.probe:
-        gates.lessons.breaker.taken(Source.FAILURES, now)
+        gates.provenance.breaker.record(Source.FAILURES, now)
         if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
             out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
-        _away(gates, outcome, now)
+        _track_outage(gates, outcome, now)
     # Last: counters in shared memory save the breaker's state together with this count.
     gates.counts.failed += 1
 
 
-def _away(gates: LimiterState, outcome: Outcome, now: float) -> None:
+def _track_outage(gates: LimiterState, outcome: Outcome, now: float) -> None:
     """Count the time for which the breaker is not closed; a quota spent during it has its own reset."""
     clocks = gates.unavailability
     clocks.last = outcome
@@ -138,32 +138,32 @@ def _away(gates: LimiterState, outcome: Outcome, now: float) -> None:
 def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, now: float) -> None:
     # Attempts in flight were sent before this mirror existed: charge it for those that the reading may not have seen.
     # Slow start opens its connections at once, so any of them may have been overtaken.
-    for flying in gates.flying.values():
+    for flying in gates.permits_in_flight.values():
         amount = flying.cost.amount(mirror.unit) if flying is not permit else 0.0
         reserve = flying.cost.reserve(mirror.unit)
         if amount or reserve:
             order = max(flying.order, permit.order + 1)
             flying.charges.append(gates.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
-    _open(gates, mirror, now)
+    _hint_headroom(gates, mirror, now)
 
 
-def _tell_of(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:
+def _emit_learned(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:
     if out is not None:
         out.append(events.RateLimitLearned(gates.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
 
 
-def _open(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
+def _hint_headroom(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
     if mirror.unit == "requests":
-        gates.limit.announced(mirror.level(now))
+        gates.concurrency.set_headroom_hint(mirror.level(now))
 
 
-def _bound(gates: LimiterState, now: float, out: Out) -> None:
-    before = gates.limit.slots
-    gates.limit.bound(gates.goodput.useful)
-    gates.lessons.limit.taken(Source.ANSWERS, now)
-    if out is not None and gates.limit.slots != before:
-        changed = events.ConcurrencyDecreased if gates.limit.slots < before else events.ConcurrencyIncreased
-        out.append(changed(gates.key, now, gates.limit.slots))
+def _update_useful_max(gates: LimiterState, now: float, out: Out) -> None:
+    before = gates.concurrency.limit
+    gates.concurrency.set_useful_max(gates.latency_knee.useful)
+    gates.provenance.limit.record(Source.ANSWERS, now)
+    if out is not None and gates.concurrency.limit != before:
+        changed = events.ConcurrencyDecreased if gates.concurrency.limit < before else events.ConcurrencyIncreased
+        out.append(changed(gates.key, now, gates.concurrency.limit))
 
 
 CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
@@ -189,7 +189,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     new_wave = permit.epoch >= gates.epoch and not permit.beyond
     if new_wave:
         gates.epoch += 1
-    hint = _credible(gates, outcome.retry_after)
+    hint = _checked_hint(gates, outcome.retry_after)
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
     paced = not gate and (outcome.cause in CUTTING or permit.beyond)
     if permit.overcommitted and not gate:
@@ -202,7 +202,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         if until > max(before_pause, now):
             gates.resumes = True
             origin = Source.RETRY_AFTER if hint else Source.REFUSALS
-            gates.lessons.pause.taken(origin, now)
+            gates.provenance.pause.record(origin, now)
             if out is not None:
                 out.append(events.KeyPaused(gates.key, now, until, origin))
     clocks = gates.unavailability
@@ -216,7 +216,9 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         out.append(events.RateLimitHit(gates.key, now, *facts))
 
 
-def lacking(mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: Iterable[QuotaReading], now: float) -> str:
+def exhausted_quota(
+    mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: Iterable[QuotaReading], now: float
+) -> str:
     """Return the quota that a refusal's own readings show too low for `cost`; without any, a nearly empty mirror."""
     told = False
     for reading in readings:
@@ -235,7 +237,7 @@ def lacking(mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: Iterable[Q
     return tightest
 
 
-def _credible(gates: LimiterState, hint: float | None) -> float | None:
+def _checked_hint(gates: LimiterState, hint: float | None) -> float | None:
     if hint is not None and not 0.0 <= hint < ABSURD_HINT:
         gates.counts.ignored += 1
         return None
@@ -253,7 +255,7 @@ def _explanation(
     if ready <= now:
         # The mirror showed enough units. Either it lagged behind the refusal's own reading, or, without a reading, it
         # was nearly empty. Otherwise another limit refused.
-        name = lacking(quotas.mirrors, permit.cost, outcome.readings, now)
+        name = exhausted_quota(quotas.mirrors, permit.cost, outcome.readings, now)
         name = name or _portion(gates, permit, hint, now, new_wave)
     if not name or name in quotas.unproven:
         return ""
@@ -267,9 +269,11 @@ def _portion(gates: LimiterState, permit: Permit, hint: float | None, now: float
     if quotas.divided or not new_wave:
         # Later refusals of a wave come in any order, so the calls admitted before them prove nothing.
         return quotas.explained_by_portion(now) if hint else ""
-    under_way = [permit.sent_at - each.sent_at for each in gates.flying.values() if each.order < permit.order]
+    under_way = [
+        permit.sent_at - each.sent_at for each in gates.permits_in_flight.values() if each.order < permit.order
+    ]
     run = gates.run(permit)
-    calls = run.calls - (len(gates.flying) - len(under_way))
+    calls = run.calls - (len(gates.permits_in_flight) - len(under_way))
     name = quotas.portion(AdmittedBurst(under_way, calls, run.seconds), hint, now)
     if name:
         # The pacer had taken this quota for a rate.
@@ -281,7 +285,7 @@ def _forget_pace(gates: LimiterState, permit: Permit) -> None:
     """Replace the pacer by a new one, which has sent none of the attempts in flight."""
     gates.pacer = Pacer()
     permit.mark = gates.pacer.mark
-    for each in gates.flying.values():
+    for each in gates.permits_in_flight.values():
         each.mark = gates.pacer.mark
 
 
@@ -289,33 +293,37 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     """Decide between a ceiling and a rate as the cause of a refusal; either then holds calls back."""
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
-    before, pacer = gates.limit.slots, gates.pacer
-    if _capped(gates, permit, outcome, now, new_wave):
+    before, pacer = gates.concurrency.limit, gates.pacer
+    if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
         pacer.active = False
         pacer.gauge.note(gates.run(permit))
-        gates.lessons.limit.taken(Source.REFUSALS, now)
-        if new_wave and out is not None and gates.limit.slots < before:
+        gates.provenance.limit.record(Source.REFUSALS, now)
+        if new_wave and out is not None and gates.concurrency.limit < before:
             told = (outcome.cause, outcome.status)
-            out.append(events.ConcurrencyDecreased(gates.key, now, gates.limit.slots, *told))
+            out.append(events.ConcurrencyDecreased(gates.key, now, gates.concurrency.limit, *told))
         return
-    gates.lessons.pace.taken(Source.REFUSALS, now)
+    gates.provenance.pace.record(Source.REFUSALS, now)
     latency = gates.counts.latency
     if pacer.active:
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace, latency)
     else:
-        gates.limit.remove_ceiling()
+        gates.concurrency.remove_ceiling()
         pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace, latency)
 
 
-def _capped(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool) -> bool:
+def _explained_by_concurrency(
+    gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool
+) -> bool:
     """Return whether the concurrency limit explains the refusal.
 
     A slope refusal has another cause, and so has one that names a time, unless its cause is concurrency.
     """
-    cause, limit, grace = outcome.cause, gates.limit, gates.pause.grace
+    cause, limit, grace = outcome.cause, gates.concurrency, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
         return False
-    admitted = max((each.in_flight for each in gates.flying.values() if each.order < permit.order), default=0)
+    admitted = max(
+        (each.in_flight for each in gates.permits_in_flight.values() if each.order < permit.order), default=0
+    )
     if gates.pacer.active and cause is not Cause.CONCURRENCY:
         overload = new_wave and cause is Cause.OVERLOAD
         return overload and limit.suspect_ceiling(permit.in_flight, admitted, now, grace)

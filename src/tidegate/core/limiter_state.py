@@ -76,7 +76,7 @@ class Permit:
         self.order = order
         self.epoch = state.epoch
         self.generation = state.generation
-        self.in_flight = len(state.flying) + 1
+        self.in_flight = len(state.permits_in_flight) + 1
         pacer = state.pacer
         self.mark = pacer.mark if pacer.active and not beyond else -1
         self.sent_at = sent_at
@@ -196,21 +196,21 @@ class LimiterState:
         "_began",
         "_refused_before",
         "breaker",
+        "concurrency",
         "counts",
         "epoch",
         "estimate",
-        "flying",
         "generation",
         "given_at",
-        "goodput",
         "home",
         "key",
-        "lessons",
-        "limit",
+        "latency_knee",
         "order",
         "overcommit_at",
         "pacer",
         "pause",
+        "permits_in_flight",
+        "provenance",
         "quotas",
         "refusal",
         "rejection",
@@ -221,20 +221,24 @@ class LimiterState:
         "used_at",
     )
 
-    def __init__(self, key: Key, tuning: LimiterSettings, default_window: float, now: float) -> None:
+    def __init__(self, key: Key, settings: LimiterSettings, default_window: float, now: float) -> None:
         self.key = key
-        self.limit = ConcurrencyLimit(tuning.start_concurrency, tuning.max_concurrency, tuning.concurrency_cut)
-        self.goodput = LatencyKnee()
+        self.concurrency = ConcurrencyLimit(
+            settings.start_concurrency, settings.max_concurrency, settings.concurrency_cut
+        )
+        self.latency_knee = LatencyKnee()
         self.pacer = Pacer()
-        self.pause = Pause(tuning.pause_base, tuning.max_pause)
-        self.breaker = CircuitBreaker(tuning.breaker_threshold, tuning.breaker_cooldown, tuning.max_breaker_cooldown)
+        self.pause = Pause(settings.pause_base, settings.max_pause)
+        self.breaker = CircuitBreaker(
+            settings.breaker_threshold, settings.breaker_cooldown, settings.max_breaker_cooldown
+        )
         self.quotas = QuotaSet(default_window)
         self.estimate = CostEstimator()
         self.counts = KeyCounts()
-        self.lessons = LimiterProvenance()
+        self.provenance = LimiterProvenance()
         self.unavailability = OutageClock()
         self.home: object = None
-        self.flying: dict[int, Permit] = {}
+        self.permits_in_flight: dict[int, Permit] = {}
         self.order = 0
         self.epoch = 0
         self.generation = 0
@@ -251,23 +255,23 @@ class LimiterState:
     @property
     def in_flight(self) -> int:
         """Return the number of attempts in flight."""
-        return len(self.flying)
+        return len(self.permits_in_flight)
 
     def counted(self, blocked: int) -> int:
         """Return the attempts in flight that can end: not those of stalled loops, or of the thread `blocked`."""
         if not blocked and not self.stalled_loops:
-            return len(self.flying)
+            return len(self.permits_in_flight)
         return sum(
             not (blocked and permit.thread == blocked) and not self.is_stalled(permit.loop)
-            for permit in self.flying.values()
+            for permit in self.permits_in_flight.values()
         )
 
     def overcommits(self, blocked: int, now: float) -> bool:
         """Return whether slots are free only because attempts that cannot end do not count, as in `counted`."""
         return (
             bool(blocked or self.stalled_loops)
-            and self.limit.opens_at(now) > now
-            and self.counted(blocked) < self.limit.slots <= len(self.flying)
+            and self.concurrency.opens_at(now) > now
+            and self.counted(blocked) < self.concurrency.limit <= len(self.permits_in_flight)
         )
 
     def refuse_overcommit(self, now: float) -> None:
@@ -289,8 +293,8 @@ class LimiterState:
         not count.
         """
         ready, gate = now, ""
-        if len(self.flying) >= self.limit.slots:
-            opens = self.limit.opens_at(now)
+        if len(self.permits_in_flight) >= self.concurrency.limit:
+            opens = self.concurrency.opens_at(now)
             if self.overcommits(blocked, now):
                 opens = min(opens, max(now, self.overcommit_at))
             elif self.untaken:
@@ -323,14 +327,14 @@ class LimiterState:
 
     def admits(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return the same as `ready_at` without inferred limits: of slots and pace, only `limit.highest` counts."""
-        if len(self.flying) >= self.limit.highest:
+        if len(self.permits_in_flight) >= self.concurrency.highest:
             return INFINITY, "concurrency"
         ready, gate = self.breaker.opens_at(now), "breaker"
         paused = self.pause.opens_at(now)
         if paused > ready:
             ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
-        if quota > now and self.quotas.unproven and not self.flying:
+        if quota > now and self.quotas.unproven and not self.permits_in_flight:
             quota, name = self.quotas.probed_at(cost, now)
         if quota > ready:
             ready, gate = quota, f"quota {name}"
@@ -339,7 +343,7 @@ class LimiterState:
     @property
     def untested(self) -> bool:
         """Return whether only slow start holds calls back: the provider never refused any for their number."""
-        return self.limit.growing_fast and not self.pacer.active and self.limit.useful == INFINITY
+        return self.concurrency.growing_fast and not self.pacer.active and self.concurrency.useful == INFINITY
 
     def certain(self, gate: str) -> bool:
         """Return whether the provider stated the instant at which `gate` opens, and no answer in flight can change it.
@@ -348,12 +352,12 @@ class LimiterState:
         flight returns units that it was overcharged.
         """
         if gate == "pause":
-            return self.lessons.pause.origin is Source.RETRY_AFTER
-        if self.flying or not gate.startswith("quota "):
+            return self.provenance.pause.origin is Source.RETRY_AFTER
+        if self.permits_in_flight or not gate.startswith("quota "):
             return False
         name = gate.removeprefix("quota ")
-        lesson = self.quotas.lessons.get(name)
-        return lesson is not None and lesson.origin is Source.HEADERS and name not in self.quotas.unproven
+        provenance = self.quotas.provenance.get(name)
+        return provenance is not None and provenance.origin is Source.HEADERS and name not in self.quotas.unproven
 
     def unavailable(self, now: float) -> KeyOutage:
         """Return for how long the key has answered no call, and why."""

@@ -7,7 +7,7 @@ four phases:
 - *Seeking* (`StartupPhase`): the rate is unknown. Where nothing was admitted since the last refusal, the next attempt
   goes alone, and later each time (`next_wait`). The first admitted attempts give an estimate. The pace grows from it
   until it is refused.
-- *Holding* (`hold_for`): the pace stays just below the measured rate for a while.
+- *Holding* (`cruise_seconds`): the pace stays just below the measured rate for a while.
 - *Rising* (`ProbeUpPhase`): the pace is stepped up until a refusal measures the rate again. The rise uses the units
   that came back unused during holding, so holding below the rate loses nothing. For each refusal that a rise costs, a
   number of calls must pass before the next rise. A rate far below the best known one may recover at any time, so its
@@ -43,8 +43,8 @@ from tidegate.core.pacer_phases import (
     ProbeUpPhase,
     RampPhase,
     StartupPhase,
+    cruise_seconds,
     first_wait,
-    hold_for,
     next_wait,
     shallow,
 )
@@ -82,20 +82,19 @@ is `shallow`, the pace that it began with is held, on trial."""
 class PacerPhase(IntEnum):
     """The states of the pacer."""
 
-    SEEKING = 0
-    HOLDING = 1
-    RISING = 2
-    CLIMBING = 3
+    STARTUP = 0
+    CRUISE = 1
+    PROBE_UP = 2
+    RAMP = 3
 
 
 class Pacer:
     """The pace of one key; idle until `active`. Instants are monotonic seconds."""
 
     __slots__ = (
-        "_aftermath",
         "_base",
         "_broken",
-        "_climb",
+        "_drain_delay",
         "_floor",
         "_former",
         "_held",
@@ -105,10 +104,11 @@ class Pacer:
         "_next",
         "_next_count",
         "_patience",
+        "_probe_up",
         "_promoted_from",
-        "_rise",
-        "_search",
+        "_ramp",
         "_seeded",
+        "_startup",
         "active",
         "gauge",
         "phase",
@@ -117,12 +117,12 @@ class Pacer:
 
     def __init__(self) -> None:
         self.active = self._seeded = self._kept = False
-        self.phase = PacerPhase.SEEKING
+        self.phase = PacerPhase.STARTUP
         self._instead = (self.phase, 0.0, 0.0, 0)
         self.gauge = RateMeter()
         self.spacing = PacingBucket()
         self._most = INFINITY
-        self._search, self._rise, self._climb, self._aftermath = (
+        self._startup, self._probe_up, self._ramp, self._drain_delay = (
             StartupPhase(),
             ProbeUpPhase(),
             RampPhase(),
@@ -183,12 +183,12 @@ class Pacer:
         self.spacing.reset_backoff()
         wait = first_wait(run, cause, grace)
         if cause is Cause.SLOPE:
-            self.phase = PacerPhase.CLIMBING
-            self.spacing.rate = max(SLOWEST, self._climb.first(run))
-            self._after(self._climb.seconds, 0, now)
+            self.phase = PacerPhase.RAMP
+            self.spacing.rate = max(SLOWEST, self._ramp.first(run))
+            self._after(self._ramp.seconds, 0, now)
         else:
-            rate = self._search.first(run, wait)
-            self._seek(ANNOUNCED_SHARE * run.most if rate > ANNOUNCED_NEAR * run.most else rate, now)
+            rate = self._startup.first(run, wait)
+            self._start_up(ANNOUNCED_SHARE * run.most if rate > ANNOUNCED_NEAR * run.most else rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
         self.spacing.waits = 0
@@ -247,7 +247,7 @@ class Pacer:
         self.gauge.begin(now)
         self._former = -1.0
         self.spacing.ready(1.0, now)
-        self._hold(rate, now)
+        self._cruise(rate, now)
 
     def disproved(self) -> bool:
         """Return whether the first refusal comes too soon for the rate of an earlier run; asked at each refusal."""
@@ -256,142 +256,142 @@ class Pacer:
 
     def _learn(self, let_in: int, count: int, seconds: float, cause: Cause, now: float) -> None:
         """Take in that `count` calls were admitted within `seconds` since the zero, of `let_in` altogether."""
-        holding, rate = self.phase is PacerPhase.HOLDING, self.rate
-        if holding and count >= KEPT_CALLS:
+        cruising, rate = self.phase is PacerPhase.CRUISE, self.rate
+        if cruising and count >= KEPT_CALLS:
             self._broken += 1
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
-        if holding and self._promoted_from:
+        if cruising and self._promoted_from:
             # It did not hold: what comes back unused is kept, and was spent.
             self._kept = True
-            self._hold(self._promoted_from, now)
-        elif count < SURE and (nothing or (holding and (deep or self.spacing.waits < DOUBTS))):
+            self._cruise(self._promoted_from, now)
+        elif count < SURE and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
             self._wait(cause, now)
         elif count < SURE:
-            self._seek(self._search.back(rate, count, seconds), now)
-        elif holding and count / seconds > TRUE_SHARE * rate and self._broken < DOUBTS:
+            self._start_up(self._startup.back(rate, count, seconds), now)
+        elif cruising and count / seconds > TRUE_SHARE * rate and self._broken < DOUBTS:
             self._former = rate
             self._patience = PATIENCE_SECONDS
             if rate < self._floor.pace:
                 self._floor.doubt()
-            self._seek(rate * DROP, now)
-        elif holding and count < MANY and deep:
+            self._start_up(rate * DROP, now)
+        elif cruising and count < MANY and deep:
             before, took = self.gauge.last
             self._measure(count + before, seconds + took, now)
         else:
             self._measure(count, seconds, now)
-        if self.phase is PacerPhase.HOLDING:
-            self._aftermath.refused(self.spacing.wait, now)
+        if self.phase is PacerPhase.CRUISE:
+            self._drain_delay.refused(self.spacing.wait, now)
 
     def _wait(self, cause: Cause, now: float) -> None:
         """Nothing, or next to nothing, was admitted since the last refusal: the next one goes alone, and later."""
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
         seconds = next_wait(self.spacing, cause)
-        if self.rate < self._floor.pace and self.phase is not PacerPhase.CLIMBING:
+        if self.rate < self._floor.pace and self.phase is not PacerPhase.RAMP:
             self._floor.doubt()
-            self._seek(self.rate, now)
+            self._start_up(self.rate, now)
         self.spacing.wait_alone(seconds)
-        self._after(self._patience if self.phase is PacerPhase.HOLDING else 0.0, SEEK_CALLS, now)
+        self._after(self._patience if self.phase is PacerPhase.CRUISE else 0.0, SEEK_CALLS, now)
 
     def _recover(self, now: float) -> None:
         """It was an outage: everything is as it was."""
         self.spacing.waits = 0
         if self._former > 0.0:
             self.spacing.ready(0.0, now)
-            self._hold(self._former, now)
+            self._cruise(self._former, now)
         else:
             self.active = False
 
     def _try_floor(self, now: float) -> None:
         """Go on at the floor where it is due; what is done now is done again if that fails."""
         gauge, floor = self.gauge, self._floor
-        if self.phase is PacerPhase.CLIMBING or not floor.due(self.rate, gauge.let_in):
+        if self.phase is PacerPhase.RAMP or not floor.due(self.rate, gauge.let_in):
             return
         self._instead = (self.phase, self.rate, self._next, self._next_count)
-        self.phase = PacerPhase.SEEKING
+        self.phase = PacerPhase.STARTUP
         self.spacing.rate = floor.begin(self.rate, gauge.let_in, now)
-        self._search.begin(now)
+        self._startup.begin(now)
         self._after(self.spacing.grace, 1, now)
 
-    def _seek(self, rate: float, now: float) -> None:
-        self.phase = PacerPhase.SEEKING
+    def _start_up(self, rate: float, now: float) -> None:
+        self.phase = PacerPhase.STARTUP
         self.spacing.rate = max(SLOWEST, rate)
         self._base = 0.0
-        self._search.begin(now)
+        self._startup.begin(now)
         self._after(0.0, SEEK_CALLS, now)
         self._try_floor(now)
 
     def _measure(self, count: int, seconds: float, now: float) -> None:
         gauge, held = self.gauge, self._held
-        rose, sought = self.phase is PacerPhase.RISING, self.phase is PacerPhase.SEEKING
+        probed_up, started_up = self.phase is PacerPhase.PROBE_UP, self.phase is PacerPhase.STARTUP
         before, price = gauge.rate, gauge.price
         gauge.measured(count, seconds)
         rate = gauge.rate
-        if rose and abs(rate - before) <= SAME * before:
+        if probed_up and abs(rate - before) <= SAME * before:
             self._broken = 0
-        self._patience = hold_for(gauge, before, count, price, self._most) if self._broken < DOUBTS else 0.0
+        self._patience = cruise_seconds(gauge, before, count, price, self._most) if self._broken < DOUBTS else 0.0
         # Half a call for what may have been left at either instant.
         sure = min(ANNOUNCED_SHARE * self._most, MARGIN * (count - 0.5) / seconds)
         lost = shallow(gauge) or SURPLUS[0] * held < rate < SURPLUS[1] * held
-        if rose and lost and self._base > held and not (self._kept or gauge.deep(self.rate)):
-            self._hold(min(self._base, STEP * held), now)
+        if probed_up and lost and self._base > held and not (self._kept or gauge.deep(self.rate)):
+            self._cruise(min(self._base, STEP * held), now)
             self._promoted_from = max(sure, held)
         else:
-            self._hold(sure, now)
-        if rose or sought:
-            self.spacing.hold_off(self._aftermath.seconds(gauge.burst, self.rate))
-        self._aftermath.drained(now)
+            self._cruise(sure, now)
+        if probed_up or started_up:
+            self.spacing.hold_off(self._drain_delay.seconds(gauge.burst, self.rate))
+        self._drain_delay.drained(now)
 
-    def _hold(self, rate: float, now: float) -> None:
+    def _cruise(self, rate: float, now: float) -> None:
         rate = max(SLOWEST, rate)
-        self.phase = PacerPhase.HOLDING
+        self.phase = PacerPhase.CRUISE
         self.spacing.rate = self._base = self._held = rate
         self.gauge.best = max(self.gauge.best, rate)
         self._promoted_from = 0.0
-        self._rise.prepare(rate, self.gauge.best if self._broken < DOUBTS else INFINITY)
+        self._probe_up.prepare(rate, self.gauge.best if self._broken < DOUBTS else INFINITY)
         self._after(self._patience, 0, now)
         self._try_floor(now)
 
     def _step(self, now: float) -> None:
         """Take in that the calls sent at this pace were admitted."""
-        if self.phase is PacerPhase.CLIMBING:
-            self.spacing.rate = self._climb.step(self.rate)
-            self._after(self._climb.seconds, 0, now)
-        elif self.phase is PacerPhase.SEEKING:
+        if self.phase is PacerPhase.RAMP:
+            self.spacing.rate = self._ramp.step(self.rate)
+            self._after(self._ramp.seconds, 0, now)
+        elif self.phase is PacerPhase.STARTUP:
             self._after(STEP_SECONDS, SEEK_CALLS, now)
             if self._floor.trying:
                 # Nothing was refused at the floor, so the rate that refusals suggested was none: nothing is known.
                 self.spacing.rate *= STEP_MOST
                 self._after(self.spacing.grace, 1, now)
             else:
-                self.spacing.rate = self._search.step(self.rate, self.gauge.pace(now), now)
+                self.spacing.rate = self._startup.step(self.rate, self.gauge.pace(now), now)
             if self.rate >= ANNOUNCED_SHARE * self._most:
                 self._patience = ANNOUNCED_PATIENCE
-                self._hold(ANNOUNCED_SHARE * self._most, now)
+                self._cruise(ANNOUNCED_SHARE * self._most, now)
         else:
-            if self.phase is PacerPhase.HOLDING and self._broken < DOUBTS:
+            if self.phase is PacerPhase.CRUISE and self._broken < DOUBTS:
                 self._broken = 0
-            self._base, self.phase = self.rate, PacerPhase.RISING
-            self.spacing.rate, seconds = self._rise.step(self.rate)
+            self._base, self.phase = self.rate, PacerPhase.PROBE_UP
+            self.spacing.rate, seconds = self._probe_up.step(self.rate)
             self._after(seconds, STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:
-        self.phase = PacerPhase.CLIMBING
+        self.phase = PacerPhase.RAMP
         self._floor.trying = False
         if count:
-            self._climb.refused()
+            self._ramp.refused()
         else:
             self._wait(Cause.SLOPE, now)
-        self._after(self._climb.seconds, 0, now)
+        self._after(self._ramp.seconds, 0, now)
 
     def _rest(self, now: float) -> None:
         """The pace was left unused: what it may be is not known."""
-        if self.phase is PacerPhase.RISING:
-            self._hold(self._base, now)
-        elif self.phase is PacerPhase.HOLDING:
+        if self.phase is PacerPhase.PROBE_UP:
+            self._cruise(self._base, now)
+        elif self.phase is PacerPhase.CRUISE:
             self._after(self._patience, 0, now)
         else:
-            self._after(self._climb.seconds, SEEK_CALLS, now)
+            self._after(self._ramp.seconds, SEEK_CALLS, now)
 
     def _after(self, seconds: float, calls: int, now: float) -> None:
         self._next, self._next_count = now + seconds, self.gauge.sent + calls

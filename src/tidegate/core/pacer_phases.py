@@ -5,14 +5,13 @@ wait lets some of the hidden quota come back. If the lone attempt is refused too
 each time. A server that reports overload is asked more often, so that its recovery is seen. One that limits the growth
 of a client's rate (slope) soon admits calls again.
 
-- `StartupPhase`: while the rate is unknown, the pace grows until it is refused.
-- `hold_for`: the seconds for which a measured rate is held before a rise measures it again. A rise costs refusals, and
-  gains the units that came back unused during holding. So it may be late where the hidden bucket keeps those units, but
-  not where it keeps nothing. It is soon where the rate is far below the best known one, or has just changed.
-- `ProbeUpPhase`: the steps by which a held pace is raised, until one is refused.
-- `RampPhase`: the steady growth of the pace under a slope limit.
-- `DrainDelay`: the wait after a hidden bucket was drained, because calls in flight may still be charged.
-- `PaceFloor`: the pace of one lone caller (the *floor*) is tried before a slower one is believed.
+- `StartupPhase`: while the rate is unknown, the pace grows until it is refused. - `cruise_seconds`: the seconds for
+which a measured rate is held before a rise measures it again. A rise costs refusals, and gains the units that came back
+unused during holding. So it may be late where the hidden bucket keeps those units, but not where it keeps nothing. It
+is soon where the rate is far below the best known one, or has just changed. - `ProbeUpPhase`: the steps by which a held
+pace is raised, until one is refused. - `RampPhase`: the steady growth of the pace under a slope limit. - `DrainDelay`:
+the wait after a hidden bucket was drained, because calls in flight may still be charged. - `PaceFloor`: the pace of one
+lone caller (the *floor*) is tried before a slower one is believed.
 
 A refusal without a hint may come from a hidden rate, or from a cause unrelated to the pace. Under a hidden rate, slower
 calls are refused less; under any other cause they are not. So a pace below the floor is believed only after a trial of
@@ -57,7 +56,7 @@ def shallow(gauge: RateMeter) -> bool:
     return gauge.burst < max(SMALL, SMALL_SECONDS * gauge.rate)
 
 
-def hold_for(gauge: RateMeter, before: float, count: int, price: int, most: float) -> float:
+def cruise_seconds(gauge: RateMeter, before: float, count: int, price: int, most: float) -> float:
     """Seconds to hold the rate that was just measured from `count` calls, at the price of so many refusals.
 
     It was `before` (0: not known); `most` is the fastest announced rate. Rates are in calls a second.

@@ -77,7 +77,7 @@ class Provenance:
         self.count = 0
         self.at = -INFINITY
 
-    def taken(self, origin: Source, now: float) -> None:
+    def record(self, origin: Source, now: float) -> None:
         """Record one more observation."""
         self.count = self.count + 1 if origin is self.origin else 1
         self.origin = origin
@@ -105,9 +105,9 @@ class QuotaProvenance(Provenance):
         self.window = Source.DEFAULT
         self.said: Refill = "continuous"
 
-    def heard(self, reading: QuotaReading, now: float) -> None:
+    def record_reading(self, reading: QuotaReading, now: float) -> None:
         """Record a reading."""
-        self.taken(Source.HEADERS, now)
+        self.record(Source.HEADERS, now)
         self.said = reading.refill
         if reading.window is not None:
             self.window = Source.HEADERS

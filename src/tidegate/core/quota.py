@@ -156,7 +156,7 @@ class QuotaSet:
         "ample",
         "asks",
         "default_window",
-        "lessons",
+        "provenance",
         "unproven",
     )
 
@@ -167,7 +167,7 @@ class QuotaSet:
         self._patience = SamplingBudget()
         self._mirrors: dict[str, QuotaMirror] = {}
         self._charged: list[tuple[QuotaMirror, int, bool]] = []
-        self.lessons: dict[str, QuotaProvenance] = {}
+        self.provenance: dict[str, QuotaProvenance] = {}
         self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
         self._portion: SubWindow | None = None
@@ -215,8 +215,8 @@ class QuotaSet:
             return
         mirror = self._make(reading, now)
         mirror.observe(reading, 0, now, now, None)
-        self.lessons[reading.name].seeded()
-        self.lessons[reading.name].said = said
+        self.provenance[reading.name].seeded()
+        self.provenance[reading.name].said = said
         self.unproven.add(reading.name)
 
     def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
@@ -238,7 +238,7 @@ class QuotaSet:
             return False
         mirror = self._mirrors[reading.name]
         limit, window = reading.limit or mirror.limit, reading.window or mirror.window
-        return (reading.refill, limit, window) != (self.lessons[reading.name].said, mirror.limit, mirror.window)
+        return (reading.refill, limit, window) != (self.provenance[reading.name].said, mirror.limit, mirror.window)
 
     def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
         """Charges an attempt to every quota it counts against; the charges may come into the list later."""
@@ -329,7 +329,7 @@ class QuotaSet:
                 if reading.refill == "continuous":
                     # A first round is made while a program starts: when its requests really left, nobody knows.
                     counted_at = now
-            self.lessons[reading.name].heard(reading, now)
+            self.provenance[reading.name].record_reading(reading, now)
             mine = next((debit for charged, debit, _ in charges if charged.ledger is mirror.ledger), None)
             mirror.observe(reading, order, counted_at, now, mine)
             if mirror.turned is not None:
@@ -363,7 +363,7 @@ class QuotaSet:
                     window = FixedWindowMirror(told, now, self.default_window, supposed=True)
                     self._portion = SubWindow(window, mirror.name, mirror.limit)
                     self._add(window)
-                    self.lessons[told.name].taken(Source.REFUSALS, now)
+                    self.provenance[told.name].record(Source.REFUSALS, now)
                     return told.name
         return ""
 
@@ -374,7 +374,7 @@ class QuotaSet:
 
     def _add(self, mirror: QuotaMirror) -> None:
         self._mirrors[mirror.name] = mirror
-        self.lessons[mirror.name] = QuotaProvenance()
+        self.provenance[mirror.name] = QuotaProvenance()
         place = PLACES.get(mirror.unit)
         if place is not None:
             self._charged.append((mirror, place, mirror.unit in PRODUCED))

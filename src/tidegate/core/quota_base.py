@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection
 
-from tidegate.core.values import INFINITY, MOST_AMOUNT, QuotaReading, Refill
+from tidegate.core.values import INFINITY, MAX_AMOUNT, QuotaReading, Refill
 
 UNSEEN = 0.5
 UNDERWAY = 5.0
@@ -52,7 +52,7 @@ class ChargeLog:
 
     def add(self, debit: LoggedCharge) -> None:
         """Books a charge, the newest of all."""
-        if not -MOST_AMOUNT <= debit.amount <= MOST_AMOUNT:
+        if not -MAX_AMOUNT <= debit.amount <= MAX_AMOUNT:
             debit.amount = 0.0
         self.entries.append(debit)
         self.total += debit.amount
@@ -64,7 +64,7 @@ class ChargeLog:
 
     def amend(self, debit: LoggedCharge, amount: float) -> float:
         """Sets a charge to `amount`; returns by how much the sum changed (0 once the anchor has passed it)."""
-        if not debit.live or not -MOST_AMOUNT <= amount <= MOST_AMOUNT:
+        if not debit.live or not -MAX_AMOUNT <= amount <= MAX_AMOUNT:
             return 0.0
         change = amount - debit.amount
         debit.amount = amount

@@ -59,13 +59,13 @@ class KeyRejection:
     """
 
     __slots__ = (
-        "_asked_at",
-        "_asker",
         "_fruitless",
         "_grace",
-        "asks_at",
+        "_probe_order",
+        "_probed_at",
         "order",
         "outcome",
+        "probe_at",
         "replayed",
         "reset_at",
         "since",
@@ -77,9 +77,9 @@ class KeyRejection:
         self.order = 0
         self.replayed = 0
         self.reset_at: float | None = None
-        self.asks_at = since
-        self._asked_at = float("-inf")
-        self._asker = 0
+        self.probe_at = since
+        self._probed_at = float("-inf")
+        self._probe_order = 0
         self._grace = GRACE[0]
         self._fruitless = 0
 
@@ -89,7 +89,7 @@ class KeyRejection:
         return self.outcome.answer
 
     @property
-    def in_vain(self) -> bool:
+    def is_unanswerable(self) -> bool:
         """Return whether the named reset proved false and no answer is kept to repeat: asking again is useless."""
         return self.answer is None and self.reset_at is None and self._fruitless >= FRUITLESS
 
@@ -98,15 +98,15 @@ class KeyRejection:
         """Return the name of the closed gate."""
         return REJECTED if self.reset_at is None else DAY
 
-    def met(self, outcome: Outcome, order: int, sent_at: float, now: float) -> None:
+    def note_rejection(self, outcome: Outcome, order: int, sent_at: float, now: float) -> None:
         """Record a rejecting answer to the attempt numbered `order` that was sent at `sent_at`."""
         if self.reset_at is not None and sent_at >= self.reset_at:
             self._fruitless += 1
         low, high = GRACE
         self._grace = min(high, max(low, ROUND_TRIPS * (now - sent_at)))
         self.outcome, self.order = outcome, order
-        self.asks_at = now + HOLDS
-        self._asked_at = float("-inf")
+        self.probe_at = now + HOLDS
+        self._probed_at = float("-inf")
         named = outcome.retry_after if outcome.kind is Kind.DAILY_LIMIT else None
         self.reset_at = now + named if named and self._fruitless < FRUITLESS else None
 
@@ -118,32 +118,32 @@ class KeyRejection:
         """Return whether a call with that deadline gets the kept answer at `now`; else it waits, or asks."""
         if self.answer is None or self.waits(deadline):
             return False
-        return now < self.asks_at or self._asking(now)
+        return now < self.probe_at or self._probe_in_flight(now)
 
     def opens_at(self, deadline: float, now: float) -> float:
         """Return when a call with that deadline may be sent, if it does not get the kept answer."""
-        judged_at = self._asked_at + self._grace
+        judged_at = self._probed_at + self._grace
         if self.waits(deadline):
             assert self.reset_at is not None, "it waits for a reset"
-            return max(self.reset_at, judged_at if self._asked_at >= self.reset_at else now)
-        return max(self.asks_at, judged_at) if self.answer is not None else now
+            return max(self.reset_at, judged_at if self._probed_at >= self.reset_at else now)
+        return max(self.probe_at, judged_at) if self.answer is not None else now
 
-    def asks(self, now: float) -> bool:
+    def may_probe(self, now: float) -> bool:
         """Return whether an attempt sent at `now` asks if the rejection lasts."""
-        begins = self.asks_at
+        begins = self.probe_at
         if self.reset_at is not None and now >= self.reset_at:
             begins = max(begins, self.reset_at)
-        return now >= begins > self._asked_at
+        return now >= begins > self._probed_at
 
-    def asked(self, order: int, now: float) -> None:
+    def note_sent(self, order: int, now: float) -> None:
         """Record that the attempt numbered `order` goes out; the first one that may ask does so alone."""
-        if self.asks(now):
-            self._asked_at, self._asker = now, order
+        if self.may_probe(now):
+            self._probed_at, self._probe_order = now, order
 
-    def asked_in_vain(self, order: int) -> None:
+    def note_probe_lost(self, order: int) -> None:
         """Record that the attempt numbered `order` had no result: if it was the asking one, the next one asks."""
-        if order == self._asker:
-            self._asked_at = float("-inf")
+        if order == self._probe_order:
+            self._probed_at = float("-inf")
 
-    def _asking(self, now: float) -> bool:
-        return now < self._asked_at + self._grace
+    def _probe_in_flight(self, now: float) -> bool:
+        return now < self._probed_at + self._grace

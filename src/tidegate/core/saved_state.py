@@ -76,16 +76,16 @@ class SavedKey(NamedTuple):
 
 def learners(admission: AdmissionController) -> dict[str, SavedLimiter]:
     """Return the limiters of a key that are saved as plain numbers, by their saved names."""
-    return {"concurrency": admission.limit, "pace": admission.pacer, "estimate": admission.estimate}
+    return {"concurrency": admission.concurrency, "pace": admission.pacer, "estimate": admission.estimate}
 
 
 def export(admission: AdmissionController, now: float) -> SavedKey:
     """Return the state that a key has learned by `now`; of quotas, those that headers of this run named."""
     quotas = admission.quotas
-    told = [mirror for name, mirror in quotas.mirrors.items() if quotas.lessons[name].origin is Source.HEADERS]
+    told = [mirror for name, mirror in quotas.mirrors.items() if quotas.provenance[name].origin is Source.HEADERS]
     gates = {name: dict(each.export(now)) for name, each in learners(admission).items()}
     return SavedKey(
-        tuple(_quota(mirror, quotas.lessons[mirror.name], now) for mirror in told),
+        tuple(_quota(mirror, quotas.provenance[mirror.name], now) for mirror in told),
         {name: plain for name, plain in gates.items() if plain},
     )
 
@@ -99,12 +99,12 @@ def seed(admission: AdmissionController, learned: SavedKey, age: float, now: flo
         if plain:
             learner.seed(plain, now)
             if name == "concurrency":
-                admission.lessons.limit.seeded()
+                admission.provenance.limit.seeded()
             elif name == "pace":
-                admission.lessons.pace.seeded()
+                admission.provenance.pace.seeded()
 
 
-def _quota(mirror: QuotaMirror, lesson: QuotaProvenance, now: float) -> SavedQuota:
+def _quota(mirror: QuotaMirror, provenance: QuotaProvenance, now: float) -> SavedQuota:
     back_at = mirror.resets_at(now)
     refill: Refill = (
         "rolling" if isinstance(mirror, RollingWindowMirror) else "continuous" if back_at is None else "fixed"
@@ -117,8 +117,8 @@ def _quota(mirror: QuotaMirror, lesson: QuotaProvenance, now: float) -> SavedQuo
         mirror.window,
         min(mirror.limit, max(0.0, mirror.level(now))),
         back_at - now if back_at is not None and mirror.is_predictable else None,
-        lesson.window is Source.HEADERS,
-        lesson.said,
+        provenance.window is Source.HEADERS,
+        provenance.said,
     )
 
 

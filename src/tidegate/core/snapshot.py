@@ -240,7 +240,7 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
     return KeySnapshot(
         key=admission.key,
         at=now,
-        limit=admission.limit.slots,
+        limit=admission.concurrency.limit,
         in_flight=admission.in_flight,
         waiting=waiting,
         ready_in=max(0.0, ready - now),
@@ -284,8 +284,8 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
         waiting=waiting,
         closed_for=closed - now,
         closed_by=by if closed > now else "",
-        slots=admission.limit.slots,
-        flights=tuple(now - permit.sent_at for permit in admission.flying.values()),
+        slots=admission.concurrency.limit,
+        flights=tuple(now - permit.sent_at for permit in admission.permits_in_flight.values()),
         latency=sum(latencies) / len(latencies) if latencies else None,
         quotas=tuple(_quota_outlook(mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
         pace=admission.pacer.rate if admission.pacer.active else 0.0,
@@ -300,18 +300,18 @@ def _quota_outlook(mirror: QuotaMirror, mean: Cost, now: float) -> QuotaForecast
 
 
 def _learnt(admission: AdmissionController, now: float) -> Iterator[LearnedValue]:
-    quotas, lessons = admission.quotas, admission.lessons
+    quotas, provenance = admission.quotas, admission.provenance
     for mirror in quotas.mirrors.values():
-        lesson = quotas.lessons[mirror.name]
-        yield lesson.learnt(f"quota {mirror.name}", now, mirror.window)
-        yield lesson.learnt_window(f"window of {mirror.name}", now, mirror.window)
-    yield lessons.limit.learnt("concurrency", now)
+        quota_provenance = quotas.provenance[mirror.name]
+        yield quota_provenance.learnt(f"quota {mirror.name}", now, mirror.window)
+        yield quota_provenance.learnt_window(f"window of {mirror.name}", now, mirror.window)
+    yield provenance.limit.learnt("concurrency", now)
     if admission.pacer.active:
-        yield lessons.pace.learnt("pace", now)
+        yield provenance.pace.learnt("pace", now)
     if admission.pause.until > now:
-        yield lessons.pause.learnt("pause", now)
+        yield provenance.pause.learnt("pause", now)
     if admission.breaker.state is not BreakerState.CLOSED:
-        yield lessons.breaker.learnt("breaker", now)
+        yield provenance.breaker.learnt("breaker", now)
 
 
 def _percentile(ascending: list[float], share: float) -> float | None:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from tidegate.core.credentials import shown_address
 from tidegate.core.display import printable
 
-MOST_AMOUNT = 1e15
+MAX_AMOUNT = 1e15
 """Units that one call may be charged at most. Raising it loses single units in a sum of charges. Derived from the 53
 bits of a float."""
 
@@ -114,7 +114,7 @@ class Cost(NamedTuple):
 
     @property
     def sound(self) -> bool:
-        """Return whether no amount is negative, their sum is at most `MOST_AMOUNT`, and `weight` is above zero."""
+        """Return whether no amount is negative, their sum is at most `MAX_AMOUNT`, and `weight` is above zero."""
         # Written out because every call runs this: `min` and `sum` take twice as long. A comparison with NaN is False.
         requests, tokens, given, output, produced, weight, held = self
         return (
@@ -125,13 +125,13 @@ class Cost(NamedTuple):
             and produced >= 0.0
             and weight > 0.0
             and held >= 0.0
-            and requests + tokens + given + output + produced + weight + held <= MOST_AMOUNT
+            and requests + tokens + given + output + produced + weight + held <= MAX_AMOUNT
         )
 
     def mended(self) -> Cost:
         """Return the same cost with the default instead of each amount that no quota can be charged."""
         plain = Cost()
-        kept = [given if 0.0 <= given <= MOST_AMOUNT else other for given, other in zip(self, plain, strict=True)]
+        kept = [given if 0.0 <= given <= MAX_AMOUNT else other for given, other in zip(self, plain, strict=True)]
         mended = Cost(*kept)
         return mended if mended.weight > 0.0 else mended._replace(weight=plain.weight)
 

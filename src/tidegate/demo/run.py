@@ -83,7 +83,7 @@ class DemoRun:
         (before, done_before), (at, done) = self._looks[0], self._looks[-1]
         return (self.rows - done) * (at - before) / (done - done_before) if done > done_before else None
 
-    def look(self, counts: Counts, key: KeySnapshot | None, at: float) -> None:
+    def update(self, counts: Counts, key: KeySnapshot | None, at: float) -> None:
         """Record the counts and the key's state at `at`."""
         self.counts, self.key = counts, key
         self._looks.append((at, self.done))
@@ -182,7 +182,7 @@ async def _look(
     keys = registry.snapshot().keys.values() if registry is not None else ()
     at = time.monotonic()
     for each, truth in zip(runs, truths, strict=True):
-        each.look(truth.total, next((key for key in keys if key.key.scope == each.track.model), None), at)
+        each.update(truth.total, next((key for key in keys if key.key.scope == each.track.model), None), at)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ MAX_TOKENS = 32
 """Bound on the output of each call, in tokens. Raising it reserves more of the token quotas, so the demo runs longer.
 Chosen: above the shipped answers, which are a few words."""
 
-FEWEST_ROWS = 2
+MIN_ROWS = 2
 """Fewest rows of a demonstration. Raising it refuses smaller demonstrations. Derived from its two providers: one row
 for each."""
 
@@ -78,8 +78,8 @@ def tracks(number: int | None = None, seed: int = 0) -> tuple[Track, ...]:
     """Return both providers with half of `number` rows each (None: all rows). The same seed gives the same rows."""
     rows = load_rows()
     number = len(rows) if number is None else number
-    if not FEWEST_ROWS <= number <= len(rows):
-        raise ConfigurationError("rows", number, f"between {FEWEST_ROWS} and {len(rows)}")
+    if not MIN_ROWS <= number <= len(rows):
+        raise ConfigurationError("rows", number, f"between {MIN_ROWS} and {len(rows)}")
     chosen = random.Random(seed).sample(rows, number)
     half = number // 2
     return (

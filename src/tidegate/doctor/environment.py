@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.framework_timeouts import patch
-from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import FrameworkTimeout, shown
 from tidegate.settings import PREFIX, Settings
 from tidegate.transports.table import TRANSPORTS
@@ -192,7 +192,7 @@ NODE_COMMANDS = {"promptfoo": "promptfoo 0.123.1 runs on Node; set its base URL 
 """Commands that make LLM calls outside Python."""
 
 
-LEAST_WRAPT = "2.4"
+MIN_WRAPT_VERSION = "2.4"
 """First version with `unwrap_object` (wrapt changelog)."""
 
 SECRETS = frozenset({"digest_key"})
@@ -320,7 +320,7 @@ def clocks(
     installed: Installed, settings: Settings, environ: Mapping[str, str], only: frozenset[str] | None = None
 ) -> Iterator[Finding]:
     """Yield the timeouts of installed frameworks, or of `only` those, and what `install()` does about each."""
-    for clock in CLOCKS:
+    for clock in TIMEOUTS:
         version = installed.version(clock.framework)
         if version is None or (only is not None and clock.framework not in only):
             continue
@@ -332,7 +332,7 @@ def _set(clock: FrameworkTimeout, settings: Settings, environ: Mapping[str, str]
     if not patch.stretches(settings):
         expiry = f"when a call waits longer than that in the queue, the framework {clock.then}"
         return Severity.KEPT, f"{clock.seconds:g} s by default, not extended because of the settings; {expiry}"
-    given = next(filter(None, (dial.given(environ) for dial in clock.dials)), None)
+    given = next(filter(None, (default.user_setting(environ) for default in clock.defaults)), None)
     if given is not None:
         return Severity.KEPT, f"not extended, because {given} is set"
     new = clock.stretched(clock.seconds, settings.max_wait)
@@ -364,8 +364,8 @@ def interpreter(installed: Installed) -> Iterator[Finding]:
             )
             yield Finding("python", Severity.NOTE, "sitecustomize", text)
     wrapt = installed.version("wrapt")
-    if wrapt is not None and _before(_numbers(wrapt), _numbers(LEAST_WRAPT)):
-        text = f"`uninstall()` cannot remove the patches with this version; install {LEAST_WRAPT} or newer"
+    if wrapt is not None and _before(_numbers(wrapt), _numbers(MIN_WRAPT_VERSION)):
+        text = f"`uninstall()` cannot remove the patches with this version; install {MIN_WRAPT_VERSION} or newer"
         yield Finding("trap", Severity.TRAP, "wrapt", text, wrapt)
     for name, patched in PATCHERS.items():
         version = installed.version(name)

@@ -1,6 +1,6 @@
 """Checks of a script that is not run: its calls, their settings, and code patterns that cost calls or money.
 
-Each row of `HABITS` has a test of syntax nodes, the finding, and the source of both.
+Each row of `CHECKS` has a test of syntax nodes, the finding, and the source of both.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _gives_max_retries(module: SourceModule, node: ast.AST) -> bool:
     return not (isinstance(value, ast.Constant) and value.value == 0)
 
 
-HABITS = (
+CHECKS = (
     ScriptCheck(
         "Retry(status_forcelist=, allowed_methods=)",
         Severity.UNGOVERNED,
@@ -283,7 +283,7 @@ HABITS = (
 )
 
 
-ENTRANCES = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry", "tidegate.RateLimitRegistry"})
+ENTRY_POINTS = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry", "tidegate.RateLimitRegistry"})
 
 
 def script(path: Path, installed: Installed, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -300,25 +300,25 @@ def script(path: Path, installed: Installed, settings: Settings, environ: Mappin
     frameworks = frozenset(package.distribution for package in used)
     yield from environment.clocks(installed, settings, environ, frameworks)
     yield from hosts.in_script(read, path.parent, settings)
-    yield _entrance(path, read)
+    yield _entry_point(path, read)
     if not used and not direct:
         yield Finding("script", Severity.NOTE, path.name, "imports no known SDK or HTTP stack")
         return
     for module in read:
-        yield from habits(module, path.parent)
+        yield from check_patterns(module, path.parent)
 
 
-def habits(module: SourceModule, folder: Path) -> Iterator[Finding]:
-    """Yield the findings of `HABITS` in one file, in order of lines."""
+def check_patterns(module: SourceModule, folder: Path) -> Iterator[Finding]:
+    """Yield the findings of `CHECKS` in one file, in order of lines."""
     name = str(module.path.relative_to(folder)) if module.path.is_relative_to(folder) else str(module.path)
     found = [
-        (getattr(node, "lineno", 0), number, habit)
+        (getattr(node, "lineno", 0), number, check)
         for node in ast.walk(module.tree)
-        for number, habit in enumerate(HABITS)
-        if habit.found(module, node)
+        for number, check in enumerate(CHECKS)
+        if check.found(module, node)
     ]
-    for line, _, habit in sorted(found, key=lambda each: each[:2]):
-        yield Finding("script", habit.verdict, habit.name, habit.text, place=f"{name}:{line}")
+    for line, _, check in sorted(found, key=lambda each: each[:2]):
+        yield Finding("script", check.verdict, check.name, check.text, place=f"{name}:{line}")
 
 
 def _reached(installed: Installed, used: list[Package], direct: list[HttpStack]) -> list[HttpStack]:
@@ -338,11 +338,11 @@ def _foreign(read: list[SourceModule], folder: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def _entrance(path: Path, read: list[SourceModule]) -> Finding:
+def _entry_point(path: Path, read: list[SourceModule]) -> Finding:
     for module in read:
         lines = {"import tidegate.auto": module.imports.get("tidegate.auto")}
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and module.dotted(node.func) in ENTRANCES:
+            if isinstance(node, ast.Call) and module.dotted(node.func) in ENTRY_POINTS:
                 lines.setdefault(module.dotted(node.func), node.lineno)
         for name, line in lines.items():
             if line is not None:

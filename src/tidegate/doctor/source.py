@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-MOST_FILES = 500
+MAX_FILES = 500
 """Maximum files that are read for one script; further modules are ignored. Raising it reads a large project for longer.
 Chosen: more than the modules beside a usual script."""
 
@@ -70,7 +70,7 @@ def modules(script: Path) -> Iterator[SourceModule]:
         module = waiting.pop(0)
         yield module
         for path in _beside(module, folder):
-            if path.resolve() in seen or len(seen) >= MOST_FILES:
+            if path.resolve() in seen or len(seen) >= MAX_FILES:
                 continue
             seen.add(path.resolve())
             try:

@@ -8,7 +8,7 @@ import threading
 from functools import partial
 from types import ModuleType
 
-from tidegate.framework_timeouts.table import CLOCKS
+from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import (
     ChangedTimeout,
     EnvironmentDefault,
@@ -26,8 +26,8 @@ _lock = threading.RLock()
 _max_wait: float | None = None
 _level = logging.WARNING
 _hooked = False
-_turned: dict[tuple[FrameworkTimeout, ParameterDefault | EnvironmentDefault], list[ChangedTimeout]] = {}
-_told: set[FrameworkTimeout] = set()
+_changes: dict[tuple[FrameworkTimeout, ParameterDefault | EnvironmentDefault], list[ChangedTimeout]] = {}
+_logged: set[FrameworkTimeout] = set()
 
 
 def stretch(settings: Settings) -> None:
@@ -44,13 +44,13 @@ def stretch(settings: Settings) -> None:
         # A warning is visible without any configuration of logging. It is needed: the user's program now behaves
         # differently from its documentation.
         _level = logging.WARNING if settings.log else logging.INFO
-        for clock in CLOCKS:
-            for dial in clock.dials:
-                module = sys.modules.get(dial.module)
+        for timeout in TIMEOUTS:
+            for default in timeout.defaults:
+                module = sys.modules.get(default.module)
                 if module is not None and not is_loading(module):
-                    _wind(clock, dial, module)
+                    _apply(timeout, default, module)
                 if not _hooked:
-                    when_imported(dial.module, partial(_wind, clock, dial))
+                    when_imported(default.module, partial(_apply, timeout, default))
         _hooked = True
 
 
@@ -64,37 +64,37 @@ def restore() -> None:
     global _max_wait
     with _lock:
         _max_wait = None
-        for turned in _turned.values():
-            for each in turned:
+        for changes in _changes.values():
+            for each in changes:
                 each.undo()
-        _turned.clear()
+        _changes.clear()
 
 
-def _wind(clock: FrameworkTimeout, dial: ParameterDefault | EnvironmentDefault, module: ModuleType) -> None:
+def _apply(timeout: FrameworkTimeout, default: ParameterDefault | EnvironmentDefault, module: ModuleType) -> None:
     with _lock:
-        if _max_wait is None or (clock, dial) in _turned:
+        if _max_wait is None or (timeout, default) in _changes:
             return
         max_wait = _max_wait
-        turned = _turned[clock, dial] = []
+        changes = _changes[timeout, default] = []
         try:
-            for each in dial.turn(module, lambda seconds: clock.stretched(seconds, max_wait)):
-                turned.append(each)
+            for each in default.apply(module, lambda seconds: timeout.stretched(seconds, max_wait)):
+                changes.append(each)
         except Exception as error:
             # This runs inside an import of the user's program: the import continues, and the timeout stays as it is.
             text = "timeout of %s not extended: %s was raised; its present value stays"
-            logger.exception(text, clock.framework, type(error).__name__)
-        if turned and clock not in _told:
-            _told.add(clock)
-            _tell(clock, turned[0])
+            logger.exception(text, timeout.framework, type(error).__name__)
+        if changes and timeout not in _logged:
+            _logged.add(timeout)
+            _log_change(timeout, changes[0])
 
 
-def _tell(clock: FrameworkTimeout, turned: ChangedTimeout) -> None:
+def _log_change(timeout: FrameworkTimeout, changes: ChangedTimeout) -> None:
     logger.log(
         _level,
         "tidegate: %s timeout of %g s (%s) extended: it also runs while calls wait in the queue; it is %s now "
         "(TIDEGATE_FRAMEWORK_CLOCKS=keep leaves it unchanged)",
-        clock.framework,
-        turned.old,
-        clock.measures,
-        shown(turned.new),
+        timeout.framework,
+        changes.old,
+        timeout.measures,
+        shown(changes.new),
     )

@@ -7,7 +7,7 @@ from tidegate.framework_timeouts.timeout import EnvironmentDefault, FrameworkTim
 PHOENIX_RUNS = ("run_experiment", "resume_experiment", "evaluate_experiment", "resume_evaluation")
 DEEPEVAL_SETTINGS = "deepeval.config.settings:get_settings"
 
-CLOCKS: tuple[FrameworkTimeout, ...] = (
+TIMEOUTS: tuple[FrameworkTimeout, ...] = (
     FrameworkTimeout(
         "arize-phoenix-evals",
         "one task",

@@ -30,7 +30,7 @@ class FrameworkTimeout:
     measures: str
     seconds: float
     then: str
-    dials: tuple[ParameterDefault | EnvironmentDefault, ...]
+    defaults: tuple[ParameterDefault | EnvironmentDefault, ...]
     source: str
     whole_run: bool = False
 
@@ -72,7 +72,7 @@ class ParameterDefault(NamedTuple):
     parameter: str = "timeout"
     none_means: float | None = None
 
-    def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
+    def apply(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
         """Extend the default in each function that has it as listed in the table; skip the others."""
         for path in self.functions:
             try:
@@ -82,14 +82,14 @@ class ParameterDefault(NamedTuple):
             holder = _holder(function, self.parameter) if isinstance(function, FunctionType) else None
             if holder is None:
                 continue
-            held = holder.get()
-            old: float | None = self.none_means if held is None else held
-            if old is not None and _runs(old):
+            current = holder.get()
+            old: float | None = self.none_means if current is None else current
+            if old is not None and _is_timeout(old):
                 new = stretch(old)
                 holder.put(new)
-                yield ChangedTimeout(old, new, _put_back(holder, new, held))
+                yield ChangedTimeout(old, new, _put_back(holder, new, current))
 
-    def given(self, environ: Mapping[str, str]) -> str | None:
+    def user_setting(self, environ: Mapping[str, str]) -> str | None:
         """Return None: no environment variable of the user overrides a parameter default."""
         return None
 
@@ -111,26 +111,26 @@ class EnvironmentDefault(NamedTuple):
     rivals: tuple[str, ...] = ()
     settings: str = ""
 
-    def turn(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
+    def apply(self, module: ModuleType, stretch: Stretch) -> Iterator[ChangedTimeout]:
         """Set the variable for this process and its children, unless the user set it."""
-        if self.given(os.environ) is not None or self._held():
+        if self.user_setting(os.environ) is not None or self._current_values():
             return
         before, new = os.environ.get(self.name), stretch(self.seconds)
         os.environ[self.name] = str(new)
         yield ChangedTimeout(self.seconds, new, lambda: self._put_back(str(new), before))
 
-    def given(self, environ: Mapping[str, str]) -> str | None:
+    def user_setting(self, environ: Mapping[str, str]) -> str | None:
         """Return the user's variable that overrides this timeout; None where none is set."""
         return next((name for name in (self.name, *self.rivals) if environ.get(name, "").strip()), None)
 
-    def _held(self) -> bool:
+    def _current_values(self) -> bool:
         home, _, function = self.settings.partition(":")
         if home not in sys.modules:
             return False
-        held = getattr(sys.modules[home], function)()
+        current = getattr(sys.modules[home], function)()
         # A computed setting is not a model field, so it cannot be set by the user.
-        names = set(type(held).model_fields) & {self.name, *self.rivals}
-        return any(getattr(held, name) is not None for name in names)
+        names = set(type(current).model_fields) & {self.name, *self.rivals}
+        return any(getattr(current, name) is not None for name in names)
 
     def _put_back(self, ours: str, before: str | None) -> None:
         if os.environ.get(self.name) != ours:
@@ -164,14 +164,14 @@ def _holder(function: FunctionType, parameter: str) -> _Holder | None:
         return None
 
     def put(value: Any) -> None:
-        held = list(function.__defaults__ or ())
-        held[place] = value
-        function.__defaults__ = tuple(held)
+        current = list(function.__defaults__ or ())
+        current[place] = value
+        function.__defaults__ = tuple(current)
 
     return _Holder(lambda: (function.__defaults__ or ())[place], put)
 
 
-def _runs(seconds: Any) -> bool:
+def _is_timeout(seconds: Any) -> bool:
     """Return whether the value is a timeout at all: frameworks write 0, None or infinity for none."""
     return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds < math.inf
 

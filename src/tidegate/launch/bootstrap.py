@@ -97,7 +97,7 @@ class InstallHook:
         self._say = say
         self._run_dir = run_dir
         self._done = False
-        self._told = ""
+        self._reported = ""
         self._looking: set[tuple[int, str]] = set()
         self._renew_lock()
         os.register_at_fork(after_in_child=self._renew_lock)
@@ -196,8 +196,8 @@ class InstallHook:
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self._note(text)
-            if text != self._told:
-                self._told = text
+            if text != self._reported:
+                self._reported = text
                 self._say(
                     f"{sys.executable} not governed: the installation failed ({text}); it is repeated at the next "
                     "import of an HTTP library"
@@ -274,9 +274,9 @@ def begin(say: Callable[[str], None], run_dir: str | None) -> None:
     state_dir = os.environ.get(STATE_DIR)
     if run_dir or state_dir:
         openings = KeyRecorder(run_dir, state_dir)
-        key_hook.told = openings.told
+        key_hook.on_new_queue = openings.on_new_queue
         if run_dir:
-            key_hook.passed = openings.passed
+            key_hook.on_ungoverned = openings.on_ungoverned
 
 
 class KeyRecorder:
@@ -288,30 +288,30 @@ class KeyRecorder:
     def __init__(self, run_dir: str | None, state_dir: str | None = None) -> None:
         self._run_dir = run_dir
         self._state_dir = state_dir
-        self._sheets: Any = None
+        self._counters: Any = None
         self._hosts: Any = None
         # Register before the registries do. At a fork this callback then runs first in the child, and detaches counts
         # that belong to the parent before a registry clears them.
         os.register_at_fork(after_in_child=self._forked)
 
-    def told(self, slots: Any) -> None:
-        """Share the counts of the key queue `slots`."""
+    def on_new_queue(self, queue: Any) -> None:
+        """Share the counts of the key queue `queue`."""
         if self._state_dir:
             import atexit
 
-            from tidegate.launch.environment import leave
+            from tidegate.launch.environment import save_learned_limits
 
-            atexit.register(leave, self._state_dir)
+            atexit.register(save_learned_limits, self._state_dir)
             self._state_dir = None
         if not self._run_dir:
             return
-        if self._sheets is None:
+        if self._counters is None:
             from tidegate.launch.shared_counters import CounterFile
 
-            self._sheets = CounterFile(self._run_dir)
-        self._sheets.keep(slots)
+            self._counters = CounterFile(self._run_dir)
+        self._counters.track(queue)
 
-    def passed(self, host: str) -> None:
+    def on_ungoverned(self, host: str) -> None:
         """Count an ungoverned call to `host`."""
         if self._hosts is None:
             from tidegate.launch.ungoverned import HostCounts
@@ -321,6 +321,6 @@ class KeyRecorder:
         self._hosts.count(host)
 
     def _forked(self) -> None:
-        for counts in (self._sheets, self._hosts):
+        for counts in (self._counters, self._hosts):
             if counts is not None:
                 counts.forked()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.admission.fork import followed
+from tidegate.admission.fork import registered
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import VERSION, LearnedState
@@ -60,7 +60,7 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLoc
     return made
 
 
-def running(given: Mapping[str, str]) -> bool:
+def runs_inside(given: Mapping[str, str]) -> bool:
     """Return whether an enclosing run counts already."""
     outer = given.get(RUN_DIR, "")
     return bool(outer) and Path(outer).is_dir()
@@ -69,10 +69,10 @@ def running(given: Mapping[str, str]) -> bool:
 SUFFIX = ".learned"
 
 
-def leave(folder: str) -> None:
+def save_learned_limits(folder: str) -> None:
     """Save the learned limits of this process's registries to `folder`; ignore a failure to write."""
     learned = LearnedState()
-    for registry in followed():
+    for registry in registered():
         if isinstance(registry, RateLimitRegistry):
             learned = registry.export_state().over(learned)
     if learned.keys:

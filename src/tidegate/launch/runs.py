@@ -67,7 +67,7 @@ class ProgramRun(NamedTuple):
     totals: Totals
 
 
-def under_way(below: str | None = None) -> Iterator[ProgramRun]:
+def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
     """Return this user's live runs in the folder `below` (by default the temporary one)."""
     for folder in sorted(Path(below or tempfile.gettempdir()).glob(f"{PREFIX}*")):
         with suppress(OSError, ValueError):

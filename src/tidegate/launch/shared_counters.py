@@ -202,11 +202,11 @@ class CounterFile:
         for counts in self._counts:
             counts.detach()
 
-    def keep(self, slots: KeyQueue) -> None:
-        """Count in a row the events of the key queue `slots` from now on."""
-        counts = SharedKeyCounts(slots, self.row)
-        slots.admission.counts = counts
-        slots.waiting = SharedLineLength(counts)
+    def track(self, queue: KeyQueue) -> None:
+        """Count in a row the events of the key queue `queue` from now on."""
+        counts = SharedKeyCounts(queue, self.row)
+        queue.admission.counts = counts
+        queue.waiting = SharedLineLength(counts)
         self._counts.add(counts)
 
     def row(self) -> memoryview:
@@ -240,7 +240,7 @@ def _kept(name: str, looks: bool = False) -> Any:
     def write(counts: SharedKeyCounts, value: int) -> None:
         counts.integers[place] = value
         if looks:
-            counts.look()
+            counts.refresh()
 
     return property(read, write)
 
@@ -255,9 +255,9 @@ class SharedKeyCounts(KeyCounts):
         "_named",
         "_numbers",
         "_outlook_at",
+        "_queue",
         "_quotas_at",
         "_row",
-        "_slots",
         "integers",
     )
 
@@ -275,9 +275,9 @@ class SharedKeyCounts(KeyCounts):
     replayed = _kept("replayed")
     spared = _kept("spared")
 
-    def __init__(self, slots: KeyQueue, get_row: Callable[[], memoryview]) -> None:
+    def __init__(self, queue: KeyQueue, get_row: Callable[[], memoryview]) -> None:
         self.latencies: deque[float] = deque(maxlen=100)
-        self._slots = slots
+        self._queue = queue
         self._get_row = get_row
         self._quotas_at = self._outlook_at = float("-inf")
         self.detach()
@@ -288,13 +288,13 @@ class SharedKeyCounts(KeyCounts):
         self._row: memoryview | None = None
         self._take(row)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Write the other values of the row: the concurrency limit, the quotas, the time."""
         if self._row is None:
             self._attach()
-        admission = self._slots.admission
+        admission = self._queue.admission
         now = admission.used_at
-        self.integers[PLACES["slots"]] = admission.limit.slots
+        self.integers[PLACES["slots"]] = admission.concurrency.limit
         self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
         if not quotas.ample or now >= self._quotas_at:
@@ -329,14 +329,14 @@ class SharedKeyCounts(KeyCounts):
         self._close()
 
     def _close(self) -> None:
-        admission = self._slots.admission
+        admission = self._queue.admission
         self._doubles[PAUSED_UNTIL] = max(0.0, admission.pause.until)
         self._doubles[BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
 
     def _look_ahead(self, now: float) -> None:
         self._close()
-        admission = self._slots.admission
-        seen = queue_forecast(admission, self.integers[_WAITING], self._slots.mean_cost(), now)
+        admission = self._queue.admission
+        seen = queue_forecast(admission, self.integers[_WAITING], self._queue.mean_cost(), now)
         self._doubles[LOOKED_AT] = now
         self._doubles[LATENCY] = seen.latency or 0.0
         self._doubles[PACE] = seen.pace
@@ -355,7 +355,7 @@ class SharedKeyCounts(KeyCounts):
         self._row = self._get_row()
         self._take(self._row)
         self.integers[:] = begun
-        name_key(self._row, str(self._slots.admission.key))
+        name_key(self._row, str(self._queue.admission.key))
 
     def _take(self, row: memoryview) -> None:
         self.integers = integers(row)

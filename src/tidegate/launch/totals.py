@@ -160,13 +160,13 @@ class Folder:
 
     def totals(self) -> Totals:
         """Return the current counts."""
-        sheets = sorted(self._path.glob(f"*{shared_counters.SUFFIX}"))
+        files = sorted(self._path.glob(f"*{shared_counters.SUFFIX}"))
         newest: dict[int, int] = {}
-        for path in sheets:
+        for path in files:
             pid, born = _origin(path)
             newest[pid] = max(born, newest.get(pid, 0))
         here: list[KeyRow] = []
-        for path in sheets:
+        for path in files:
             pid, born = _origin(path)
             # A process may have become another program (exec): the live values of its old counter file are outdated.
             runs = newest[pid] == born and _runs(pid)

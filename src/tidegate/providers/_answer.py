@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefusal
 from tidegate.providers._response import parsed, refusal_in
 
-MOST_BODY = 1 << 14
+MAX_BODY_BYTES = 1 << 14
 """Upper bound, in bytes, of a refusal that is kept, per key. Raising it keeps larger refusals in memory for every key.
 Chosen: the longest capture has 2,300."""
 
@@ -58,7 +58,7 @@ TYPED_REQUEST = "google.rpc.RequestInfo"
 def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> ReplayableRefusal | None:
     """Return what other calls of the key may receive of a refusal; None if it concerns one call or is unclear."""
     status = outcome.status
-    if status is None or not body or len(body) > MOST_BODY or not _is_of_the_key(outcome.kind):
+    if status is None or not body or len(body) > MAX_BODY_BYTES or not _is_of_the_key(outcome.kind):
         return None
     document = parsed(body)
     error = document[0] if isinstance(document, list) and document else document

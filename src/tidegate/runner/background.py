@@ -18,7 +18,7 @@ from tidegate.runner.redaction import redacted
 logger = logging.getLogger("tidegate")
 
 
-MEANWHILE = 0.05
+REPORT_DELAY_SECONDS = 0.05
 """Seconds between an unexpected cancellation and its report. Raising it reports later. Chosen: a loop that is being
 closed is gone by then."""
 
@@ -56,11 +56,13 @@ class BackgroundTask:
             return
         if task.cancelled():
             # `asyncio.run` cancels all tasks when its main function has ended; nothing must start again then.
-            self._loop.call_later(MEANWHILE, self._tell, RuntimeError(f"{self._what} was cancelled by other code"))
+            self._loop.call_later(
+                REPORT_DELAY_SECONDS, self._report, RuntimeError(f"{self._what} was cancelled by other code")
+            )
         elif (error := task.exception()) is not None:
-            self._tell(error)
+            self._report(error)
 
-    def _tell(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         if not self._stopped:
             logger.error("%s stopped: %s; %s", self._what, redacted(error), self._then, exc_info=error)
             self._on_exit(error)

@@ -20,8 +20,8 @@ from weakref import WeakValueDictionary
 from tidegate.errors import (
     CannotLoad,
     ClaimedElsewhere,
+    ClaimLost,
     CoolingDown,
-    LeaseLost,
     StoppedElsewhere,
     StoreError,
     UnknownExperiment,
@@ -34,7 +34,7 @@ from tidegate.runner.experiment import Experiment
 from tidegate.runner.feeder import Feeder, ingest
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.redaction import redacted
-from tidegate.runner.replica import gone, owner, stopper
+from tidegate.runner.replica import is_dead, owner, stopper
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.run_state import RunPhase
@@ -47,16 +47,16 @@ logger = logging.getLogger("tidegate")
 
 
 class RunSupervisor:
-    """Supervisor of all runs of one runner; `running` maps experiment numbers to the runs that have not ended."""
+    """Supervisor of all runs of one runner; `runs` maps experiment numbers to the runs that have not ended."""
 
     def __init__(self, shared: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile) -> None:
-        self.running = dispatcher.running
+        self.runs = dispatcher.runs
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self._shared = shared
         self._dispatcher = dispatcher
         self._lost_file = lost_file
 
-    def fit(self) -> None:
+    def require_working(self) -> None:
         """Raise `RuntimeError` if a shared component is broken, so that a run could make no progress."""
         broken = self._dispatcher.broken or self._shared.writer.broken
         if broken is not None:
@@ -64,71 +64,71 @@ class RunSupervisor:
                 "runner is broken: its dispatcher or its writer has failed; make another runner"
             ) from broken
 
-    def begin(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, again: bool) -> None:
+    def start(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, retry_failed: bool) -> None:
         """Run a claimed experiment; `row` is its state under that claim."""
-        running = ExperimentRun(self._shared, experiment, claim, again=again)
-        running.conclude = ResultHandler(running).conclude
-        self.running[row.id] = running
-        self.tasks[row.id] = self._shared.loop.create_task(self._live(running, row))
+        run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed)
+        run.conclude = ResultHandler(run).conclude
+        self.runs[row.id] = run
+        self.tasks[row.id] = self._shared.loop.create_task(self._supervise(run, row))
 
     async def ended(self, number: int) -> None:
         """Wait for the end of a local run; return at once if there is none."""
-        life = self.tasks.get(number)
-        if life is not None:
+        task = self.tasks.get(number)
+        if task is not None:
             # A shutdown may cancel the run's task; `wait` does not pass that cancellation on to the caller.
-            await asyncio.wait({life})
+            await asyncio.wait({task})
 
-    async def let_end(self, number: int) -> None:
+    async def wait_if_draining(self, number: int) -> None:
         """Wait for the end of a run that is draining: an experiment runs once at a time."""
-        running = self.running.get(number)
-        if running is not None and running.phase is not RunPhase.LIVE:
+        run = self.runs.get(number)
+        if run is not None and run.phase is not RunPhase.LIVE:
             await self.ended(number)
 
-    async def _live(self, running: ExperimentRun, row: ExperimentRow) -> None:
+    async def _supervise(self, run: ExperimentRun, row: ExperimentRow) -> None:
         background: list[BackgroundTask] = []
         status: Status | None = None
         try:
             try:
-                await self._begin(running, row, background)
+                await self._start_run(run, row, background)
             except Exception as error:
                 reason = type(error).__name__
                 logger.exception("experiment %s not started: %s was raised; it ends with ERROR", row.name, reason)
-                running.fail(error)
-            await running.drained
-            status = await self._written_end(running)
+                run.fail(error)
+            await run.drained
+            status = await self._record_end(run)
         finally:
             try:
-                await self._close(running, row, background, status)
+                await self._close(run, row, background, status)
             finally:
                 # The next run of the experiment waits until here, so only this run's resources and streams are closed.
-                self.running.pop(row.id, None)
+                self.runs.pop(row.id, None)
                 self.tasks.pop(row.id, None)
 
     async def _close(
-        self, running: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask], status: Status | None
+        self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask], status: Status | None
     ) -> None:
-        running.phase = RunPhase.ENDED
+        run.phase = RunPhase.ENDED
         grace = self._shared.settings.cancel_grace
         for each in background:
             await each.stop(grace)
-        await stop_within(grace, running.experiment.aclose(), f"experiment {row.name}: close of its resources")
-        await self._told_end(running, status)
+        await stop_within(grace, run.experiment.aclose(), f"experiment {row.name}: close of its resources")
+        await self._announce_end(run, status)
 
-    async def _begin(self, running: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> None:
+    async def _start_run(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> None:
         loop, name = self._shared.loop, row.name
-        if running.claim.epoch > 1:
-            await self._count(running, row)
-        if not running.live:
+        if run.claim.epoch > 1:
+            await self._load_counts(run, row)
+        if not run.live:
             return
-        running.begin()
-        feeder = Feeder(running, complete=row.complete)
-        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", running.fail, ENDS))
+        run.start()
+        feeder = Feeder(run, complete=row.complete)
+        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", run.fail, ENDS))
         if not row.complete:
-            reading = ingest(running, feeder, running.experiment.dataset, row.dataset_id)
+            reading = ingest(run, feeder, run.experiment.dataset, row.dataset_id)
             what = f"experiment {name}: import of its dataset"
-            background.append(BackgroundTask(loop, reading, what, running.fail, ENDS))
+            background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
 
-    async def _count(self, running: ExperimentRun, row: ExperimentRow) -> None:
+    async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Add the results of earlier runs to the progress."""
         try:
             counts = await self._shared.store.counts(row.id)
@@ -136,61 +136,61 @@ class RunSupervisor:
             text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
             logger.warning(text, row.name, error)
             return
-        running.tally.begin(counts, [stage.name for stage in running.stages], running.again)
+        run.tally.load(counts, [stage.name for stage in run.stages], run.retry_failed)
         if row.complete:
-            running.tally.rows, running.tally.all_rows = counts.rows, True
+            run.tally.rows, run.tally.all_rows = counts.rows, True
 
-    async def _written_end(self, running: ExperimentRun) -> Status | None:
+    async def _record_end(self, run: ExperimentRun) -> Status | None:
         """Record the end and release the claim if needed; return the new status, None if unknown."""
-        await running.watermark.end()
-        lost = await self._lost_file.at_end(running)
+        await run.watermark.end()
+        lost = await self._lost_file.at_end(run)
         try:
-            return await self._released(running)
+            return await self._release_claim(run)
         finally:
             if lost:
                 # The copy must include the end of this run.
                 await self._lost_file.save()
 
-    async def _released(self, running: ExperimentRun) -> Status | None:
-        final = running.final
+    async def _release_claim(self, run: ExperimentRun) -> Status | None:
+        final = run.final
         if final is None:
             return None
         release = self._shared.store.release
         try:
             released = await retry_while_unavailable(
-                lambda: release(running.claim, final, running.reason),
-                f"experiment {running.experiment.name}: release of its claim",
+                lambda: release(run.claim, final, run.reason),
+                f"experiment {run.experiment.name}: release of its claim",
             )
         except Exception as error:
             logger.exception(
                 "experiment %s: end not written: %s was raised; any replica may claim it when this claim is stale",
-                running.experiment.name,
+                run.experiment.name,
                 type(error).__name__,
             )
             return None
         return final if released else None
 
-    async def _told_end(self, running: ExperimentRun, status: Status | None) -> None:
+    async def _announce_end(self, run: ExperimentRun, status: Status | None) -> None:
         if status is None:
             try:
-                row = await self._shared.store.find(running.id)
+                row = await self._shared.store.find(run.id)
                 status = row.status if row is not None else None
             except Exception as error:
                 logger.exception(
                     "experiment %s: status not read: %s was raised; its subscribers get no last status",
-                    running.experiment.name,
+                    run.experiment.name,
                     type(error).__name__,
                 )
         try:
             if status is not None:
-                running.tell(StateChanged(status, running.reason))
+                run.publish(StateChanged(status, run.reason))
         finally:
-            self._shared.hub.end(running.id, running.experiment.name)
+            self._shared.hub.end(run.id, run.experiment.name)
 
 
 T = TypeVar("T")
 
-MOST_KNOWN = 1000
+MAX_KNOWN_EXPERIMENTS = 1000
 """Experiments kept in memory, the latest ones; others are restored from their source. Raising it uses more memory and
 restores less often. Chosen: more than one process runs at a time."""
 
@@ -235,10 +235,10 @@ class ClaimService:
 
     async def start(self, experiment: Experiment, *, follow: bool) -> int:
         """Start an experiment as `ExperimentRunner.start` does; its dataset exists."""
-        self._supervisor.fit()
+        self._supervisor.require_working()
         row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
         before: tuple[ExperimentRow, float] | None = None
-        while not await self._started(experiment, row):
+        while not await self._start_if_free(experiment, row):
             row = await self._row(row.id)
             if row.status is Status.RUNNING:
                 # The lock is not held here, so the orphan scan and a resume can proceed.
@@ -252,24 +252,24 @@ class ClaimService:
 
     async def resume(self, row: ExperimentRow) -> Toggle:
         """Resume an experiment as `ExperimentRunner.resume` does."""
-        self._supervisor.fit()
-        experiment = await self._restored(row)
+        self._supervisor.require_working()
+        experiment = await self._restore_experiment(row)
         async with self._one_at_a_time(row.id):
-            await self._supervisor.let_end(row.id)
-            return await _seen_through(partial(self._resumed, experiment, row))
+            await self._supervisor.wait_if_draining(row.id)
+            return await _run_to_end(partial(self._resume_claimed, experiment, row))
 
-    async def take_up(self, number: int) -> None:
+    async def claim_orphan(self, number: int) -> None:
         """Claim an orphan and continue it.
 
         Raise `CannotLoad` if its code or credentials are missing here. In that case nothing has changed: its owner may
         only be suspended, and another replica may have the code.
         """
-        self._supervisor.fit()
+        self._supervisor.require_working()
         async with self._one_at_a_time(number):
             row = await self._store.find(number)
-            if row is None or number in self._supervisor.running:
+            if row is None or number in self._supervisor.runs:
                 return
-            experiment = await self._loaded(row)
+            experiment = await self._load_orphan(row)
             claim = await self._store.claim(number, self._replica, self._stale_after)
             if claim is None:
                 return
@@ -281,13 +281,13 @@ class ClaimService:
                 text = "experiment %s not taken up: it changed while its code was loaded; a later scan takes it up"
                 logger.info(text, row.name)
                 return
-            await self._run(experiment, claim, row, asyncio.Event(), again=False)
+            await self._run(experiment, claim, row, asyncio.Event(), retry_failed=False)
 
-    async def _loaded(self, row: ExperimentRow) -> Experiment:
+    async def _load_orphan(self, row: ExperimentRow) -> Experiment:
         """Return the experiment of an orphan. Raise `CannotLoad` for any problem with its code."""
         try:
             async with asyncio.timeout(RESTORE_SECONDS):
-                return await self._restored(row)
+                return await self._restore_experiment(row)
         except CannotLoad as error:
             raise CannotLoad(error.source, error.reason, experiment=row.name) from error
         except TimeoutError as error:
@@ -299,14 +299,14 @@ class ClaimService:
     def _one_at_a_time(self, number: int) -> asyncio.Lock:
         return self._locks.setdefault(number, asyncio.Lock())
 
-    async def _started(self, experiment: Experiment, row: ExperimentRow) -> bool:
+    async def _start_if_free(self, experiment: Experiment, row: ExperimentRow) -> bool:
         """Claim and run an experiment for a user; return False if another replica has it."""
         async with self._one_at_a_time(row.id):
-            running = self._supervisor.running.get(row.id)
-            if running is not None and running.live:
+            run = self._supervisor.runs.get(row.id)
+            if run is not None and run.live:
                 return True
-            await self._supervisor.let_end(row.id)
-            return await _seen_through(partial(self._start_once, experiment, row))
+            await self._supervisor.wait_if_draining(row.id)
+            return await _run_to_end(partial(self._start_once, experiment, row))
 
     async def _await_owner(
         self, row: ExperimentRow, before: tuple[ExperimentRow, float] | None, seen_at: float, *, follow: bool
@@ -330,29 +330,35 @@ class ClaimService:
     async def _log(self, row: ExperimentRow) -> list[LoggedLine]:
         return await self._store.last_logs(row.id, KEPT_LINES)
 
-    async def _start_once(self, experiment: Experiment, row: ExperimentRow, left: asyncio.Event) -> bool:
-        claim = await self._claimed(row)
+    async def _start_once(self, experiment: Experiment, row: ExperimentRow, caller_gone: asyncio.Event) -> bool:
+        claim = await self._try_claim(row)
         if claim is not None:
-            await self._run(experiment, claim, row, left, again=True)
+            await self._run(experiment, claim, row, caller_gone, retry_failed=True)
         return claim is not None
 
-    async def _resumed(self, experiment: Experiment, row: ExperimentRow, left: asyncio.Event) -> Toggle:
+    async def _resume_claimed(self, experiment: Experiment, row: ExperimentRow, caller_gone: asyncio.Event) -> Toggle:
         answer = await self._store.resume(row.id, self._replica)
         if isinstance(answer, Toggle):
             return answer
-        await self._run(experiment, answer, row, left, again=True)
+        await self._run(experiment, answer, row, caller_gone, retry_failed=True)
         return Toggle.DONE
 
     async def _run(
-        self, experiment: Experiment, claim: Claim, before: ExperimentRow, left: asyncio.Event, *, again: bool
+        self,
+        experiment: Experiment,
+        claim: Claim,
+        before: ExperimentRow,
+        caller_gone: asyncio.Event,
+        *,
+        retry_failed: bool,
     ) -> None:
-        """Run a claimed experiment; if the caller has `left`, restore the state `before` instead."""
+        """Run a claimed experiment; if `caller_gone` is set, restore the state `before` instead."""
         try:
             # The state is read under the claim, because another replica may have changed it before.
             name = f"experiment {experiment.name}"
             row = await retry_while_unavailable(partial(self._row, claim.experiment_id), f"{name}: read of its state")
             changed = dict(row.spec) != experiment.spec() or row.repetitions != experiment.repetitions
-            amended = again and changed and not left.is_set()
+            amended = retry_failed and changed and not caller_gone.is_set()
             if amended:
                 amend = partial(self._store.amend, claim, experiment.spec(), experiment.repetitions)
                 await retry_while_unavailable(amend, f"{name}: write of its changes")
@@ -360,7 +366,7 @@ class ClaimService:
             if self.closed:
                 # At a shutdown the claim is kept, as for running experiments.
                 raise RuntimeError(SHUT_DOWN)
-            if left.is_set():
+            if caller_gone.is_set():
                 if amended:
                     back = partial(self._store.amend, claim, dict(row.spec), row.repetitions)
                     await retry_while_unavailable(back, f"{name}: undo of its changes")
@@ -372,15 +378,15 @@ class ClaimService:
                 return
             self._known[experiment.name] = experiment
             self._known.move_to_end(experiment.name)
-            if len(self._known) > MOST_KNOWN:
+            if len(self._known) > MAX_KNOWN_EXPERIMENTS:
                 self._known.popitem(last=False)
-            self._supervisor.begin(experiment, row, claim, again=again)
+            self._supervisor.start(experiment, row, claim, retry_failed=retry_failed)
         except Exception as error:
-            if not self.closed and not isinstance(error, LeaseLost):
+            if not self.closed and not isinstance(error, ClaimLost):
                 await self._give_back(claim, Status.ERROR, redacted(error))
             raise
 
-    async def _restored(self, row: ExperimentRow) -> Experiment:
+    async def _restore_experiment(self, row: ExperimentRow) -> Experiment:
         # An import may take seconds; in the event loop it would block the renewal of claims.
         known = self._known.get(row.name)
         return known if known is not None else await in_thread(partial(self._restore, row.spec))
@@ -389,10 +395,10 @@ class ClaimService:
         what = f"experiment {claim.experiment_id}: release of its claim"
         await retry_while_unavailable(partial(self._store.release, claim, status, reason), what)
 
-    async def _claimed(self, row: ExperimentRow) -> Claim | None:
+    async def _try_claim(self, row: ExperimentRow) -> Claim | None:
         """Return a claim for a user's request; None if another replica has it."""
         if row.status in (Status.READY, Status.RUNNING):
-            stale_after = 0.0 if gone(row.claimed_by) else self._stale_after
+            stale_after = 0.0 if is_dead(row.claimed_by) else self._stale_after
             return await self._store.claim(row.id, self._replica, stale_after)
         answer = await self._store.resume(row.id, self._replica)
         if answer is Toggle.COOLING:
@@ -412,13 +418,13 @@ def _quiet_now(before: tuple[ExperimentRow, float], now: float) -> float:
     return (row.quiet or 0.0) + 0.9 * (now - seen_at)
 
 
-async def _seen_through(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+async def _run_to_end(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
     """Return the result of `work`. If the caller is cancelled, set the event that `work` received and let it finish."""
-    left = asyncio.Event()
-    task = asyncio.get_running_loop().create_task(work(left))
+    caller_gone = asyncio.Event()
+    task = asyncio.get_running_loop().create_task(work(caller_gone))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        left.set()
+        caller_gone.set()
         await stop_within(UNDO_SECONDS, asyncio.shield(task), "release of a claim")
         raise

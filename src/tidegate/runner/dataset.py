@@ -35,11 +35,11 @@ BATCH_BYTES = 8 * 1024 * 1024
 """Characters of rows at which a batch ends. Raising it uses more memory; lowering it needs more transactions. Chosen:
 equal to the batch of `runner.writer`."""
 
-SLOW = 0.2
+SLOW_BATCH_SECONDS = 0.2
 """Seconds after which the rows of a slow source form a batch. Raising it answers the first rows of such a source later.
 Chosen: a person notices no delay, and five transactions a second cost little."""
 
-LONGEST_LINE = 64 * 1024 * 1024
+MAX_LINE_BYTES = 64 * 1024 * 1024
 """Maximum bytes of a JSONL line, and minimum limit of CSV fields. Raising it needs more memory for a file without line
 breaks. Chosen: a longer line means that the file is not JSONL."""
 
@@ -129,7 +129,7 @@ def _invalid(ordinal: int, reason: str, line: int | None) -> NewRow:
 def _jsonl(path: Path) -> Iterator[NewRow]:
     ordinal = 0
     with path.open("rb") as file:
-        for line, raw in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), start=1):
+        for line, raw in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
             text = raw.removeprefix(b"\xef\xbb\xbf") if line == 1 else raw
             if text.isspace() or not text:
                 continue
@@ -152,7 +152,7 @@ def _not_json(name: str) -> NoReturn:
 def _csv(path: Path, delimiter: str) -> Iterator[NewRow]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         # The csv module's default limit, 128 KB a field, is too small for documents in prompts.
-        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         header = next(reader, None)
         if header is None:
@@ -199,7 +199,7 @@ class _Rows:
         """Return the next rows; fewer than `size` if they are slow or large, none at the end."""
         batch: list[NewRow] = []
         held = 0
-        until = time.monotonic() + SLOW
+        until = time.monotonic() + SLOW_BATCH_SECONDS
         try:
             while self._error is None and len(batch) < size and (not batch or time.monotonic() < until):
                 batch.append(next(self._rows))
@@ -220,7 +220,7 @@ class _Rows:
 async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list[NewRow]]:
     """Return batches of an asynchronous source, as `_Rows` does for a blocking one."""
     batch: list[NewRow] = []
-    ordinal, held, until = 0, 0, time.monotonic() + SLOW
+    ordinal, held, until = 0, 0, time.monotonic() + SLOW_BATCH_SECONDS
     broken: CannotRead | None = None
     try:
         async for body in dataset:
@@ -229,7 +229,7 @@ async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list
             held += weight(batch[-1].body)
             if len(batch) >= size or held >= BATCH_BYTES or time.monotonic() >= until:
                 yield batch
-                batch, held, until = [], 0, time.monotonic() + SLOW
+                batch, held, until = [], 0, time.monotonic() + SLOW_BATCH_SECONDS
     except Exception as error:
         broken = _broken(_source(dataset), error)
     finally:

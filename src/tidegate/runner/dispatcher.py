@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tidegate")
 
-MOST_ERRORS = 50
+MAX_ERRORS = 50
 """Consecutive internal errors that end the dispatcher. Raising it repeats a programming error more often before the run
 ends. Precedent: Phoenix, 50."""
 
@@ -27,17 +27,17 @@ ends. Precedent: Phoenix, 50."""
 class Dispatcher:
     """Dispatcher of a runner's slots.
 
-    An error while it serves an experiment ends that experiment. It survives other errors, except `MOST_ERRORS` in a
+    An error while it serves an experiment ends that experiment. It survives other errors, except `MAX_ERRORS` in a
     row. Then it is `broken`, and every experiment ends.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.running: dict[int, ExperimentRun] = {}
+        self.runs: dict[int, ExperimentRun] = {}
         self.errors = 0
         self.stopped = False
         self.broken: BaseException | None = None
         self._loop = loop
-        self._poked = False
+        self._check_scheduled = False
         self._shared: RunnerContext
 
     def serve(self, shared: RunnerContext) -> None:
@@ -46,22 +46,22 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Schedule one check; further calls until then have no effect."""
-        if not self._poked and not self.stopped:
-            self._poked = True
-            self._loop.call_soon(self._look)
+        if not self._check_scheduled and not self.stopped:
+            self._check_scheduled = True
+            self._loop.call_soon(self._check)
 
-    def roomy(self) -> None:
+    def on_room(self) -> None:
         """Check again, because the writer accepts results again; runs that need more work request it."""
-        for running in self.running.values():
-            running.look_for_more()
+        for run in self.runs.values():
+            run.request_page()
         self.wake()
 
     def stop(self) -> None:
         """Stop dispatching."""
         self.stopped = True
 
-    def _look(self) -> None:
-        self._poked = False
+    def _check(self) -> None:
+        self._check_scheduled = False
         if self.stopped:
             return
         try:
@@ -78,52 +78,52 @@ class Dispatcher:
         if turn is None:
             return False
         experiment, gate = turn
-        running = self.running[experiment]
+        run = self.runs[experiment]
         try:
-            self._serve(running, gate)
+            self._serve(run, gate)
         except Exception as error:
             logger.exception(
                 "experiment %s: dispatch failed: %s was raised; the run ends with ERROR",
-                running.experiment.name,
+                run.experiment.name,
                 type(error).__name__,
             )
-            running.fail(error)
+            run.fail(error)
         return True
 
-    def _serve(self, running: ExperimentRun, gate: Hashable) -> None:
-        item = running.work_queue.peek(gate)
-        if item is None or running.full(item.stage):
+    def _serve(self, run: ExperimentRun, gate: Hashable) -> None:
+        item = run.work_queue.peek(gate)
+        if item is None or run.full(item.stage):
             # The item is offered again when a job of its run ends.
-            self._shared.fair_queue.withdraw(running.id, gate)
+            self._shared.fair_queue.withdraw(run.id, gate)
             return
-        permit = self._shared.gates.ask(gate, running.stages[item.stage].key_usage.cost)
+        permit = self._shared.gates.request_permit(gate, run.stages[item.stage].key_usage.cost)
         if permit is False:
             return
         try:
-            running.work_queue.take(gate)
-            self._shared.fair_queue.dispatched(running.id)
-            running.dispatch(item, None if permit is True else permit)
+            run.work_queue.take(gate)
+            self._shared.fair_queue.dispatched(run.id)
+            run.dispatch(item, None if permit is True else permit)
         except BaseException:
             if isinstance(permit, Permit) and not permit.settled:
                 self._shared.registry.withdraw(permit)
             raise
-        if not running.work_queue.has(gate):
-            self._shared.fair_queue.withdraw(running.id, gate)
+        if not run.work_queue.has(gate):
+            self._shared.fair_queue.withdraw(run.id, gate)
 
     def _urgency(self, experiment: int, gate: Hashable) -> int:
-        return self.running[experiment].work_queue.rank(gate)
+        return self.runs[experiment].work_queue.rank(gate)
 
     def _failed(self, error: Exception) -> None:
         self.errors += 1
         wait = min(0.1 * 2.0 ** min(self.errors, 9), 30.0)
-        broken = self.errors >= MOST_ERRORS
+        broken = self.errors >= MAX_ERRORS
         then = "it stops, and every run ends with ERROR" if broken else f"retrying in {wait:g} s"
         reason = type(error).__name__
         logger.exception("dispatcher failed: %s was raised (%d in a row); %s", reason, self.errors, then)
         if broken:
             self.stopped, self.broken = True, error
-            for running in list(self.running.values()):
-                running.fail(error)
+            for run in list(self.runs.values()):
+                run.fail(error)
             return
-        self._poked = True
-        self._loop.call_later(wait, self._look)
+        self._check_scheduled = True
+        self._loop.call_later(wait, self._check)

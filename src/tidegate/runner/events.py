@@ -133,11 +133,11 @@ class SubscriberHub:
         if not subscriptions:
             self._topics.pop(topic, None)
 
-    def heard(self, *topics: int | str) -> bool:
+    def has_subscribers(self, *topics: int | str) -> bool:
         """Return whether any of the topics has a subscriber."""
         return bool(self._topics) and any(topic in self._topics for topic in topics)
 
-    def tell(self, event: Event, *topics: int | str) -> None:
+    def publish(self, event: Event, *topics: int | str) -> None:
         """Send an event to the subscribers of an experiment, by its number and its name."""
         for topic in topics:
             for subscription in self._topics.get(topic, ()):

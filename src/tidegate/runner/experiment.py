@@ -21,7 +21,7 @@ Dataset: TypeAlias = (
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Pattern of the names of environment variables."""
 
-LONGEST_NAME = 200
+MAX_NAME_CHARACTERS = 200
 """Maximum characters of a name. Raising it may exceed an index entry. Chosen: in any script, this fits an index of both
 databases."""
 
@@ -186,8 +186,10 @@ def _is_dataset(dataset: object) -> bool:
 
 
 def _name(field: str, name: object) -> str:
-    fits = isinstance(name, str) and name.strip() == name and 0 < len(name) <= LONGEST_NAME and name.isprintable()
-    require(fits, field, name, f"a printable name of 1 to {LONGEST_NAME} characters")
+    fits = (
+        isinstance(name, str) and name.strip() == name and 0 < len(name) <= MAX_NAME_CHARACTERS and name.isprintable()
+    )
+    require(fits, field, name, f"a printable name of 1 to {MAX_NAME_CHARACTERS} characters")
     return str(name)
 
 

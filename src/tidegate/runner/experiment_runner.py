@@ -25,7 +25,7 @@ from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.loader import restored
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.progress import Progress, Summary
-from tidegate.runner.replica import actor, named
+from tidegate.runner.replica import actor, replica_name
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.writer import ResultWriter
@@ -53,7 +53,7 @@ class ExperimentRunner:
     ) -> None:
         self.url = url
         self.settings = settings if settings is not None else RunnerSettings()
-        self.replica = named()
+        self.replica = replica_name()
         self._registry = registry
         self._recovers = recover
         self._restore = restore
@@ -131,9 +131,9 @@ class ExperimentRunner:
         """
         row = await self._row(name_or_id)
         toggled = await self.store.stop(row.id, actor())
-        running = self._dispatcher.running.get(row.id)
-        if toggled is Toggle.DONE and running is not None:
-            running.stopped_elsewhere()
+        run = self._dispatcher.runs.get(row.id)
+        if toggled is Toggle.DONE and run is not None:
+            run.stopped_elsewhere()
         return toggled
 
     def leave(self, number: int) -> None:
@@ -141,9 +141,9 @@ class ExperimentRunner:
 
         The call does nothing if the experiment does not run here.
         """
-        running = self._running.get(number)
-        if running is not None:
-            running.leave()
+        run = self._runs.get(number)
+        if run is not None:
+            run.leave()
 
     async def resume(self, name_or_id: str | int) -> Toggle:
         """Resume an experiment here for the user, including failed and parked items.
@@ -154,9 +154,9 @@ class ExperimentRunner:
 
     def progress(self, name_or_id: str | int) -> Progress | None:
         """Return the progress of an experiment that runs here; None for any other."""
-        for number, running in self._running.items():
-            if name_or_id in (number, running.experiment.name):
-                return running.progress()
+        for number, run in self._runs.items():
+            if name_or_id in (number, run.experiment.name):
+                return run.progress()
         return None
 
     def subscribe(self, experiment: Experiment | str | int) -> Subscription:
@@ -166,7 +166,7 @@ class ExperimentRunner:
         once.
         """
         made = self._hub.subscribe(experiment.name if isinstance(experiment, Experiment) else experiment)
-        if isinstance(experiment, int) and experiment not in self._running:
+        if isinstance(experiment, int) and experiment not in self._runs:
             made.close()
         return made
 
@@ -186,8 +186,8 @@ class ExperimentRunner:
 
     def hasten(self) -> None:
         """End all grace periods: cancel the jobs in flight now."""
-        for running in list(self._running.values()):
-            running.cancel()
+        for run in list(self._runs.values()):
+            run.cancel()
 
     @property
     def saved(self) -> Path | None:
@@ -195,17 +195,17 @@ class ExperimentRunner:
         return self._lost_file.saved if self._opened else None
 
     @property
-    def _running(self) -> Mapping[int, ExperimentRun]:
+    def _runs(self) -> Mapping[int, ExperimentRun]:
         """Return the runs that are here; none before the database is open."""
-        return self._dispatcher.running if self._opened else {}
+        return self._dispatcher.runs if self._opened else {}
 
     async def _end(self, grace: float | None) -> None:
         try:
             self._claim_service.closed = True
-            await self._heartbeat.stop_looking()
+            await self._heartbeat.stop_scans()
             self._dispatcher.stop()
-            for running in list(self._dispatcher.running.values()):
-                running.drain(None, "shut down", grace)
+            for run in list(self._dispatcher.runs.values()):
+                run.drain(None, "shut down", grace)
             grace = self.settings.grace if grace is None else grace
             await self._finish(grace + self.settings.cancel_grace + self.settings.write_grace)
             await self._heartbeat.stop()
@@ -218,8 +218,8 @@ class ExperimentRunner:
         late: set[asyncio.Task[None]] = set()
         if self._supervisor.tasks:
             _, late = await asyncio.wait(list(self._supervisor.tasks.values()), timeout=patience)
-        for life in late:
-            life.cancel()
+        for task in late:
+            task.cancel()
         if late:
             logger.error(
                 "shutdown out of time: after %g s %d runs have not ended and %d results are not written; "
@@ -238,14 +238,14 @@ class ExperimentRunner:
         settings = self.settings
         self.store = store
         self._loop = loop
-        forked.follow(loop)
+        forked.exit_children(loop)
         self._dispatcher = Dispatcher(loop)
         wake = self._dispatcher.wake
         registry = self._registry if self._registry is not None else default_registry()
         fair_queue = FairQueue()
         self._writer = ResultWriter(
             store, batch=settings.batch, batch_seconds=settings.batch_seconds, bound=settings.unwritten,
-            roomy=self._dispatcher.roomy,
+            on_room=self._dispatcher.on_room,
         )  # fmt: skip
         gates = KeyGates(registry, fair_queue, loop, wake, random.random)
         shared = RunnerContext(
@@ -257,9 +257,9 @@ class ExperimentRunner:
         self._supervisor = RunSupervisor(shared, self._dispatcher, self._lost_file)
         self._claim_service = ClaimService(store, self._supervisor, self.replica, settings, self._restore)
         self._write()
-        recover = self._claim_service.take_up if self._recovers else None
+        recover = self._claim_service.claim_orphan if self._recovers else None
         self._heartbeat = Heartbeat(
-            store, self.replica, settings, self._dispatcher.running, recover, random.random, self._lost_file
+            store, self.replica, settings, self._dispatcher.runs, recover, random.random, self._lost_file
         )
         self._heartbeat.start()
 

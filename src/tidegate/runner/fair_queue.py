@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush, heapreplace
 
-NEWEST = -(2**62)
+NEW_EXPERIMENT = -(2**62)
 """Number below which no experiment starts: it leaves 2**62 numbers for new experiments, all smaller than any dispatch.
 """
 
@@ -47,48 +47,48 @@ class FairQueue:
     """Dispatch order of all live experiments, which are identified by their numbers."""
 
     def __init__(self) -> None:
-        self._seats: dict[int, QueuedExperiment] = {}
+        self._members: dict[int, QueuedExperiment] = {}
         self._gates: dict[Hashable, GateQueue] = {}
         self._top: list[tuple[int, int, GateQueue]] = []
-        self._served = 0
-        self._joined = NEWEST
+        self._dispatch_count = 0
+        self._joined = NEW_EXPERIMENT
         self._entries = 0
 
     def join(self, experiment: int) -> None:
         """Add a new experiment before all that were served; several new ones go in their order."""
         self._joined += 1
-        self._seats[experiment] = QueuedExperiment(self._joined)
+        self._members[experiment] = QueuedExperiment(self._joined)
 
     def leave(self, experiment: int) -> None:
         """Remove an experiment that has ended; a repeated call does nothing."""
-        self._seats.pop(experiment, None)
+        self._members.pop(experiment, None)
 
     def offer(self, experiment: int, gate: Hashable) -> None:
         """Record that an experiment has ready work behind a gate."""
-        seat = self._seats[experiment]
-        if gate in seat.offers:
+        member = self._members[experiment]
+        if gate in member.offers:
             return
-        seat.offers.add(gate)
-        if not seat.held:
-            self._enter(experiment, seat, gate)
+        member.offers.add(gate)
+        if not member.held:
+            self._enter(experiment, member, gate)
 
     def withdraw(self, experiment: int, gate: Hashable) -> None:
         """Record that an experiment has no more ready work behind a gate."""
-        seat = self._seats.get(experiment)
-        if seat is not None:
-            seat.offers.discard(gate)
+        member = self._members.get(experiment)
+        if member is not None:
+            member.offers.discard(gate)
 
     def hold(self, experiment: int) -> None:
         """Suspend an experiment that has its maximum of jobs in flight."""
-        self._seats[experiment].held = True
+        self._members[experiment].held = True
 
     def free(self, experiment: int) -> None:
         """Let a suspended experiment continue at its old position."""
-        seat = self._seats.get(experiment)
-        if seat is not None and seat.held:
-            seat.held = False
-            for gate in seat.offers:
-                self._enter(experiment, seat, gate)
+        member = self._members.get(experiment)
+        if member is not None and member.held:
+            member.held = False
+            for gate in member.offers:
+                self._enter(experiment, member, gate)
 
     def close(self, gate: Hashable) -> None:
         """Close a gate: no work behind it is dispatched."""
@@ -138,8 +138,8 @@ class FairQueue:
 
     def dispatched(self, experiment: int) -> None:
         """Move an experiment behind all others, because it was served."""
-        self._served += 1
-        self._seats[experiment].last = self._served
+        self._dispatch_count += 1
+        self._members[experiment].last = self._dispatch_count
 
     def _gate(self, name: Hashable) -> GateQueue:
         gate = self._gates.get(name)
@@ -147,12 +147,12 @@ class FairQueue:
             gate = self._gates[name] = GateQueue(name)
         return gate
 
-    def _enter(self, experiment: int, seat: QueuedExperiment, name: Hashable) -> None:
+    def _enter(self, experiment: int, member: QueuedExperiment, name: Hashable) -> None:
         gate = self._gate(name)
         if experiment in gate.members:
             return
         gate.members.add(experiment)
-        heappush(gate.heap, (seat.last, experiment))
+        heappush(gate.heap, (member.last, experiment))
         if not gate.closed:
             self._show(gate)
 
@@ -189,12 +189,12 @@ class FairQueue:
         heap = gate.heap
         while heap:
             number, experiment = heap[0]
-            seat = self._seats.get(experiment)
-            if seat is None or seat.held or gate.name not in seat.offers:
+            member = self._members.get(experiment)
+            if member is None or member.held or gate.name not in member.offers:
                 heappop(heap)
                 gate.members.discard(experiment)
-            elif number != seat.last:
-                heapreplace(heap, (seat.last, experiment))
+            elif number != member.last:
+                heapreplace(heap, (member.last, experiment))
             else:
                 return number
         return None

@@ -17,23 +17,23 @@ from typing import NoReturn
 _loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
 
 
-def follow(loop: asyncio.AbstractEventLoop) -> None:
+def exit_children(loop: asyncio.AbstractEventLoop) -> None:
     """Make a forked child exit as soon as it runs `loop`, which belongs to its parent."""
     _loops.add(loop)
 
 
-def leave(error: BaseException | None) -> NoReturn:
+def exit_child(error: BaseException | None) -> NoReturn:
     """Exit this child with the exit code that its function's end implies, as `multiprocessing` does."""
     code = 0
     if isinstance(error, SystemExit):
-        code = _code(error.code)
+        code = _exit_code(error.code)
     elif error is not None:
         traceback.print_exception(error)
         code = 1
     _end(code)
 
 
-def _code(asked: object) -> int:
+def _exit_code(asked: object) -> int:
     if asked is None:
         return 0
     if isinstance(asked, int):
@@ -42,7 +42,7 @@ def _code(asked: object) -> int:
     return 1
 
 
-def _come_back() -> None:
+def _exit_from_loop() -> None:
     _say("tidegate: a child that a function forked ended: it came back to the loop of its parent")
     _end(1)
 
@@ -62,7 +62,7 @@ def _end(code: int) -> NoReturn:
 def _after_in_child() -> None:
     for loop in list(_loops):
         with contextlib.suppress(RuntimeError):
-            loop.call_soon(_come_back)
+            loop.call_soon(_exit_from_loop)
 
 
 if hasattr(os, "register_at_fork"):

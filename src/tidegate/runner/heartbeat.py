@@ -22,20 +22,20 @@ from tidegate.storage import Status, Store
 
 logger = logging.getLogger("tidegate")
 
-MOST_ORPHANS = 100
+MAX_ORPHANS_PER_SCAN = 100
 """Maximum orphans that one scan claims. Raising it takes more at once from replicas that are free. Chosen: the rest are
 left to other replicas and to the next scan."""
 
 
-MOST_LOOKS_BETWEEN = 10
+MAX_SCANS_BETWEEN_TRIES = 10
 """Maximum scans between two attempts to load an orphan whose code is missing. Raising it saves work and finds new code
 later. Chosen: the interval doubles from one scan to this."""
 
 
 class DeferredOrphan(NamedTuple):
-    """Orphan whose code is missing here; scan number `again` retries it."""
+    """Orphan whose code is missing here; scan number `retry_at_scan` retries it."""
 
-    again: int
+    retry_at_scan: int
     tries: int
     reason: str
 
@@ -51,7 +51,7 @@ class Heartbeat:
         store: Store,
         replica: str,
         settings: RunnerSettings,
-        running: Mapping[int, ExperimentRun],
+        run: Mapping[int, ExperimentRun],
         recover: Callable[[int], Awaitable[None]] | None,
         draw: Callable[[], float],
         lost_file: LostFile,
@@ -59,85 +59,87 @@ class Heartbeat:
         self._store = store
         self._replica = replica
         self._settings = settings
-        self._running = running
+        self._runs = run
         self._recover = recover
         self._draw = draw
         self._lost_file = lost_file
-        self._looks = 0
-        self._left: dict[int, DeferredOrphan] = {}
-        self._beating: BackgroundTask | None = None
-        self._looking: BackgroundTask | None = None
+        self._scans = 0
+        self._deferred: dict[int, DeferredOrphan] = {}
+        self._heartbeat_task: BackgroundTask | None = None
+        self._scan_task: BackgroundTask | None = None
 
     def start(self) -> None:
         """Start both tasks; the first orphan scan runs at once."""
-        self._beat_again()
+        self._restart_renewal()
         if self._recover is not None:
-            self._look_again()
+            self._restart_scans()
 
-    async def stop_looking(self) -> None:
+    async def stop_scans(self) -> None:
         """Stop the orphan scan; keep the claims."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            await looking.stop(self._settings.cancel_grace)
+        scan_task, self._scan_task = self._scan_task, None
+        if scan_task is not None:
+            await scan_task.stop(self._settings.cancel_grace)
 
     async def stop(self) -> None:
         """Stop the orphan scan and the heartbeat."""
-        await self.stop_looking()
-        if self._beating is not None:
-            await self._beating.stop(self._settings.cancel_grace)
+        await self.stop_scans()
+        if self._heartbeat_task is not None:
+            await self._heartbeat_task.stop(self._settings.cancel_grace)
 
-    def _beat_again(self, error: BaseException | None = None) -> None:
+    def _restart_renewal(self, error: BaseException | None = None) -> None:
         loop = asyncio.get_running_loop()
-        self._beating = BackgroundTask(loop, self._beat_on(), "heartbeat", self._beat_again, "it starts again")
+        self._heartbeat_task = BackgroundTask(
+            loop, self._renew_forever(), "heartbeat", self._restart_renewal, "it starts again"
+        )
 
-    def _look_again(self, error: BaseException | None = None) -> None:
+    def _restart_scans(self, error: BaseException | None = None) -> None:
         loop = asyncio.get_running_loop()
-        scan = self._look_on(error is not None)
-        self._looking = BackgroundTask(loop, scan, "orphan scan", self._look_again, "it starts again")
+        scan = self._scan_forever(error is not None)
+        self._scan_task = BackgroundTask(loop, scan, "orphan scan", self._restart_scans, "it starts again")
 
-    async def beat(self) -> None:
+    async def renew_claims(self) -> None:
         """Renew the claims once; stop each run whose claim the database no longer assigns to this replica."""
-        held = {each.id: each for each in self._running.values() if each.phase is not RunPhase.ENDED}
+        held = {each.id: each for each in self._runs.values() if each.phase is not RunPhase.ENDED}
         if not held:
             return
-        await self._lost_file.look(held.values())
-        claims = {number: running.claim.epoch for number, running in held.items()}
-        kept = await self._store.renew(self._replica, claims)
-        for number in claims.keys() - kept:
+        await self._lost_file.check(held.values())
+        claims = {number: run.claim.epoch for number, run in held.items()}
+        renewed = await self._store.renew(self._replica, claims)
+        for number in claims.keys() - renewed:
             # A run that is no longer live may have released its claim already.
             if held[number].live:
                 await self._ended_elsewhere(held[number])
 
-    async def _ended_elsewhere(self, running: ExperimentRun) -> None:
-        row = await self._store.find(running.id)
-        if row is not None and row.status is Status.STOPPED and row.epoch == running.claim.epoch:
+    async def _ended_elsewhere(self, run: ExperimentRun) -> None:
+        row = await self._store.find(run.id)
+        if row is not None and row.status is Status.STOPPED and row.epoch == run.claim.epoch:
             logger.warning("experiment %s stops: a user stopped it; jobs in flight may finish", row.name)
-            running.stopped_elsewhere()
+            run.stopped_elsewhere()
         else:
             logger.warning(
                 "experiment %s: claim lost: the database no longer assigns it to this replica; "
                 "the run stops and writes nothing more",
-                running.experiment.name,
+                run.experiment.name,
             )
-            running.lost()
+            run.on_claim_lost()
 
-    async def look(self) -> None:
+    async def scan_orphans(self) -> None:
         """Run one orphan scan."""
         if self._recover is None:
             return
-        self._looks += 1
-        orphans = await self._store.orphans(self._settings.stale_after, MOST_ORPHANS)
-        self._left = {number: left for number, left in self._left.items() if number in orphans}
+        self._scans += 1
+        orphans = await self._store.orphans(self._settings.stale_after, MAX_ORPHANS_PER_SCAN)
+        self._deferred = {number: deferred for number, deferred in self._deferred.items() if number in orphans}
         # Orphans that could not be loaded before go last, because they may delay the others.
-        for number in sorted(orphans, key=self._left.__contains__):
-            left = self._left.get(number)
-            if number in self._running or (left is not None and self._looks < left.again):
+        for number in sorted(orphans, key=self._deferred.__contains__):
+            deferred = self._deferred.get(number)
+            if number in self._runs or (deferred is not None and self._scans < deferred.retry_at_scan):
                 continue
             try:
                 await self._recover(number)
-                self._left.pop(number, None)
+                self._deferred.pop(number, None)
             except CannotLoad as error:
-                self._leave(number, error, left)
+                self._defer(number, error, deferred)
             except StoreError as error:
                 logger.warning("experiment %s not taken up: %s; the next scan tries again", number, error)
             except Exception as error:
@@ -145,22 +147,22 @@ class Heartbeat:
                 reason = type(error).__name__
                 logger.exception("experiment %s not taken up: %s was raised; the next scan tries again", number, reason)
 
-    def _leave(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
+    def _defer(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
         """Defer an orphan to replicas that have its code; this replica retries at growing intervals."""
         if before is None or before.reason != str(error):
             text = "experiment %s not taken up: %s: %s; it is left to replicas that have its code, and tried again here"
             logger.warning(text, error.experiment, error.source, error.reason)
         tries = 0 if before is None else before.tries
-        again = self._looks + min(2**tries, MOST_LOOKS_BETWEEN)
-        self._left[number] = DeferredOrphan(again, tries + 1, str(error))
+        retry_at_scan = self._scans + min(2**tries, MAX_SCANS_BETWEEN_TRIES)
+        self._deferred[number] = DeferredOrphan(retry_at_scan, tries + 1, str(error))
 
-    async def _beat_on(self) -> None:
+    async def _renew_forever(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + self._settings.heartbeat
         while True:
             await asyncio.sleep(max(0.0, due - loop.time()))
             try:
-                await self.beat()
+                await self.renew_claims()
                 due = loop.time() + self._settings.heartbeat
             except StoreError as error:
                 wait = self._settings.heartbeat * (0.1 + 0.1 * self._draw())
@@ -171,14 +173,14 @@ class Heartbeat:
                 logger.exception("heartbeat failed: %s was raised; retrying in %g s", reason, wait)
                 due = loop.time() + wait
 
-    async def _look_on(self, later: bool) -> None:
+    async def _scan_forever(self, later: bool) -> None:
         every = self._settings.orphan_scan
         while True:
             if later:
                 await asyncio.sleep(every * (1.0 + 0.1 * self._draw()))
             later = True
             try:
-                await self.look()
+                await self.scan_orphans()
             except StoreError as error:
                 logger.warning("orphan scan failed: %s; retrying in about %g s", error, every)
             except Exception as error:

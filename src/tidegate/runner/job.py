@@ -66,19 +66,19 @@ class KeyUsage:
         self.key: Key | None = None
         self.cost: Cost | None = None
 
-    def asked(self, key: Key, cost: Cost) -> bool:
+    def note_use(self, key: Key, cost: Cost) -> bool:
         """Record the key that a call asked first; return whether it is new."""
-        news = not self.known or key != self.key
+        is_new = not self.known or key != self.key
         self.known = True
         self.key = key
         self.cost = cost
-        return news
+        return is_new
 
     def ended(self) -> bool:
         """Record a call that ended without asking a key; return whether the stage was unknown before."""
-        news = not self.known
+        is_new = not self.known
         self.known = True
-        return news
+        return is_new
 
 
 class FailureGuard:
@@ -208,51 +208,51 @@ class ObservedHandoff(PermitHandoff):
     A permit of another key than the first is returned at once: it was a guess, and other calls may want it.
     """
 
-    __slots__ = ("_asked_for", "_key", "_stood", "first")
+    __slots__ = ("_key", "_on_key_used", "_on_wait_changed", "first")
 
     def __init__(
         self,
         queues: KeyTable,
         permit: Permit | None,
         asked_for: Callable[[Key, Cost], None],
-        stood: Callable[[], None],
+        on_wait_changed: Callable[[], None],
     ) -> None:
         super().__init__(queues, permit)
         self.first: Key | None = None
         self._key = permit.key if permit is not None else None
-        self._asked_for = asked_for
-        self._stood = stood
+        self._on_key_used = asked_for
+        self._on_wait_changed = on_wait_changed
 
-    def asked(self, key: Key, cost: Cost) -> None:
+    def note_use(self, key: Key, cost: Cost) -> None:
         """Record a key, and report the first one."""
-        super().asked(key, cost)
+        super().note_use(key, cost)
         if self.first is None:
             self.first = key
             if key != self._key:
                 self.close()
-            self._asked_for(key, cost)
+            self._on_key_used(key, cost)
 
-    def stands(self, call: object, now: float) -> None:
+    def note_wait_started(self, call: object, now: float) -> None:
         """Report that a call of the work waits in a queue."""
-        super().stands(call, now)
-        self._stood()
+        super().note_wait_started(call, now)
+        self._on_wait_changed()
 
-    def goes(self, call: object, now: float) -> None:
+    def note_wait_ended(self, call: object, now: float) -> None:
         """Report that a call of the work no longer waits."""
-        stood = self.standing
-        super().goes(call, now)
-        if stood:
-            self._stood()
+        on_wait_changed = self.is_waiting
+        super().note_wait_ended(call, now)
+        if on_wait_changed:
+            self._on_wait_changed()
 
 
 class JobOwner(Protocol):
-    """Owner of a job. Its methods run in the event loop's thread, except `asked_for`, `emitted` and `in_loop`."""
+    """Owner of a job. Its methods run in the event loop's thread, except `on_key_used`, `on_chunk` and `in_loop`."""
 
-    def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
+    def on_key_used(self, stage: Stage, key: Key, cost: Cost) -> None:
         """Accept the first key that the function asks for; called in any thread."""
         ...
 
-    def emitted(self, job: Job, chunk: Any) -> None:
+    def on_chunk(self, job: Job, chunk: Any) -> None:
         """Accept a chunk of the answer; called in any thread."""
         ...
 
@@ -261,7 +261,7 @@ class JobOwner(Protocol):
         ...
 
     def on_slot_lent(self, job: Job) -> None:
-        """Handle a change of `job.lends`: the function begins to wait for capacity inside a call, or continues."""
+        """Handle a change of `job.slot_lent`: the function begins to wait for capacity inside a call, or continues."""
         ...
 
     def on_job_done(self, job: Job) -> None:
@@ -272,9 +272,9 @@ class JobOwner(Protocol):
 class Job:
     """One execution of an item. It reports to its owner exactly once, whether or not its function ends.
 
-    At the end it has the function's `value` or `error`; `cut` is the reason of a cancellation. A function that ignores
-    its cancellation is abandoned after `cancel_grace` seconds: its slot is free, and its result dropped. While the
-    function waits in a key's queue, the job `lends` its slot.
+    At the end it has the function's `value` or `error`; `cancel_reason` is the reason of a cancellation. A function
+    that ignores its cancellation is abandoned after `cancel_grace` seconds: its slot is free, and its result dropped.
+    While the function waits in a key's queue, the job `slot_lent` its slot.
     """
 
     __slots__ = (
@@ -285,15 +285,15 @@ class Job:
         "_process",
         "_suspended",
         "_timer",
-        "cut",
+        "cancel_reason",
         "done",
         "error",
         "handoff",
         "item",
-        "lends",
         "probe",
         "recalled",
         "seconds",
+        "slot_lent",
         "stage",
         "task",
         "value",
@@ -304,13 +304,13 @@ class Job:
     ) -> None:
         self.item = item
         self.stage = stage
-        self.handoff = ObservedHandoff(queues, permit, self._asked_for, self._stood)
+        self.handoff = ObservedHandoff(queues, permit, self._on_key_used, self._on_wait_changed)
         self.recalled = False
         self.probe = permit is not None and permit.probe
         self.value: Any = None
         self.error: BaseException | None = None
-        self.cut: CancelReason | None = None
-        self.done = self.lends = self._suspended = False
+        self.cancel_reason: CancelReason | None = None
+        self.done = self.slot_lent = self._suspended = False
         self.seconds = 0.0
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
@@ -321,7 +321,7 @@ class Job:
         self._loop = loop
         self._process = os.getpid()
         self._began = loop.time()
-        self._timer = loop.call_later(self.stage.timeout, self._time_is_up)
+        self._timer = loop.call_later(self.stage.timeout, self._check_timeout)
         self.task = loop.create_task(self._run(), context=context)
 
     @property
@@ -343,10 +343,10 @@ class Job:
         """
         self.value = self.error = None
 
-    def cancel(self, cut: CancelReason) -> None:
+    def cancel(self, cancel_reason: CancelReason) -> None:
         """Cancel the function; abandon it if it ignores the cancellation."""
-        if self.cut is None and not self.done and self.task is not None:
-            self.cut = cut
+        if self.cancel_reason is None and not self.done and self.task is not None:
+            self.cancel_reason = cancel_reason
             self.task.cancel()
             # A task that is cancelled before its first step never runs.
             self.task.add_done_callback(lambda _: self._report())
@@ -354,54 +354,54 @@ class Job:
             self._timer = self._loop.call_later(self._cancel_grace, self._report)
 
     async def _run(self) -> None:
-        emits_to(self._emitted)
+        emits_to(self._on_chunk)
         try:
             with self.handoff:
                 try:
                     self.value = await self.stage.invoke(self.item)
                 except BaseException as error:
                     if os.getpid() != self._process:
-                        forked.leave(error)
+                        forked.exit_child(error)
                     raise
                 if os.getpid() != self._process:
-                    forked.leave(None)
+                    forked.exit_child(None)
         except BaseException as error:
             # A KeyboardInterrupt raised here would end the loop; the owner stops the run instead. A cancellation that
             # tidegate did not request is a failure, as is an exit that the function requests.
             self.error = error
         else:
             # The function ended before its cancellation reached it: the answer is valid and was paid for.
-            self.cut = None
+            self.cancel_reason = None
         self._report()
 
-    def _emitted(self, chunk: Any) -> None:
-        self._owner.emitted(self, chunk)
+    def _on_chunk(self, chunk: Any) -> None:
+        self._owner.on_chunk(self, chunk)
 
-    def _asked_for(self, key: Key, cost: Cost) -> None:
-        self._owner.asked_for(self.stage, key, cost)
+    def _on_key_used(self, key: Key, cost: Cost) -> None:
+        self._owner.on_key_used(self.stage, key, cost)
 
-    def _stood(self) -> None:
+    def _on_wait_changed(self) -> None:
         # This runs in the thread of the waiting call. The loop later reads the state that then holds.
-        self._owner.in_loop(self._look)
+        self._owner.in_loop(self._update_slot)
 
-    def _look(self) -> None:
+    def _update_slot(self) -> None:
         if self.done:
             return
-        standing = self.handoff.standing
-        if standing is not self.lends:
-            self.lends = standing
+        standing = self.handoff.is_waiting
+        if standing is not self.slot_lent:
+            self.slot_lent = standing
             self._owner.on_slot_lent(self)
         if not standing and self._suspended:
             self._suspended = False
-            self._time_is_up()
+            self._check_timeout()
 
-    def _time_is_up(self) -> None:
-        left = self.stage.timeout - (self._loop.time() - self._began - self.handoff.waited())
-        if self.handoff.standing:
-            # The timeout is suspended until the call continues, which `_look` notices.
+    def _check_timeout(self) -> None:
+        remaining_seconds = self.stage.timeout - (self._loop.time() - self._began - self.handoff.waited_seconds())
+        if self.handoff.is_waiting:
+            # The timeout is suspended until the call continues, which `_update_slot` notices.
             self._suspended = True
-        elif left > 0.001:
-            self._timer = self._loop.call_later(left, self._time_is_up)
+        elif remaining_seconds > 0.001:
+            self._timer = self._loop.call_later(remaining_seconds, self._check_timeout)
         else:
             self.cancel(CancelReason.TIMEOUT)
 

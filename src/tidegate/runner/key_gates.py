@@ -27,11 +27,11 @@ from tidegate.runner.fair_queue import FairQueue
 from tidegate.runner.job import ObservedHandoff, Stage
 from tidegate.runner.work_queue import WorkQueue
 
-SOONEST = 0.001
+MIN_RETRY_SECONDS = 0.001
 """Minimum seconds before a gate is asked again without a wake call from the registry. Raising it delays calls; lowering
 it spins. Chosen: an earlier waiter, which may be admitted now, must run first."""
 
-DAY_LOOK = 3600.0
+DAY_RECHECK_SECONDS = 3600.0
 """Seconds after which a key with a spent daily quota and no stated reset is asked again. Raising it finds the reset
 later. Chosen: one probe an hour."""
 
@@ -58,8 +58,18 @@ class GateClosing(NamedTuple):
 
 class _KeyGate:
     __slots__ = (
-        "closed", "closed_at", "down_since", "firm", "keepers", "known", "refusals", "timer", "told", "total",
-        "unanswered_since", "wake",
+        "callbacks",
+        "closed",
+        "closed_at",
+        "down_since",
+        "firm",
+        "known",
+        "refusals",
+        "timer",
+        "total",
+        "unanswered_since",
+        "users",
+        "wake",
     )  # fmt: skip
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -68,11 +78,11 @@ class _KeyGate:
         self.closed_at = 0.0
         self.known = self.firm = False
         self.total = 0.0
-        self.refusals = self.keepers = 0
+        self.refusals = self.users = 0
         self.unanswered_since: tuple[float, float] | None = None
         self.down_since: tuple[float, float] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.told: set[Callable[[], None]] = set()
+        self.callbacks: set[Callable[[], None]] = set()
 
 
 class KeyGates:
@@ -96,18 +106,18 @@ class KeyGates:
         self._draw = draw
         self._gates: dict[Hashable, _KeyGate] = {}
 
-    def keep(self, name: Key) -> None:
-        """Register a run that uses a key: the gate then keeps its closed time until `let_go`."""
-        self._gate(name).keepers += 1
+    def add_user(self, name: Key) -> None:
+        """Register a run that uses a key: the gate then keeps its closed time until `remove_user`."""
+        self._gate(name).users += 1
 
-    def let_go(self, name: Key) -> None:
+    def remove_user(self, name: Key) -> None:
         """Unregister a run that has ended."""
         gate = self._gates[name]
-        gate.keepers -= 1
-        if not gate.keepers and not gate.firm:
+        gate.users -= 1
+        if not gate.users and not gate.firm:
             self._drop(name, gate)
 
-    def ask(self, name: Hashable, cost: Cost | None) -> Permit | bool:
+    def request_permit(self, name: Hashable, cost: Cost | None) -> Permit | bool:
         """Return a permit, True if none is needed, or False if the gate is closed (the fair queue then knows)."""
         if not isinstance(name, Key):
             return True
@@ -119,24 +129,24 @@ class KeyGates:
             # A call that starts now sends nothing: it receives the provider's last rejection, which classifies it.
             return True
         # An earlier waiter may be admitted now and must run first; asking again at once would only spin.
-        wait = max(SOONEST, answer.ready_at - self._registry.clock())
+        wait = max(MIN_RETRY_SECONDS, answer.ready_at - self._registry.clock())
         known = answer.ready_at < INFINITY and answer.stated
         self._shut(name, gate, GateClosing(answer.gate, self._loop.time() + wait), known)
         return False
 
-    def shut(self, name: StageGate, reason: str) -> None:
+    def close_stage(self, name: StageGate, reason: str) -> None:
         """Close a stage's own gate until `open` is called."""
         self._shut(name, self._gate(name), GateClosing(reason, INFINITY), False)
 
-    def refused(self, name: StageGate, hint: float | None, away: bool) -> None:
+    def refused(self, name: StageGate, hint: float | None, is_outage: bool) -> None:
         """Pause a stage without a key after a refusal, for `hint` seconds or for a growing time.
 
-        `away` means that no server answered: the provider appears to be down.
+        `is_outage` means that no server answered: the provider appears to be down.
         """
         gate = self._gate(name)
         begun = self._loop.time(), self.closed_for(name)
         gate.unanswered_since = gate.unanswered_since or begun
-        gate.down_since = (gate.down_since or begun) if away else None
+        gate.down_since = (gate.down_since or begun) if is_outage else None
         again = gate.closed is not None
         if not again:
             # In a burst of refusals only the first one lengthens the pause.
@@ -149,9 +159,9 @@ class KeyGates:
         if gate.closed is None or gate.closed.until < until:
             self._shut(name, gate, GateClosing("refused", until), named)
 
-    def day_is_over(self, name: Key, reset_in: float | None) -> None:
-        """Close a key with a spent daily quota for `reset_in` seconds, or `DAY_LOOK` if that is unknown."""
-        until = self._loop.time() + (DAY_LOOK if reset_in is None else reset_in)
+    def close_for_day(self, name: Key, reset_in: float | None) -> None:
+        """Close a key with a spent daily quota for `reset_in` seconds, or `DAY_RECHECK_SECONDS` if that is unknown."""
+        until = self._loop.time() + (DAY_RECHECK_SECONDS if reset_in is None else reset_in)
         gate = self._gate(name)
         self._shut(name, gate, GateClosing("quota day", until), reset_in is not None)
         gate.firm = True
@@ -172,8 +182,8 @@ class KeyGates:
         gate.closed = None
         self._fair_queue.open(name)
         self._opened()
-        self._tell(gate)
-        if isinstance(name, Key) and not gate.keepers:
+        self._notify(gate)
+        if isinstance(name, Key) and not gate.users:
             self._drop(name, gate)
 
     def remove(self, name: StageGate) -> None:
@@ -194,8 +204,8 @@ class KeyGates:
         gate = self._gates.get(name)
         if gate is None:
             return 0.0
-        running = self._loop.time() - gate.closed_at if gate.closed is not None and gate.known else 0.0
-        return gate.total + running
+        run = self._loop.time() - gate.closed_at if gate.closed is not None and gate.known else 0.0
+        return gate.total + run
 
     def closed_until_known(self, name: Hashable) -> float:
         """Return the seconds until the known reset of a closed gate; 0 if there is none."""
@@ -218,16 +228,16 @@ class KeyGates:
         )
         return KeyOutage(unanswered, outage, self.closed_until_known(name))
 
-    def tell(self, name: Hashable, told: Callable[[], None]) -> None:
-        """Call `told` once, soon after a closed gate has opened or was closed again."""
+    def notify(self, name: Hashable, callback: Callable[[], None]) -> None:
+        """Call `callback` once, soon after a closed gate has opened or was closed again."""
         gate = self._gates.get(name)
         if gate is not None and gate.closed is not None:
-            gate.told.add(told)
+            gate.callbacks.add(callback)
 
     def _gate(self, name: Hashable) -> _KeyGate:
         gate = self._gates.get(name)
         if gate is None:
-            gate = self._gates[name] = _KeyGate(partial(self._woken, name))
+            gate = self._gates[name] = _KeyGate(partial(self._on_wake, name))
         return gate
 
     def _drop(self, name: Hashable, gate: _KeyGate) -> None:
@@ -242,7 +252,7 @@ class KeyGates:
         if closed.until < INFINITY:
             gate.timer = self._loop.call_at(closed.until, self.open, name)
         self._fair_queue.close(name)
-        self._tell(gate)
+        self._notify(gate)
 
     def _end_closing(self, gate: _KeyGate) -> None:
         if gate.timer is not None:
@@ -252,13 +262,13 @@ class KeyGates:
             gate.total += self._loop.time() - gate.closed_at
         gate.firm = False
 
-    def _tell(self, gate: _KeyGate) -> None:
+    def _notify(self, gate: _KeyGate) -> None:
         # The calls are deferred: the dispatcher asks an opened gate first, and may close it again.
-        for told in gate.told:
-            self._loop.call_soon(told)
-        gate.told.clear()
+        for callback in gate.callbacks:
+            self._loop.call_soon(callback)
+        gate.callbacks.clear()
 
-    def _woken(self, name: Hashable) -> None:
+    def _on_wake(self, name: Hashable) -> None:
         # Any thread may call this, even after the loop has closed: the registry outlives the runner.
         try:
             self._loop.call_soon_threadsafe(self._ask_again, name)
@@ -274,7 +284,7 @@ class KeyGates:
 class KeyDiscovery:
     """Discovery of the keys of one run's stages.
 
-    `number` is the experiment's number. `on_news` is called after a stage has moved behind another key.
+    `number` is the experiment's number. `on_new_key` is called after a stage has moved behind another key.
     """
 
     def __init__(
@@ -284,54 +294,54 @@ class KeyDiscovery:
         work_queue: WorkQueue,
         gates: KeyGates,
         fair_queue: FairQueue,
-        on_news: Callable[[], None],
+        on_new_key: Callable[[], None],
     ) -> None:
         self._number = number
         self._stages = stages
         self._work_queue = work_queue
         self._gates = gates
         self._fair_queue = fair_queue
-        self._on_news = on_news
+        self._on_new_key = on_new_key
         self._keys: set[Key] = set()
         self._ended = False
         # No key is known yet, so every stage waits behind its own gate.
         for stage in stages:
-            work_queue.stand_behind(stage.index, self._own(stage))
+            work_queue.set_gate(stage.index, self._stage_gate(stage))
 
     def end(self) -> None:
         """Release the gates of this run's stages."""
         self._ended = True
         for stage in self._stages:
-            self._gates.remove(self._own(stage))
+            self._gates.remove(self._stage_gate(stage))
         for key in self._keys:
-            self._gates.let_go(key)
+            self._gates.remove_user(key)
         self._keys.clear()
 
     def dispatched(self, stage: Stage) -> None:
         """Close the gate of a stage with an unknown key after its first item was started."""
         if not stage.key_usage.known:
-            self._gates.shut(self._own(stage), "its first call")
+            self._gates.close_stage(self._stage_gate(stage), "its first call")
 
     def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
         """Learn from an ended job the key that it asked, or that it asks none."""
         if handoff.first is not None:
-            self.know(stage, handoff.first, handoff.keys[handoff.first])
+            self.set_key(stage, handoff.first, handoff.keys[handoff.first])
         elif stage.key_usage.ended():
-            self._gates.open(self._own(stage))
+            self._gates.open(self._stage_gate(stage))
 
-    def know(self, stage: Stage, key: Key, cost: Cost) -> None:
+    def set_key(self, stage: Stage, key: Key, cost: Cost) -> None:
         """Record that the function of a stage asks `key` first."""
-        if not stage.key_usage.asked(key, cost) or self._ended:
+        if not stage.key_usage.note_use(key, cost) or self._ended:
             return
         if key not in self._keys:
             self._keys.add(key)
-            self._gates.keep(key)
+            self._gates.add_user(key)
         before = self._work_queue.gate(stage.index)
-        self._work_queue.stand_behind(stage.index, key)
+        self._work_queue.set_gate(stage.index, key)
         if not self._work_queue.has(before):
             self._fair_queue.withdraw(self._number, before)
-        self._gates.open(self._own(stage))
-        self._on_news()
+        self._gates.open(self._stage_gate(stage))
+        self._on_new_key()
 
-    def _own(self, stage: Stage) -> StageGate:
+    def _stage_gate(self, stage: Stage) -> StageGate:
         return StageGate(self._number, stage.index)

@@ -32,7 +32,7 @@ class LostFile:
         """Return the file that has a copy of everything; None if there is no loss or no copy."""
         return self.error.saved if self.error is not None else None
 
-    async def look(self, runs: Iterable[ExperimentRun]) -> None:
+    async def check(self, runs: Iterable[ExperimentRun]) -> None:
         """End every run if the file is lost."""
         if self.error is not None:
             return
@@ -40,21 +40,21 @@ class LostFile:
         if lost is None:
             return
         ended = [each for each in runs if each.phase is not RunPhase.ENDED]
-        for running in ended:
-            running.drain(Status.ERROR, str(lost))
+        for run in ended:
+            run.drain(Status.ERROR, str(lost))
         await self.save()
-        for running in ended:
-            self._explain(running)
+        for run in ended:
+            self._set_reason(run)
 
-    async def at_end(self, running: ExperimentRun) -> bool:
+    async def at_end(self, run: ExperimentRun) -> bool:
         """Return whether the file is lost when a run ends; if so, set the run's status to ERROR with the reason."""
         if self.error is None and await self._store.lost() is not None:
             await self.save()
         if self.error is None:
             return False
-        if not running.fenced_off:
-            running.final = Status.ERROR
-            self._explain(running)
+        if not run.fenced_off:
+            run.final = Status.ERROR
+            self._set_reason(run)
         return True
 
     async def save(self) -> None:
@@ -71,6 +71,6 @@ class LostFile:
             elif before is None or before.saved != self.error.saved:
                 logger.error("%s", self.error)
 
-    def _explain(self, running: ExperimentRun) -> None:
+    def _set_reason(self, run: ExperimentRun) -> None:
         if self.error is not None:
-            running.reason = str(self.error)
+            run.reason = str(self.error)

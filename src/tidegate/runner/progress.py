@@ -169,12 +169,12 @@ class ResultTally:
         self.all_rows = False
         self.done: list[dict[ResultStatus, int]] = [{} for _ in range(stages)]
 
-    def begin(self, counts: ResultCounts, names: Sequence[str], again: bool) -> None:
+    def load(self, counts: ResultCounts, names: Sequence[str], retry_failed: bool) -> None:
         """Add the stored results of the stages with these `names`. Those to be tried again count as not done."""
         for index, name in enumerate(names):
             found = counts.runs if index == TASK else counts.annotations.get(name, {})
             for status, count in found.items():
-                if not (again and status in (ResultStatus.ERROR, ResultStatus.PARKED)):
+                if not (retry_failed and status in (ResultStatus.ERROR, ResultStatus.PARKED)):
                     self.done[index][status] = count
 
     def add(self, stage: int, result: RunResult | AnnotationResult) -> None:

@@ -10,17 +10,17 @@ from tidegate.core.display import printable
 from tidegate.errors import Error
 from tidegate.redaction import clean
 
-LONGEST = 500
+MAX_ERROR_CHARACTERS = 500
 """Maximum characters of a stored error. Raising it stores more of what an error quotes. Chosen: enough for a reason in
 a terminal, too few for a prompt."""
 
-OURS = str(Path(__file__).parents[1])
-LIBRARIES = (OURS, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+OWN_PATH = str(Path(__file__).parents[1])
+LIBRARIES = (OWN_PATH, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 """Path prefixes of code that is not the user's."""
 
 
 def redacted(error: BaseException) -> str:
-    """Return the exception's type and text as one line, without credentials, at most `LONGEST` characters.
+    """Return the exception's type and text as one line, without credentials, at most `MAX_ERROR_CHARACTERS` characters.
 
     It ends with the last line of user code in the traceback, `(my_eval.py:12)`. An error of tidegate is a full
     sentence, so its type is omitted.
@@ -32,7 +32,7 @@ def redacted(error: BaseException) -> str:
     name = type(error).__name__
     told = text if text and isinstance(error, Error) else f"{name}: {text}" if text else name
     where = _where(error)
-    return clean(told, LONGEST - len(where)) + where
+    return clean(told, MAX_ERROR_CHARACTERS - len(where)) + where
 
 
 def _where(error: BaseException) -> str:

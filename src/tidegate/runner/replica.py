@@ -19,12 +19,12 @@ NAMESPACE = Path("/proc/self/ns/pid")
 """Link that distinguishes two containers of one host, in which process numbers differ in meaning (Linux)."""
 
 
-def named() -> str:
+def replica_name() -> str:
     """Return a unique name: the machine, the process, and random digits."""
     return f"{_here()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
-def gone(replica: str | None) -> bool:
+def is_dead(replica: str | None) -> bool:
     """Return whether a replica ran on this machine and its process has ended; False if that is unknown.
 
     A new start need not wait until such a claim is stale: it resumes at once after a `kill -9`.

@@ -168,7 +168,7 @@ class FailureClass(NamedTuple):
     exception that no provider raised. `retry_after` is in seconds.
     """
 
-    ruling: NextStep
+    next_step: NextStep
     kind: str = ""
     retry_after: float | None = None
 
@@ -184,7 +184,9 @@ TIMEOUT = FailureClass(NextStep.TRANSIENT, "timeout")
 CANCELLED = FailureClass(NextStep.TRANSIENT, "cancelled")
 
 
-def judge(error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool) -> FailureClass:
+def classify(
+    error: BaseException | None, outcome: Outcome | None, refused: Outcome | None, probe: bool
+) -> FailureClass:
     """Classify a call that raised `error`, or answered if that is None.
 
     `outcome` belongs to its last governed attempt. `refused` is the refusal for lack of capacity that was handed back
@@ -232,9 +234,15 @@ def _of_exception(error: BaseException, answered: bool) -> FailureClass:
         # tidegate did not cancel the call: code inside the function did, such as a client that is being closed.
         cancelled = any(each.__name__ == "CancelledError" for each in type(error).__mro__)
         return CANCELLED if cancelled else FailureClass(NextStep.PERMANENT, name)
-    verdict = _of_outcome(outcome, False, name)
-    plain = outcome.cause is Cause.INVALID or (verdict.ruling is NextStep.TRANSIENT and outcome.status is not None)
-    return verdict._replace(kind=f"status {outcome.status}") if plain and outcome.status is not None else verdict
+    failure_class = _of_outcome(outcome, False, name)
+    plain = outcome.cause is Cause.INVALID or (
+        failure_class.next_step is NextStep.TRANSIENT and outcome.status is not None
+    )
+    return (
+        failure_class._replace(kind=f"status {outcome.status}")
+        if plain and outcome.status is not None
+        else failure_class
+    )
 
 
 def _cause(outcome: Outcome, otherwise: str) -> str:

@@ -25,11 +25,11 @@ from tidegate.storage import Category, LogLevel
 
 logger = logging.getLogger("tidegate")
 
-SHORTEST = 0.001
+MIN_TIMER_SECONDS = 0.001
 """Minimum seconds until a scheduled check. Raising it parks rows later. Chosen: a smaller remainder of a deadline might
 not advance the clock."""
 
-SOON = 1.0
+OUTAGE_CHECK_SECONDS = 1.0
 """Maximum seconds until new rows of a stage that is out are parked. Raising it parks them later. Chosen: a person waits
 for the end of the run."""
 
@@ -50,27 +50,27 @@ class RetryTimers:
         self._offer = offer
         settings = run.shared.settings
         self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
-        self._shortest = max(SHORTEST, SHARE * self._limit)
+        self._shortest = max(MIN_TIMER_SECONDS, SHARE * self._limit)
         self._retry: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
 
     def set_retry_timer(self) -> None:
         """Set the timer that wakes the run when its next retry is ready."""
-        ripe_at = self._run.work_queue.ripe_at
-        if ripe_at is None or (self._retry is not None and self._retry.when() <= ripe_at):
+        next_ready_at = self._run.work_queue.next_ready_at
+        if next_ready_at is None or (self._retry is not None and self._retry.when() <= next_ready_at):
             return
         if self._retry is not None:
             self._retry.cancel()
-        self._retry = self._run.shared.loop.call_at(ripe_at, self._ripen)
+        self._retry = self._run.shared.loop.call_at(next_ready_at, self._queue_ready)
 
-    def offered(self) -> None:
+    def schedule_check(self) -> None:
         """Set the deadline timer because items may wait; check soon if a stage is out."""
         if not self._run.live:
             return
-        if self._run.out:
-            self._look_within(min(SOON, self._shortest))
+        if self._run.outages:
+            self._check_within(min(OUTAGE_CHECK_SECONDS, self._shortest))
         elif self._deadline is None:
-            self._look_within(self._limit)
+            self._check_within(self._limit)
 
     def refused(self, item: Item) -> bool:
         """Record that an item was refused for lack of capacity; return False if its deadline has passed."""
@@ -81,15 +81,15 @@ class RetryTimers:
             item.refused_at = now
             item.closed_before = run.shared.gates.closed_for(gate)
         state = run.shared.gates.unavailable(gate)
-        if self._left(item, now, state) <= 0:
+        if self._remaining_seconds(item, now, state) <= 0:
             return False
-        self._look_within(self._due_in(item, now, state))
+        self._check_within(self._due_in(item, now, state))
         return True
 
-    def nearer(self) -> None:
+    def check_soon(self) -> None:
         """Check whether deadlines moved closer: a gate opened early, or new rows have already waited."""
         if self._run.live:
-            self._look_within(self._due(self._run.shared.loop.time()))
+            self._check_within(self._due(self._run.shared.loop.time()))
 
     def end(self) -> None:
         """Cancel all timers."""
@@ -100,14 +100,14 @@ class RetryTimers:
     def last_failure(self, stage: Stage) -> str:
         """Return a short text of the last failure at a stage's gate; empty if there was none."""
         last = self._run.shared.gates.unavailable(self._run.work_queue.gate(stage.index)).last
-        return stage.last_error or (_said(last) if last is not None else "")
+        return stage.last_error or (_describe(last) if last is not None else "")
 
-    def _ripen(self) -> None:
+    def _queue_ready(self) -> None:
         self._retry = None
-        self._run.work_queue.ripen(self._run.shared.loop.time())
+        self._run.work_queue.queue_ready(self._run.shared.loop.time())
         self._offer()
 
-    def _left(self, item: Item, now: float, state: KeyOutage) -> float:
+    def _remaining_seconds(self, item: Item, now: float, state: KeyOutage) -> float:
         """Return the seconds of waiting that an item has left; zero or less if it is overdue."""
         waited = max(min(state.unanswered, now - item.ready_at), self._refused_for(item, now))
         return self._run.shared.settings.row_deadline - waited
@@ -128,20 +128,20 @@ class RetryTimers:
         gates, gate = self._run.shared.gates, self._run.work_queue.gate(item.stage)
         closed = gates.closed_until_known(gate)
         if closed > 0:
-            gates.tell(gate, self.nearer)
+            gates.notify(gate, self.check_soon)
         return min(due, limit - self._refused_for(item, now) + closed)
 
-    def _job_left(self, job: Job, now: float) -> float:
+    def _job_remaining_seconds(self, job: Job, now: float) -> float:
         """Return the fewest seconds until an item inside a call is overdue, at any key where it waits."""
         gates, gate = self._run.shared.gates, self._run.work_queue.gate(job.item.stage)
         waited = 0.0
-        for key in job.handoff.standing_at():
+        for key in job.handoff.waiting_keys():
             since = job.item.ready_at if key == gate else job.began
             waited = max(waited, min(gates.unavailable(key).unanswered, now - since))
         return self._run.shared.settings.row_deadline - waited
 
-    def _standing(self) -> list[Job]:
-        return [job for job in self._run.under_way if job.lends and not job.recalled]
+    def _waiting_jobs(self) -> list[Job]:
+        return [job for job in self._run.in_flight if job.slot_lent and not job.recalled]
 
     def _due(self, now: float) -> float:
         """Return the seconds until anything may be overdue; infinity if nothing waits."""
@@ -153,27 +153,27 @@ class RetryTimers:
                 continue
             state = run.shared.gates.unavailable(run.work_queue.gate(stage.index))
             due = min(due, *(self._due_in(item, now, state) for item in items))
-            if max_outage is not None and stage.index not in self._run.out:
+            if max_outage is not None and stage.index not in self._run.outages:
                 since = min(item.ready_at for item in items)
                 due = min(due, max_outage - min(state.outage, now - since) + state.stated_for)
-        for job in self._standing():
-            due = min(due, self._job_left(job, now))
+        for job in self._waiting_jobs():
+            due = min(due, self._job_remaining_seconds(job, now))
             if max_outage is not None:
                 due = min(due, max_outage - self._outage(job, now))
         return due
 
-    def _look_within(self, seconds: float) -> None:
+    def _check_within(self, seconds: float) -> None:
         if seconds == INFINITY:
             return
         loop = self._run.shared.loop
-        at = loop.time() + max(SHORTEST, seconds)
+        at = loop.time() + max(MIN_TIMER_SECONDS, seconds)
         if self._deadline is not None:
             if self._deadline.when() <= at:
                 return
             self._deadline.cancel()
-        self._deadline = loop.call_at(at, self._look)
+        self._deadline = loop.call_at(at, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._deadline = None
         run = self._run
         if not run.live:
@@ -185,12 +185,12 @@ class RetryTimers:
             if not items:
                 continue
             state = run.shared.gates.unavailable(run.work_queue.gate(stage.index))
-            self._give_up([item for item in items if self._left(item, now, state) <= 0])
-        for job in self._standing():
-            if self._job_left(job, now) <= 0:
+            self._give_up([item for item in items if self._remaining_seconds(item, now, state) <= 0])
+        for job in self._waiting_jobs():
+            if self._job_remaining_seconds(job, now) <= 0:
                 job.recall()
         due = self._due(now)
-        self._look_within(max(due, self._shortest))
+        self._check_within(max(due, self._shortest))
 
     def _outages(self, now: float) -> None:
         """Park the rows of every stage whose key is down for too long."""
@@ -200,21 +200,21 @@ class RetryTimers:
         for stage in run.stages:
             gate = run.work_queue.gate(stage.index)
             items = run.work_queue.items(stage.index)
-            standing = [job for job in self._standing() if job.item.stage == stage.index]
+            waiting_jobs = [job for job in self._waiting_jobs() if job.item.stage == stage.index]
             outage = run.shared.gates.unavailable(gate).outage
-            if stage.index in self._run.out:
+            if stage.index in self._run.outages:
                 if not outage:
-                    self._back(stage)
+                    self._end_outage(stage)
                     continue
             else:
-                behind = [min(outage, now - item.ready_at) for item in items]
-                behind += [self._outage(job, now) for job in standing]
-                if not behind or max(behind) < limit:
+                delays = [min(outage, now - item.ready_at) for item in items]
+                delays += [self._outage(job, now) for job in waiting_jobs]
+                if not delays or max(delays) < limit:
                     continue
-                self._gone(stage, gate, limit)
-            keep = 1 if run.has_other_work() else 0
-            self._give_up(items[keep:])
-            for job in standing[max(0, keep - len(items)) :]:
+                self._begin_outage(stage, gate, limit)
+            kept_jobs = 1 if run.has_other_work() else 0
+            self._give_up(items[kept_jobs:])
+            for job in waiting_jobs[max(0, kept_jobs - len(items)) :]:
                 job.recall()
 
     def _outage(self, job: Job, now: float) -> float:
@@ -223,25 +223,25 @@ class RetryTimers:
         return max(
             (
                 min(gates.unavailable(key).outage, now - (job.item.ready_at if key == gate else job.began))
-                for key in job.handoff.standing_at()
+                for key in job.handoff.waiting_keys()
             ),
             default=0.0,
         )
 
-    def _gone(self, stage: Stage, gate: object, limit: float) -> None:
+    def _begin_outage(self, stage: Stage, gate: object, limit: float) -> None:
         failure = self.last_failure(stage)
         name = gate if isinstance(gate, Key) else f"the provider of {stage.name}"
         reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
-        self._run.out[stage.index] = reason
-        self._run.note(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
+        self._run.outages[stage.index] = reason
+        self._run.log(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
         logger.warning("experiment %s: %s; the rows of %s are parked", self._run.experiment.name, reason, stage.name)
 
-    def _back(self, stage: Stage) -> None:
-        reason = self._run.out.pop(stage.index)
-        self._run.note(LogLevel.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
+    def _end_outage(self, stage: Stage) -> None:
+        reason = self._run.outages.pop(stage.index)
+        self._run.log(LogLevel.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
 
 
-def _said(outcome: Outcome) -> str:
+def _describe(outcome: Outcome) -> str:
     if outcome.status is not None:
         return f"status {outcome.status}"
     return "no answer in time" if outcome.row == "timeout" else "no connection"

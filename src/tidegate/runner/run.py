@@ -4,8 +4,8 @@ Theory of operation. A run is LIVE (it dispatches), DRAINING (it dispatches noth
 the grace period) or ENDED. It drains once, and the first reason holds. The reasons are completion, the user's stop, the
 failure guard, a dataset failure, a lost claim and a shutdown. It is drained when no job is in flight and every result
 is durable or fenced off. Only then does the `RunSupervisor` release the claim, if this replica still holds it. All
-methods run in the event loop's thread, except `asked_for`, `emitted` and `in_loop`. Any internal error ends the run and
-becomes its reason, so a run never hangs.
+methods run in the event loop's thread, except `on_key_used`, `on_chunk` and `in_loop`. Any internal error ends the run
+and becomes its reason, so a run never hangs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class ExperimentRun(RunState):
 
     conclude: Callable[[Job], None]
 
-    def __init__(self, shared: RunnerContext, experiment: Experiment, claim: Claim, *, again: bool) -> None:
-        super().__init__(shared, experiment, claim, again, self)
+    def __init__(self, shared: RunnerContext, experiment: Experiment, claim: Claim, *, retry_failed: bool) -> None:
+        super().__init__(shared, experiment, claim, retry_failed, self)
         self.drained: asyncio.Future[None] = shared.loop.create_future()
-        self.lending = 0
+        self.lent_slots = 0
         self.fenced_off = False
         self._jobs_of = [0] * len(self.stages)
         self._thread = threading.get_ident()
@@ -58,12 +58,12 @@ class ExperimentRun(RunState):
             self.id, self.stages, self.work_queue, shared.gates, shared.fair_queue, self._on_new_key
         )
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Join the fair queue and announce the start. The feeder supplies the work."""
         self.shared.fair_queue.join(self.id)
-        self.wanted.set()
-        self.note(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
-        self.tell(StateChanged(Status.RUNNING))
+        self.page_wanted.set()
+        self.log(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
+        self.publish(StateChanged(Status.RUNNING))
 
     def offer(self) -> None:
         """Offer the ready work to the fair queue, and set the timers of the work that is not ready."""
@@ -72,10 +72,10 @@ class ExperimentRun(RunState):
         for gate in set(self.work_queue.gates()):
             self.shared.fair_queue.offer(self.id, gate)
         self.timers.set_retry_timer()
-        self.timers.offered()
+        self.timers.schedule_check()
         self.shared.wake()
 
-    def came(self, items: list[Item], since: float) -> None:
+    def add_new(self, items: list[Item], since: float) -> None:
         """Queue new items from the store.
 
         They could have been dispatched since the instant `since`, in loop seconds.
@@ -85,7 +85,7 @@ class ExperimentRun(RunState):
             self.tracker.open(item)
         self.add(items)
         if items:
-            self.timers.nearer()
+            self.timers.check_soon()
         self.offer()
 
     def add(self, items: list[Item]) -> None:
@@ -96,7 +96,7 @@ class ExperimentRun(RunState):
             if closing is not None:
                 self.park(item, *closing)
 
-    def came_invalid(self, item: Item, reason: str) -> None:
+    def add_invalid(self, item: Item, reason: str) -> None:
         """Record a row that cannot be tried, without a permit or a slot."""
         self.tracker.open(item)
         self.put(
@@ -109,26 +109,26 @@ class ExperimentRun(RunState):
         job = Job(item, stage, self, self.shared.registry, permit, self.shared.settings.cancel_grace)
         self._discovery.dispatched(stage)
         if self.work_queue.runs_low(stage.index):
-            self.wanted.set()
+            self.page_wanted.set()
         # No statement between these can fail. The job's single report frees the slot.
-        self.under_way.add(job)
+        self.in_flight.add(job)
         self._jobs_of[stage.index] += 1
         self.shared.slots -= 1
-        self._hold_or_free()
+        self._update_cap()
         job.start(self.shared.loop, self.context.copy())
 
     def on_job_done(self, job: Job) -> None:
         """Free the slot of an ended job, and process its item."""
         item, stage = job.item, job.stage
-        self.under_way.discard(job)
+        self.in_flight.discard(job)
         self._jobs_of[stage.index] -= 1
-        if job.lends:
-            self.lending -= 1
+        if job.slot_lent:
+            self.lent_slots -= 1
         else:
             self.shared.slots += 1
         try:
-            self._hold_or_free()
-            self.work_queue.ended(item.attempts > 0)
+            self._update_cap()
+            self.work_queue.on_job_done(item.attempts > 0)
             item.seconds += job.seconds
             self._discovery.on_job_done(stage, job.handoff)
             self.conclude(job)
@@ -141,7 +141,7 @@ class ExperimentRun(RunState):
             )
             self.fail(error)
         job.forget()
-        self._maybe_drained()
+        self._finish_if_drained()
         self.shared.wake()
 
     def on_slot_lent(self, job: Job) -> None:
@@ -150,11 +150,11 @@ class ExperimentRun(RunState):
         Another job may use the lent slot, so a waiting job starves no other stage. It still counts towards its own
         stage.
         """
-        change = 1 if job.lends else -1
+        change = 1 if job.slot_lent else -1
         self.shared.slots += change
-        self.lending += change
-        self._hold_or_free()
-        self.timers.offered()
+        self.lent_slots += change
+        self._update_cap()
+        self.timers.schedule_check()
         self.shared.wake()
 
     def full(self, stage: int) -> bool:
@@ -169,8 +169,8 @@ class ExperimentRun(RunState):
         stage = self.stages[item.stage]
         if not kind and stage.closing is not None:
             kind, reason = stage.closing
-        elif not kind and item.stage in self.out:
-            kind, reason = "outage", self.out[item.stage]
+        elif not kind and item.stage in self.outages:
+            kind, reason = "outage", self.outages[item.stage]
         elif not kind:
             kind, reason = "capacity", f"no capacity for {self.shared.settings.row_deadline:g} s of active waiting"
             failure = self.timers.last_failure(stage)
@@ -180,7 +180,7 @@ class ExperimentRun(RunState):
     def give_up(self, items: list[Item]) -> None:
         """Park items that are not in flight."""
         if items:
-            self.work_queue.take_out(items)
+            self.work_queue.remove(items)
             for item in items:
                 self.park(item)
 
@@ -188,11 +188,11 @@ class ExperimentRun(RunState):
         """Stop trying an evaluator in this run, and park its present and future items."""
         stage.closing = StageClosing("guard", reason)
         name = self.experiment.name
-        self.note(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
+        self.log(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
         logger.warning("experiment %s: evaluator %s closed: %s; its rows are parked", name, stage.name, reason)
         self.give_up(self.work_queue.items(stage.index))
-        for job in self.under_way:
-            if job.item.stage == stage.index and job.lends:
+        for job in self.in_flight:
+            if job.item.stage == stage.index and job.slot_lent:
                 job.recall()
 
     def durable(self, item: Item | None, result: Result) -> None:
@@ -200,7 +200,7 @@ class ExperimentRun(RunState):
         self.tracker.unwritten -= 1
         if item is not None and not isinstance(result, LogLine):
             self._settle(item, result)
-        self.look_around()
+        self.check_progress()
 
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
         """Handle a result that the store refuses permanently: record that its item has failed."""
@@ -208,7 +208,7 @@ class ExperimentRun(RunState):
         text = "experiment %s: result not stored: %s; %s"
         if isinstance(result, LogLine) or item is None:
             logger.error(text, self.experiment.name, error, "it is only a line of the log, and the run continues")
-            self.look_around()
+            self.check_progress()
         elif results.failed(result):
             logger.error(text, self.experiment.name, error, "the run ends with ERROR")
             self.fail(error)
@@ -219,9 +219,9 @@ class ExperimentRun(RunState):
     def fenced(self, count: int) -> None:
         """Cancel all jobs, because another replica has claimed the experiment; `count` results were not written."""
         self.tracker.unwritten -= count
-        self.lost()
+        self.on_claim_lost()
         self.cancel()
-        self.look_around()
+        self.check_progress()
 
     def given_up(self, count: int, error: BaseException) -> None:
         """Fail the run, because no result can be written any more.
@@ -231,9 +231,9 @@ class ExperimentRun(RunState):
         self.tracker.unwritten -= count
         self.fail(error)
         self.cancel()
-        self.look_around()
+        self.check_progress()
 
-    def interrupted(self, job: Job) -> None:
+    def on_interrupt(self, job: Job) -> None:
         """Stop the run as its owner's Ctrl-C does: a function raised KeyboardInterrupt, and its item stays open."""
         reason = f"{job.stage.name} raised KeyboardInterrupt at row {job.item.place.ordinal}"
         if self.live:
@@ -241,7 +241,7 @@ class ExperimentRun(RunState):
             logger.warning("experiment %s stops: %s; jobs in flight may finish", name, reason)
         self.drain(Status.STOPPED, reason)
 
-    def lost(self) -> None:
+    def on_claim_lost(self) -> None:
         """Stop after the loss of the claim, and write nothing about it."""
         self.fenced_off = True
         self.drain(None, "the claim was lost")
@@ -253,7 +253,7 @@ class ExperimentRun(RunState):
     def leave(self) -> None:
         """Stop for the user of this process."""
         if self.live:
-            self.note(LogLevel.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
+            self.log(LogLevel.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
             self.drain(Status.STOPPED, None)
 
     def fail(self, error: BaseException) -> None:
@@ -276,44 +276,44 @@ class ExperimentRun(RunState):
         grace = self.shared.settings.grace if grace is None else grace
         if grace <= 0:
             self.cancel()
-        elif self.under_way:
+        elif self.in_flight:
             self._grace_timer = self.shared.loop.call_later(grace, self.cancel)
         if final is Status.ERROR:
-            self.note(LogLevel.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
-        self.wanted.set()
-        self._maybe_drained()
+            self.log(LogLevel.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
+        self.page_wanted.set()
+        self._finish_if_drained()
 
     def cancel(self) -> None:
         """Cancel all jobs in flight, as at the end of the grace period."""
-        for job in list(self.under_way):
+        for job in list(self.in_flight):
             job.cancel(CancelReason.STOP)
 
-    def look_for_more(self) -> None:
+    def request_page(self) -> None:
         """Request a page from the store if it may hold items that memory lacks."""
         if self.phase is RunPhase.LIVE and (
-            self.tracker.owes or (self.work_queue.runs_low(TASK) and not self.tracker.tasks_exhausted)
+            self.tracker.may_have_more or (self.work_queue.runs_low(TASK) and not self.tracker.tasks_exhausted)
         ):
-            self.wanted.set()
+            self.page_wanted.set()
 
-    def look_around(self) -> None:
+    def check_progress(self) -> None:
         """Request more work, check timers and detect the end, after something became durable."""
-        self.look_for_more()
+        self.request_page()
         if self.phase is RunPhase.LIVE:
             if self.tracker.settled:
                 self.drain(*self._end())
-            elif self.out:
-                self.timers.offered()
+            elif self.outages:
+                self.timers.schedule_check()
         else:
-            self._maybe_drained()
+            self._finish_if_drained()
 
-    def asked_for(self, stage: Stage, key: Key, cost: Cost) -> None:
+    def on_key_used(self, stage: Stage, key: Key, cost: Cost) -> None:
         """Record the first key that a function asks for; callable from any thread."""
         if stage.key_usage.key != key:
-            self.in_loop(self._discovery.know, stage, key, cost)
+            self.in_loop(self._discovery.set_key, stage, key, cost)
 
-    def emitted(self, job: Job, chunk: Any) -> None:
+    def on_chunk(self, job: Job, chunk: Any) -> None:
         """Publish a chunk of an answer; callable from any thread."""
-        if not self.shared.hub.heard(self.id, self.experiment.name):
+        if not self.shared.hub.has_subscribers(self.id, self.experiment.name):
             return
         if threading.get_ident() == self._thread:
             self._stream(job, chunk)
@@ -332,7 +332,7 @@ class ExperimentRun(RunState):
 
     def _on_new_key(self) -> None:
         """Offer the items of a stage whose key has changed."""
-        self.timers.nearer()
+        self.timers.check_soon()
         self.offer()
 
     def _end(self) -> tuple[Status, str | None]:
@@ -340,12 +340,12 @@ class ExperimentRun(RunState):
         closed = [stage.closing.reason for stage in self.stages if stage.closing is not None]
         if closed:
             return Status.ERROR, "; ".join(closed)
-        if self.out:
-            return Status.STOPPED, "; ".join(dict.fromkeys(self.out.values()))
+        if self.outages:
+            return Status.STOPPED, "; ".join(dict.fromkeys(self.outages.values()))
         return Status.COMPLETED, None
 
-    def _hold_or_free(self) -> None:
-        if len(self.under_way) - self.lending >= self.cap:
+    def _update_cap(self) -> None:
+        if len(self.in_flight) - self.lent_slots >= self.cap:
             if self.live:
                 self.shared.fair_queue.hold(self.id)
         else:
@@ -353,17 +353,17 @@ class ExperimentRun(RunState):
 
     def _stream(self, job: Job, chunk: Any) -> None:
         if not job.done and job.item.stage == TASK:
-            self.tell(Chunk(*job.item.place, job.item.attempts + 1, chunk))
+            self.publish(Chunk(*job.item.place, job.item.attempts + 1, chunk))
 
     def _settle(self, item: Item, result: RunResult | AnnotationResult) -> None:
         self.tracker.close(item, results.failed(result))
         self.tally.add(item.stage, result)
-        self.watermark.rose()
-        if self.shared.hub.heard(self.id, self.experiment.name):
-            self.tell(result)
+        self.watermark.count_durable()
+        if self.shared.hub.has_subscribers(self.id, self.experiment.name):
+            self.publish(result)
 
-    def _maybe_drained(self) -> None:
-        if self.phase is not RunPhase.DRAINING or self.under_way:
+    def _finish_if_drained(self) -> None:
+        if self.phase is not RunPhase.DRAINING or self.in_flight:
             return
         if self.tracker.unwritten:
             self.shared.writer.flush()

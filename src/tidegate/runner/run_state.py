@@ -34,19 +34,19 @@ class RunPhase(Enum):
 class RunState:
     """State of one experiment under one claim.
 
-    `again` requests a new try of earlier failed and parked items. `out` maps each stage whose key is down for longer
-    than `max_outage` to the reason. `context` is the context in which the run was created. Each function runs in a copy
-    of it, so no function sees a variable that another one sets.
+    `retry_failed` requests a new try of earlier failed and parked items. `outages` maps each stage whose key is down
+    for longer than `max_outage` to the reason. `context` is the context in which the run was created. Each function
+    runs in a copy of it, so no function sees a variable that another one sets.
     """
 
     def __init__(
-        self, shared: RunnerContext, experiment: Experiment, claim: Claim, again: bool, receiver: WriteReceiver
+        self, shared: RunnerContext, experiment: Experiment, claim: Claim, retry_failed: bool, receiver: WriteReceiver
     ) -> None:
         settings = shared.settings
         self.shared = shared
         self.experiment = experiment
         self.claim = claim
-        self.again = again
+        self.retry_failed = retry_failed
         self.phase = RunPhase.LIVE
         self.context = contextvars.copy_context()
         self.stages = stages_of(experiment, settings)
@@ -59,15 +59,15 @@ class RunState:
         )
         # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
         # open.
-        self.tracker = CompletionTracker(len(self.stages) - 1, left_over=claim.epoch > 1, again=again)
+        self.tracker = CompletionTracker(len(self.stages) - 1, left_over=claim.epoch > 1, retry_failed=retry_failed)
         self.tally = ResultTally(len(self.stages))
-        self.wanted = asyncio.Event()
-        self.under_way: set[Job] = set()
-        self.out: dict[int, str] = {}
+        self.page_wanted = asyncio.Event()
+        self.in_flight: set[Job] = set()
+        self.outages: dict[int, str] = {}
         self.reason: str | None = None
         self.final: Status | None = None
         self.began_at = shared.loop.time()
-        self.turned_away_at = [self.began_at] * len(self.stages)
+        self.rejected_at = [self.began_at] * len(self.stages)
         self._receiver = receiver
 
     @property
@@ -80,11 +80,11 @@ class RunState:
         """Return whether the run accepts new work."""
         return self.phase is RunPhase.LIVE
 
-    def tell(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         """Publish an event to the experiment's subscribers."""
-        self.shared.hub.tell(event, self.id, self.experiment.name)
+        self.shared.hub.publish(event, self.id, self.experiment.name)
 
-    def note(self, level: LogLevel, category: Category, **detail: Any) -> None:
+    def log(self, level: LogLevel, category: Category, **detail: Any) -> None:
         """Write a line to the experiment's log."""
         self.put(None, results.line(self.claim, level, category, **detail))
 
@@ -104,18 +104,18 @@ class RunState:
 
     def closed(self, stage: Stage) -> str:
         """Return the reason why the items of a stage are parked; empty if they are tried."""
-        return stage.closing.reason if stage.closing is not None else self.out.get(stage.index, "")
+        return stage.closing.reason if stage.closing is not None else self.outages.get(stage.index, "")
 
     def has_other_work(self) -> bool:
-        """Return whether a stage that is not in `out` has work left."""
-        return any(self.tracker.has_work(stage.index) for stage in self.stages if stage.index not in self.out)
+        """Return whether a stage that is not in `outages` has work left."""
+        return any(self.tracker.has_work(stage.index) for stage in self.stages if stage.index not in self.outages)
 
     def progress(self) -> Progress:
         """Return a snapshot of the run's progress."""
         tally = self.tally
-        under_way = [0] * len(self.stages)
-        for job in self.under_way:
-            under_way[job.item.stage] += 1
+        in_flight = [0] * len(self.stages)
+        for job in self.in_flight:
+            in_flight[job.item.stage] += 1
         tasks = tally.rows * self.experiment.repetitions
         answered = tally.done[TASK].get(ResultStatus.OK, 0)
         stages = tuple(
@@ -123,7 +123,7 @@ class RunState:
                 stage.name,
                 tasks if stage.index == TASK else answered,
                 dict(tally.done[stage.index]),
-                under_way[stage.index],
+                in_flight[stage.index],
                 self.work_queue.depth(stage.index),
                 self._wait(stage.index),
                 self.closed(stage),
@@ -140,7 +140,7 @@ class RunState:
         if not self.work_queue.depth(stage):
             return None
         if closed is None:
-            full = self.shared.slots <= 0 or len(self.under_way) >= self.cap
+            full = self.shared.slots <= 0 or len(self.in_flight) >= self.cap
             return Wait("concurrency", "", None) if full else None
         key = self.stages[stage].key_usage.key
         seconds = closed.until - self.shared.loop.time()

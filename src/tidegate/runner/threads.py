@@ -22,7 +22,7 @@ from tidegate.runner import forked
 
 T = TypeVar("T")
 
-MOST_LEFT_BEHIND = 1000
+MAX_ABANDONED_THREADS = 1000
 """Abandoned threads at which no new call starts. Raising it uses more memory. Chosen: a function that hangs this often
 will not recover."""
 
@@ -36,7 +36,7 @@ class TooManyHang(Error):
 
     def __init__(self) -> None:
         super().__init__(
-            f"call not started: {MOST_LEFT_BEHIND} abandoned calls still run in their threads; "
+            f"call not started: {MAX_ABANDONED_THREADS} abandoned calls still run in their threads; "
             "a call can start once one of them ends"
         )
 
@@ -44,9 +44,10 @@ class TooManyHang(Error):
 async def in_thread(call: Callable[[], T]) -> T:
     """Run `call` in a thread with a copy of this context, and return its result or raise its error.
 
-    A cancellation of the caller abandons the thread. Raise `TooManyHang` if `MOST_LEFT_BEHIND` threads are abandoned.
+    A cancellation of the caller abandons the thread. Raise `TooManyHang` if `MAX_ABANDONED_THREADS` threads are
+    abandoned.
     """
-    if len(_left_behind) >= MOST_LEFT_BEHIND:
+    if len(_abandoned) >= MAX_ABANDONED_THREADS:
         raise TooManyHang
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -55,11 +56,11 @@ async def in_thread(call: Callable[[], T]) -> T:
     except IndexError:
         thread = _Thread()
     work = _Work(call, loop, future)
-    thread.begin(work)
+    thread.start_work(work)
     try:
         return await future
     except asyncio.CancelledError:
-        _left_behind.add(work)
+        _abandoned.add(work)
         work.forget_if_ended()
         raise
 
@@ -77,7 +78,7 @@ class _Work:
     def forget_if_ended(self) -> None:
         """Forget work that ended before it was recorded as abandoned."""
         if self._ended:
-            _left_behind.discard(self)
+            _abandoned.discard(self)
 
     def done(self, thread: _Thread) -> None:
         """Run the call and report its outcome."""
@@ -88,24 +89,24 @@ class _Work:
             result = self._context.run(self._call)
         except BaseException as raised:
             if os.getpid() != process:
-                forked.leave(raised)
+                forked.exit_child(raised)
             error = raised
         if os.getpid() != process:
-            forked.leave(None)
+            forked.exit_child(None)
         if isinstance(error, StopIteration):
             # A future refuses StopIteration, which would end a generator that awaits it.
             stop, error = error, RuntimeError(f"call failed: the function raised {error!r}")
             error.__cause__ = stop
         self._ended = True
-        _left_behind.discard(self)
+        _abandoned.discard(self)
         _idle.append(thread)
         try:
-            self._loop.call_soon_threadsafe(self._tell, result, error)
+            self._loop.call_soon_threadsafe(self._report, result, error)
         except RuntimeError:
             # The loop is closed, so no caller waits for the result.
             return
 
-    def _tell(self, result: Any, error: BaseException | None) -> None:
+    def _report(self, result: Any, error: BaseException | None) -> None:
         if self._future.done():
             return
         if error is not None:
@@ -119,7 +120,7 @@ class _Thread:
         self._work: SimpleQueue[_Work] = SimpleQueue()
         threading.Thread(target=self._run, name="tidegate function", daemon=True).start()
 
-    def begin(self, work: _Work) -> None:
+    def start_work(self, work: _Work) -> None:
         self._work.put(work)
 
     def _run(self) -> None:
@@ -138,13 +139,13 @@ class _Thread:
 
 
 _idle: deque[_Thread] = deque()
-_left_behind: set[_Work] = set()
+_abandoned: set[_Work] = set()
 
 
 def _forget() -> None:
     # The threads belong to the parent process.
     _idle.clear()
-    _left_behind.clear()
+    _abandoned.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -57,26 +57,26 @@ class OpenRows:
 
 
 class EvalBacklog:
-    """Evaluations of one evaluator that only the database holds; `owing` is True while there may be any.
+    """Evaluations of one evaluator that only the database holds; `may_have_more` is True while there may be any.
 
     The next page of the scan begins after `cursor` (None: at the first row). `left_over` means that an earlier run may
     have left evaluations, so the scan begins at the first row.
     """
 
-    __slots__ = ("_behind", "_meanwhile", "cursor", "owing")
+    __slots__ = ("_behind", "_meanwhile", "cursor", "may_have_more")
 
     def __init__(self, left_over: bool) -> None:
-        self.owing = left_over
+        self.may_have_more = left_over
         self.cursor: Place | None = None
         self._behind: Place | None = None
         self._meanwhile: Place | None = None
 
-    def turned_away(self, place: Place) -> None:
+    def defer(self, place: Place) -> None:
         """Record an evaluation that did not fit into memory and whose run is durable, so a scan can find it."""
         before = Place(place.ordinal, -1)
         self._meanwhile = _first(self._meanwhile, before)
-        if not self.owing:
-            self.owing = True
+        if not self.may_have_more:
+            self.may_have_more = True
             self.cursor = before
         elif self.cursor is not None and place <= self.cursor:
             self._behind = _first(self._behind, before)
@@ -101,11 +101,11 @@ class EvalBacklog:
         if self._behind is not None:
             self.cursor, self._behind = self._behind, None
         elif self._meanwhile is None:
-            self.owing = False
+            self.may_have_more = False
 
-    def shared(self) -> int | None:
+    def first_row(self) -> int | None:
         """Return the first row that may have an evaluation here; None if there is none."""
-        if not self.owing:
+        if not self.may_have_more:
             return None
         if self.cursor is None:
             return 0
@@ -122,10 +122,10 @@ Identity = tuple[int, int, int]
 class CompletionTracker:
     """Tracker of every item in memory until its result is durable, and of the work that only the database knows.
 
-    `left_over` means that an earlier run may have left evaluations. `again` also requests those that failed.
+    `left_over` means that an earlier run may have left evaluations. `retry_failed` also requests those that failed.
     """
 
-    def __init__(self, evaluators: int, *, left_over: bool, again: bool) -> None:
+    def __init__(self, evaluators: int, *, left_over: bool, retry_failed: bool) -> None:
         self.rows = OpenRows()
         self.tasks = OpenRows()
         self.backlogs = [EvalBacklog(left_over) for _ in range(evaluators)]
@@ -133,9 +133,9 @@ class CompletionTracker:
         self.tasks_exhausted = False
         self._live: set[Identity] = set()
         self._open = [0] * (evaluators + 1)
-        self._lately: set[Identity] | None = None
-        self._turned_away: dict[Place, list[int]] = {}
-        self._again = [again and left_over] * evaluators
+        self._closed_in_scan: set[Identity] | None = None
+        self._deferred: dict[Place, list[int]] = {}
+        self._retry_failed = [retry_failed and left_over] * evaluators
         self._failed: set[Identity] = set()
 
     def open(self, item: Item) -> None:
@@ -147,9 +147,9 @@ class CompletionTracker:
         if item.stage == TASK:
             self.tasks.opened(item.place.ordinal)
 
-    def turn_away(self, place: Place, stage: int) -> None:
+    def defer(self, place: Place, stage: int) -> None:
         """Record an evaluation that did not fit into memory; the database can return it once its answer is durable."""
-        self._turned_away.setdefault(place, []).append(stage)
+        self._deferred.setdefault(place, []).append(stage)
 
     def close(self, item: Item, failed: bool) -> None:
         """Close an item whose result is durable, or that this run will not try again."""
@@ -157,57 +157,57 @@ class CompletionTracker:
         if identity in self._live:
             self._live.remove(identity)
             self._open[item.stage] -= 1
-        if self._lately is not None:
-            self._lately.add(identity)
+        if self._closed_in_scan is not None:
+            self._closed_in_scan.add(identity)
         if item.stage == TASK:
             self.tasks.closed(item.place.ordinal)
-            for stage in self._turned_away.pop(item.place, ()):
-                self.backlogs[stage - 1].turned_away(item.place)
-        elif failed and self._again[item.stage - 1]:
+            for stage in self._deferred.pop(item.place, ()):
+                self.backlogs[stage - 1].defer(item.place)
+        elif failed and self._retry_failed[item.stage - 1]:
             self._failed.add(identity)
         self.rows.closed(item.place.ordinal)
 
     def scan(self, stage: int) -> tuple[Place | None, bool]:
-        """Begin to read a page of an evaluator's backlog; return its start place and the `again` flag."""
-        self._lately = set()
-        return self.backlogs[stage - 1].begin(), self._again[stage - 1]
+        """Begin to read a page of an evaluator's backlog; return its start place and the `retry_failed` flag."""
+        self._closed_in_scan = set()
+        return self.backlogs[stage - 1].begin(), self._retry_failed[stage - 1]
 
     def scanned(self, stage: int, found: list[Place], at_end: bool) -> list[Place]:
         """Record a page, and return its places that memory does not know yet."""
-        lately = self._lately or set()
-        self._lately = None
+        closed_in_scan = self._closed_in_scan or set()
+        self._closed_in_scan = None
         known = [(*place, stage) for place in found]
         new = [
             place
             for place, identity in zip(found, known, strict=True)
-            if identity not in self._live and identity not in lately and identity not in self._failed
+            if identity not in self._live and identity not in closed_in_scan and identity not in self._failed
         ]
         self._failed.difference_update(known)
         self.backlogs[stage - 1].scanned(found[-1] if found else None, at_end)
         if at_end:
             # A failure from now on belongs to this run; only the next run tries it again.
-            self._again[stage - 1] = False
+            self._retry_failed[stage - 1] = False
             self._failed = {each for each in self._failed if each[2] != stage}
         return new
 
     @property
-    def owes(self) -> bool:
+    def may_have_more(self) -> bool:
         """Return whether the database may hold evaluations that memory lacks."""
-        return any(backlog.owing for backlog in self.backlogs)
+        return any(backlog.may_have_more for backlog in self.backlogs)
 
     def has_work(self, stage: int) -> bool:
         """Return whether a stage has work left, in memory or in the database."""
-        more = not self.tasks_exhausted if stage == TASK else self.backlogs[stage - 1].owing
+        more = not self.tasks_exhausted if stage == TASK else self.backlogs[stage - 1].may_have_more
         return more or self._open[stage] > 0
 
     @property
     def settled(self) -> bool:
         """Return whether no work is left, in memory or in the database."""
-        return self.tasks_exhausted and not self._live and not self.unwritten and not self.owes
+        return self.tasks_exhausted and not self._live and not self.unwritten and not self.may_have_more
 
     def watermark(self) -> tuple[int, int]:
         """Return the first row that may still need any work, and the first that may still need a task."""
-        floors = [shared for backlog in self.backlogs if (shared := backlog.shared()) is not None]
+        floors = [shared for backlog in self.backlogs if (shared := backlog.first_row()) is not None]
         tasks = self.tasks.low_water()
         return min([self.rows.low_water(), tasks, *floors]), tasks
 
@@ -218,7 +218,7 @@ class CompletionTracker:
 
 logger = logging.getLogger("tidegate")
 
-EVERY = 1000
+WRITE_EVERY = 1000
 """Durable results between two writes of the watermark. Raising it saves writes, and a resumed run walks over more
 finished items. Chosen: as many as the rows of a batch (`feeder.SIZE`)."""
 
@@ -248,10 +248,10 @@ class WatermarkWriter:
         self._settled = 0
         self._task: asyncio.Task[None] | None = None
 
-    def rose(self) -> None:
-        """Count one more durable result; start a write after every `EVERY` results."""
+    def count_durable(self) -> None:
+        """Count one more durable result; start a write after every `WRITE_EVERY` results."""
         self._settled += 1
-        if self._settled % EVERY == 0 and (self._task is None or self._task.done()):
+        if self._settled % WRITE_EVERY == 0 and (self._task is None or self._task.done()):
             self._task = self._loop.create_task(self.write(), context=self._context.copy())
 
     async def end(self) -> None:

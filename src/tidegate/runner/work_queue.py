@@ -82,7 +82,7 @@ class WorkQueue:
         self.low = high // 2
         self.ageing = ageing
         self.retry_slots = retry_slots
-        self.retries_under_way = 0
+        self.retries_in_flight = 0
         self._gates: list[Hashable] = [None] * stages
         self._fresh = [StageQueue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
         self._ready = [StageQueue(stage, RETRIES) for stage in range(stages)]
@@ -91,7 +91,7 @@ class WorkQueue:
         self._later_size = [0] * stages
         self._count = 0
 
-    def stand_behind(self, stage: int, gate: Hashable) -> None:
+    def set_gate(self, stage: int, gate: Hashable) -> None:
         """Put the items of a stage behind `gate` from now on."""
         self._gates[stage] = gate
 
@@ -120,7 +120,7 @@ class WorkQueue:
         for item in items:
             self._fresh[item.stage].append(item)
 
-    def back(self, item: Item) -> None:
+    def put_back(self, item: Item) -> None:
         """Return a refused item to the head of its queue."""
         queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
         queue.appendleft(item)
@@ -131,7 +131,7 @@ class WorkQueue:
         heappush(self._later, (ready_at, self._count, item))
         self._later_size[item.stage] += item.size
 
-    def ripen(self, now: float) -> None:
+    def queue_ready(self, now: float) -> None:
         """Move the retries that are ready to their queues."""
         while self._later and self._later[0][0] <= now:
             _, _, item = heappop(self._later)
@@ -139,7 +139,7 @@ class WorkQueue:
             self._ready[item.stage].append(item)
 
     @property
-    def ripe_at(self) -> float | None:
+    def next_ready_at(self) -> float | None:
         """Return the instant of the next retry; None if no retry waits."""
         return self._later[0][0] if self._later else None
 
@@ -164,20 +164,20 @@ class WorkQueue:
         chosen.age = 0
         item = chosen.popleft()
         if item.attempts:
-            self.retries_under_way += 1
+            self.retries_in_flight += 1
         return item
 
-    def ended(self, retried: bool) -> None:
+    def on_job_done(self, retried: bool) -> None:
         """Count the end of an item that was taken; `retried` means that it had been tried before."""
         if retried:
-            self.retries_under_way -= 1
+            self.retries_in_flight -= 1
 
     def items(self, stage: int) -> list[Item]:
         """Return every item of a stage that is not in flight, in dispatch order."""
         waiting = [*self._ready[stage].items, *self._fresh[stage].items]
         return waiting + [item for _, _, item in self._later if item.stage == stage]
 
-    def take_out(self, items: Iterable[Item]) -> None:
+    def remove(self, items: Iterable[Item]) -> None:
         """Remove items that are not in flight."""
         gone = set(items)
         for queue in self._queues:
@@ -214,6 +214,6 @@ class WorkQueue:
         return best
 
     def _urgency(self, queue: StageQueue) -> int:
-        if queue.rank == RETRIES and self.retries_under_way >= self.retry_slots:
+        if queue.rank == RETRIES and self.retries_in_flight >= self.retry_slots:
             return OVER_SHARE
         return AGED if queue.age >= self.ageing else queue.rank

@@ -27,11 +27,11 @@ logger = logging.getLogger("tidegate")
 
 Result: TypeAlias = RunResult | AnnotationResult | LogLine
 
-MOST_FAILURES = 5
+MAX_FAILURES = 5
 """Consecutive internal errors after which writing ends. Raising it repeats a programming error more often before the
 run ends. Chosen: errors in a row are a programming error, and one may be a database's."""
 
-MOST = 10
+MAX_BATCH_FACTOR = 10
 """Maximum size of a batch that waited for the previous one, as a multiple of `batch`. Raising it makes long
 transactions longer. Chosen: a backlog shrinks quickly after a database was away."""
 
@@ -82,17 +82,17 @@ class ResultWriter:
     """Queue of results, and the task that empties it.
 
     `batch` is in results, `batch_seconds` in seconds. `bound` is the number of queued results at which `room` is False.
-    `roomy` is called when `room` is True after a write.
+    `on_room` is called when `room` is True after a write.
     """
 
     def __init__(
-        self, store: Store, *, batch: int, batch_seconds: float, bound: int, roomy: Callable[[], None]
+        self, store: Store, *, batch: int, batch_seconds: float, bound: int, on_room: Callable[[], None]
     ) -> None:
         self._store = store
         self._batch = batch
         self._batch_seconds = batch_seconds
         self._bound = bound
-        self._roomy = roomy
+        self._on_room = on_room
         self._entries: deque[QueuedResult] = deque()
         self._size = 0
         self._full = asyncio.Event()
@@ -138,7 +138,7 @@ class ResultWriter:
     async def run(self) -> None:
         """Write results until the writer is closed and empty.
 
-        It survives internal errors, except `MOST_FAILURES` in a row. Then it is `broken`: nothing more is written, and
+        It survives internal errors, except `MAX_FAILURES` in a row. Then it is `broken`: nothing more is written, and
         every receiver is notified.
         """
         while True:
@@ -147,7 +147,7 @@ class ResultWriter:
                 return
             except Exception as error:
                 self._failures += 1
-                broken = self._failures >= MOST_FAILURES
+                broken = self._failures >= MAX_FAILURES
                 wait = half_jitter(self._failures, BASE, CAP, random.random())
                 then = "it stops, and every run ends with ERROR" if broken else f"retrying in {wait:.2f} s"
                 reason = type(error).__name__
@@ -172,13 +172,13 @@ class ResultWriter:
                 self._some.clear()
             if self.room:
                 # `room` may have been False at any time since its last check.
-                self._roomy()
+                self._on_room()
 
     def _next_batch(self) -> list[QueuedResult]:
         """Return the first entries, bounded by their number and size; at least one."""
         batch: list[QueuedResult] = []
         size = 0
-        for entry in itertools.islice(self._entries, MOST * self._batch):
+        for entry in itertools.islice(self._entries, MAX_BATCH_FACTOR * self._batch):
             size += entry.size
             if batch and size > BATCH_BYTES:
                 break
@@ -210,7 +210,7 @@ class ResultWriter:
                     await self._write([entry])
             else:
                 receiver, item, result, _ = self._taken()
-                _tell(receiver, receiver.unwritable, item, result, error)
+                _notify(receiver, receiver.unwritable, item, result, error)
             return
         lost: dict[WriteReceiver, int] = {}
         for _ in entries:
@@ -218,9 +218,9 @@ class ResultWriter:
             if result.experiment_id in fenced:
                 lost[receiver] = lost.get(receiver, 0) + 1
             else:
-                _tell(receiver, receiver.durable, item, result)
+                _notify(receiver, receiver.durable, item, result)
         for receiver, count in lost.items():
-            _tell(receiver, receiver.fenced, count)
+            _notify(receiver, receiver.fenced, count)
 
     def _give_up(self, error: Exception) -> None:
         self.broken = error
@@ -229,7 +229,7 @@ class ResultWriter:
             receiver = self._taken().receiver
             lost[receiver] = lost.get(receiver, 0) + 1
         for receiver, count in lost.items():
-            _tell(receiver, receiver.given_up, count, error)
+            _notify(receiver, receiver.given_up, count, error)
 
 
 def _size(result: Result) -> int:
@@ -241,7 +241,7 @@ def _size(result: Result) -> int:
     return 0
 
 
-def _tell(receiver: WriteReceiver, what: Callable[..., None], *args: Any) -> None:
+def _notify(receiver: WriteReceiver, what: Callable[..., None], *args: Any) -> None:
     """Notify a receiver; an error that it raises does not delay other results."""
     try:
         what(*args)

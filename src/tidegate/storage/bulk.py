@@ -31,7 +31,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 Rows = Sequence[Mapping[str, Any]]
 
-MOST_CHARACTERS = 8 * 1024 * 1024
+MAX_CHARACTERS = 8 * 1024 * 1024
 """Characters of one statement's texts together; a statement has at least one row. Raising it needs more memory: the
 texts are held four times on their way to PostgreSQL. Chosen: only batches with large texts need more statements."""
 
@@ -78,7 +78,7 @@ def _parts(rows: Rows) -> Iterator[Rows]:
     start = size = 0
     for end, row in enumerate(rows):
         length = sum(len(value) for value in row.values() if isinstance(value, str | bytes))
-        if size + length > MOST_CHARACTERS and end > start:
+        if size + length > MAX_CHARACTERS and end > start:
             yield rows[start:end]
             start, size = end, 0
         size += length

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
 
-from tidegate.errors import LeaseLost
+from tidegate.errors import ClaimLost
 from tidegate.storage.bulk import insert_into
 from tidegate.storage.database import Database
 from tidegate.storage.json_codec import cleaned, decoded, encoded, shortened
@@ -80,7 +80,7 @@ async def amend(database: Database, claim: Claim, spec: Mapping[str, JSON], repe
 
     def work(connection: Connection) -> None:
         if not connection.execute(back).rowcount:
-            raise LeaseLost(claim.experiment_id)
+            raise ClaimLost(claim.experiment_id)
         connection.execute(amended)
 
     await database.transacted(work)

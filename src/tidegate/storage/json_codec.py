@@ -14,17 +14,17 @@ DIGEST_BYTES = 16
 """Bytes of a content's digest. Raising it makes the table and its index larger. Derived from collisions: among 10**9
 contents two have the same digest with a probability of 10**-21."""
 
-DEEPEST = 500
+MAX_DEPTH = 500
 """Levels of lists and objects in a value. Raising it stores values that a deep stack cannot read. Derived from half of
 what Python reads at its default recursion limit (Jackson and SQLite read 1000, serde_json 128)."""
 
-LONGEST_NAME = 1000
+MAX_NAME_BYTES = 1000
 """UTF-8 bytes of a name in a key. Raising it may exceed an index entry. Derived from PostgreSQL: two of them fit an
 entry, which is a third of a page."""
 
 SHOWN = 100
 """Characters that are kept of a longer name. Raising it makes names longer. Chosen: a person recognises the name, and
-with its digest it fits `LONGEST_NAME`."""
+with its digest it fits `MAX_NAME_BYTES`."""
 
 STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
@@ -33,7 +33,8 @@ STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
 def encoded(value: object) -> str:
     """Return the value as JSON text.
 
-    Raise `NotStorable` where JSON cannot express it (NaN, sets, objects, cycles), or it has more than `DEEPEST` levels.
+    Raise `NotStorable` where JSON cannot express it (NaN, sets, objects, cycles), or it has more than `MAX_DEPTH`
+    levels.
     """
     return _dumped(value, sort_keys=False)
 
@@ -56,7 +57,7 @@ def digest(text: str) -> bytes:
 def shortened(text: str) -> str:
     """Return the text as a name: unchanged where every index can hold it, else its beginning and its digest."""
     clean = cleaned(text)
-    if clean == text and len(text.encode()) <= LONGEST_NAME:
+    if clean == text and len(text.encode()) <= MAX_NAME_BYTES:
         return text
     return f"{clean[:SHOWN]}…{digest(text).hex()}"
 
@@ -73,8 +74,8 @@ def _dumped(value: object, sort_keys: bool) -> str:
         text = json.dumps(value, sort_keys=sort_keys, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise NotStorable(f"value not storable: it is not JSON: {error}") from error
-    if text.count("[") + text.count("{") > DEEPEST and _levels(text) > DEEPEST:
-        raise NotStorable(f"value not storable: it has more than {DEEPEST} levels, and might not be read again")
+    if text.count("[") + text.count("{") > MAX_DEPTH and _levels(text) > MAX_DEPTH:
+        raise NotStorable(f"value not storable: it has more than {MAX_DEPTH} levels, and might not be read again")
     if text.isascii():
         return text
     try:

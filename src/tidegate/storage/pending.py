@@ -79,16 +79,16 @@ class Extent:
 
 
 async def pending_tasks(
-    database: Database, experiment_id: int, after: TaskCursor | None, limit: int, again: bool
+    database: Database, experiment_id: int, after: TaskCursor | None, limit: int, retry_failed: bool
 ) -> Page[PendingTask]:
-    """Return the next task items to run, by ordinal and repetition; `again` includes failed and parked ones."""
+    """Return the next task items to run, by ordinal and repetition; `retry_failed` includes failed and parked ones."""
     async with database.reading() as connection:
         extent = await extent_of(connection, experiment_id)
         if extent is None or limit < 1:
             return Page()
         start = 0 if after is None else after[0]
         rows: list[Row[Any]] = []
-        if again and start < extent.task_water:
+        if retry_failed and start < extent.task_water:
             query = _failed(experiment_id, after, start, extent.task_water, limit)
             bound = {"small": small(limit)}
             rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)), bound)).all()
@@ -101,7 +101,7 @@ async def pending_tasks(
         }
 
         def missing(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
-            return _missing(again), {**given, "low": low, "high": high, "most": most}
+            return _missing(retry_failed), {**given, "low": low, "high": high, "most": most}
 
         rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
         kept = within_bytes(rows, [row.body_size for row in rows])
@@ -183,7 +183,7 @@ def _failed(experiment_id: int, after: TaskCursor | None, low: int, high: int, l
 
 
 @cache
-def _missing(again: bool) -> Select[Any]:
+def _missing(retry_failed: bool) -> Select[Any]:
     """Return the query for a page of a window; it is cached, because building it takes as long as running it."""
     row, repetition = dataset_rows.c, _repetitions(bindparam("repetitions", type_=Integer))
     # A count instead of EXISTS: the database could turn EXISTS into a join, planned by its statistics.
@@ -193,7 +193,7 @@ def _missing(again: bool) -> Select[Any]:
             runs.c.experiment_id == bindparam("experiment"),
             runs.c.ordinal == row.ordinal,
             runs.c.repetition == repetition.c.n,
-            not_(wanted_again(runs)) if again else true(),
+            not_(wanted_again(runs)) if retry_failed else true(),
         )
         .scalar_subquery()
     )
@@ -242,7 +242,7 @@ async def pending_evals(
     evaluators: Mapping[str, tuple[str, ...]],
     after: EvalCursor | None,
     limit: int,
-    again: bool,
+    retry_failed: bool,
 ) -> Page[PendingEval]:
     """Return the next eval items to run, by ordinal, repetition and evaluator."""
     judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
@@ -257,12 +257,12 @@ async def pending_evals(
         bound = {"small": small(2 * limit)}
 
         def page(branch: Branch, low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
-            branches = [branch(experiment_id, judge, low, high, again) for judge in judges]
+            branches = [branch(experiment_id, judge, low, high, retry_failed) for judge in judges]
             return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), bound
 
         start = 0 if after is None else after[0]
         rows: list[Row[Any]] = []
-        if again and start < extent.low_water:
+        if retry_failed and start < extent.low_water:
             rows += (await connection.execute(*page(_failed_evaluations, start, extent.low_water, limit))).all()
         start = max(start, extent.low_water)
         rows += await walk(connection, partial(page, _missing_evaluations), start, extent, limit - len(rows))
@@ -283,7 +283,7 @@ async def pending_evals(
         )
 
 
-def _failed_evaluations(experiment_id: int, judge: Judge, low: int, high: int, again: bool) -> Select[Any]:
+def _failed_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:
     name, outputs = judge
     one = annotation_rows.c
     return (
@@ -300,7 +300,7 @@ def _failed_evaluations(experiment_id: int, judge: Judge, low: int, high: int, a
     )
 
 
-def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, again: bool) -> Select[Any]:
+def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:
     name, outputs = judge
     one = annotation_rows.c
     said = (
@@ -311,7 +311,7 @@ def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, 
             one.repetition == runs.c.repetition,
             one.evaluator == name,
             one.output.in_(outputs) if outputs else true(),
-            not_(wanted_again(annotation_rows)) if again else true(),
+            not_(wanted_again(annotation_rows)) if retry_failed else true(),
         )
         .scalar_subquery()
     )

@@ -256,7 +256,7 @@ class ResultCounts:
 class Score:
     """Scores of one output of one evaluator: its `ok` and `failed` results, and the mean of `scored` scores.
 
-    `labels` counts the results by label; it is empty where there are more than 100 (`reports.MOST_LABELS`).
+    `labels` counts the results by label; it is empty where there are more than 100 (`reports.MAX_LABELS`).
     """
 
     evaluator: str

@@ -29,7 +29,7 @@ from tidegate.storage.records import (
 )
 from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
 
-MOST_LABELS = 100
+MAX_LABELS = 100
 """Maximum different labels in a summary. Raising it lists free text. Chosen: an output with more of them is free
 text."""
 
@@ -191,10 +191,10 @@ async def _labels(connection: AsyncConnection, experiment_id: int, evaluator: st
         )
         .group_by(one.label)
         .order_by(func.count().desc(), one.label)
-        .limit(MOST_LABELS + 1)
+        .limit(MAX_LABELS + 1)
     )
     found = (await connection.execute(query)).all()
-    return {} if len(found) > MOST_LABELS else {label: times for label, times in found if label is not None}
+    return {} if len(found) > MAX_LABELS else {label: times for label, times in found if label is not None}
 
 
 def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: int) -> Select[Any]:

@@ -22,7 +22,7 @@ from tidegate.errors import DatabaseFileLost
 SIDE_FILES = ("-wal", "-shm")
 """Files next to a database in WAL mode: without them no other process can read its newest transactions."""
 
-MOST_NAMES = 1000
+MAX_NAMES = 1000
 """Exclusive bound on the number in the name of a saved file; beyond it the next folder is tried. Raising it fills a
 folder with more saved files. Chosen: far above the files that a user keeps."""
 
@@ -154,7 +154,7 @@ def _told(path: Path, database: Path, what: str) -> str:
 
 def _names(folder: Path, path: Path) -> Iterator[Path]:
     yield folder / f"{path.stem}.saved{path.suffix}"
-    for number in range(2, MOST_NAMES):
+    for number in range(2, MAX_NAMES):
         yield folder / f"{path.stem}.saved-{number}{path.suffix}"
 
 

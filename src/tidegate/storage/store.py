@@ -112,7 +112,7 @@ class Store:
     async def amend(self, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
         """Replace the spec of a claimed experiment; the search for pending work then restarts at the first row.
 
-        Raise `LeaseLost` where the claim is not the newest.
+        Raise `ClaimLost` where the claim is not the newest.
         """
         await experiments.amend(self._database, claim, spec, repetitions)
 
@@ -129,14 +129,15 @@ class Store:
         await datasets.complete_dataset(self._database, dataset_id, rows)
 
     async def pending_tasks(
-        self, experiment_id: int, *, after: TaskCursor | None, limit: int, again: bool
+        self, experiment_id: int, *, after: TaskCursor | None, limit: int, retry_failed: bool
     ) -> Page[PendingTask]:
-        """Return the next task items without a result, by ordinal and repetition; `again` includes failed and parked
-        ones.
+        """Return the next task items without a result, by ordinal and repetition.
+
+        `retry_failed` includes failed and parked ones.
 
         Fewer than `limit` are the last ones, unless the page has `more`: then the others exceeded its size.
         """
-        return await pending.pending_tasks(self._database, experiment_id, after, limit, again)
+        return await pending.pending_tasks(self._database, experiment_id, after, limit, retry_failed)
 
     async def pending_evals(
         self,
@@ -145,14 +146,14 @@ class Store:
         *,
         after: EvalCursor | None,
         limit: int,
-        again: bool,
+        retry_failed: bool,
     ) -> Page[PendingEval]:
         """Return the next eval items of ok runs without a result, by ordinal, repetition and evaluator.
 
         `evaluators` maps names to declared outputs. An item is done when all of these exist, or any output where none
-        is declared. `again` includes failed and parked items. A page ends as in `pending_tasks`.
+        is declared. `retry_failed` includes failed and parked items. A page ends as in `pending_tasks`.
         """
-        return await pending.pending_evals(self._database, experiment_id, evaluators, after, limit, again)
+        return await pending.pending_evals(self._database, experiment_id, evaluators, after, limit, retry_failed)
 
     async def counts(self, experiment_id: int) -> ResultCounts:
         """Return the progress of an experiment."""

@@ -1,10 +1,10 @@
 """Subscription of registries to OpenTelemetry: all where the process has an SDK, or single ones on request.
 
-Theory of operation. The user configures nothing. A new registry calls `attend`, unless `Settings.telemetry` is off. The
-import of an SDK, before or after, subscribes a listener to every such registry. Without an SDK there is no listener, no
-event is built, and OpenTelemetry is never imported. Such a listener looks up its providers at the first event: the
-program has usually set them by then, and the API's proxies forward to providers set later. `begin` looks them up at
-once. This module keeps no registry alive, and each listener belongs to one registry.
+Theory of operation. The user configures nothing. A new registry calls `watch_for_sdk`, unless `Settings.telemetry` is
+off. The import of an SDK, before or after, subscribes a listener to every such registry. Without an SDK there is no
+listener, no event is built, and OpenTelemetry is never imported. Such a listener looks up its providers at the first
+event: the program has usually set them by then, and the API's proxies forward to providers set later. `begin` looks
+them up at once. This module keeps no registry alive, and each listener belongs to one registry.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCOPE = "tidegate"
 
 _lock = threading.Lock()
 _watching = False
-_attending: weakref.WeakSet[KeyTable] = weakref.WeakSet()
+_waiting_for_sdk: weakref.WeakSet[KeyTable] = weakref.WeakSet()
 _listening: weakref.WeakKeyDictionary[KeyTable, Telemetry] = weakref.WeakKeyDictionary()
 
 
@@ -61,20 +61,20 @@ class Telemetry:
         self._registry = weakref.ref(registry)
         self._most = registry.settings.max_keys
         self._providers = tracer_provider, meter_provider
-        self._hear: Callable[[events.Event], None] | None = None
+        self._handler: Callable[[events.Event], None] | None = None
         self._metrics: Metrics | None = None
 
     def __call__(self, event: events.Event) -> None:
         """Measure an event and add it to the current span."""
-        hear = self._hear or self.open()
-        hear(event)
+        handler = self._handler or self.open()
+        handler(event)
 
     def open(self) -> Callable[[events.Event], None]:
         """Find the providers and create the instruments, once; return the function that handles events."""
         with _lock:
-            if self._hear is None:
-                self._hear = self._opened()
-            return self._hear
+            if self._handler is None:
+                self._handler = self._opened()
+            return self._handler
 
     def _opened(self) -> Callable[[events.Event], None]:
         from opentelemetry.trace import get_tracer
@@ -90,12 +90,12 @@ class Telemetry:
         if registry is not None:
             metrics.show(registry, keys)
 
-        def hear(event: events.Event) -> None:
+        def handler(event: events.Event) -> None:
             key = keys.of(event.key)
             metrics.measure(event, key)
             note(tracer, event, key)
 
-        return hear
+        return handler
 
     def close(self) -> None:
         """Remove the registry from the gauges."""
@@ -117,30 +117,30 @@ def begin(
 def end(registry: KeyTable) -> None:
     """Stop reporting a registry, also where an SDK is imported later."""
     with _lock:
-        _attending.discard(registry)
+        _waiting_for_sdk.discard(registry)
         telemetry = _listening.pop(registry, None)
     if telemetry is not None:
         registry.unsubscribe(telemetry)
         telemetry.close()
 
 
-def attend(registry: KeyTable) -> None:
+def watch_for_sdk(registry: KeyTable) -> None:
     """Report a registry to OpenTelemetry once an SDK is imported, now or later."""
     global _watching
     with _lock:
-        _attending.add(registry)
+        _waiting_for_sdk.add(registry)
         watching, _watching = _watching, True
     if not watching:
         for name in SDK:
-            when_imported(name, _appeared)
+            when_imported(name, _on_sdk_import)
     elif any(name in sys.modules for name in SDK):
         _subscribe(registry, Telemetry(registry))
 
 
-def _appeared(module: ModuleType) -> None:
+def _on_sdk_import(module: ModuleType) -> None:
     with _lock:
-        attending = list(_attending)
-    for registry in attending:
+        waiting = list(_waiting_for_sdk)
+    for registry in waiting:
         _subscribe(registry, Telemetry(registry))
 
 

@@ -180,7 +180,7 @@ class Slope(Limiter):
             self._admitted = previous._admitted
 
 
-MOST_STEPS = 10_000
+MAX_STEPS = 10_000
 """Changes of size after which a wait counts as endless. Raising it computes longer before it gives up. Chosen: far
 above the changes of any scenario until a call fits."""
 
@@ -244,7 +244,7 @@ class ResizedBucket(ContinuousBucket):
             if ready < until:
                 break
             ready = math.inf
-            if step == MOST_STEPS:
+            if step == MAX_STEPS:
                 break
             content = min(room, content + self._refill.between(begin, until))
         self._refill.rate = at_size

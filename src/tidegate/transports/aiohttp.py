@@ -27,13 +27,21 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
-from tidegate.transports.call import GAVE_UP, RETRYABLE, SHORT, TOO_MANY, HttpCall, OutgoingRequest, RequestRoute
+from tidegate.transports.call import (
+    GAVE_UP,
+    MAX_CHECKED_BYTES,
+    RETRYABLE,
+    TOO_MANY_REQUESTS,
+    HttpCall,
+    OutgoingRequest,
+    RequestRoute,
+)
 from tidegate.transports.governance import binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
 
-LEAST = 1 << 16
+PAUSE_BYTES = 1 << 16
 """Least bytes in a reader above which the network pauses; a line may be twice as long. Raising it lets the caller read
 longer lines of a body that has arrived. Source: aiohttp 3.10 `ClientSession`."""
 
@@ -60,12 +68,12 @@ class Readers:
         except TypeError:
             return False
         _watches[id(content)] = watch
-        watch.saw(arrived(content))
+        watch.feed(arrived(content))
         return True
 
     def whole(self, body: bytes) -> Any:
         """Return a reader that has received all of `body`."""
-        reader = self.plain(Unconnected(), max(LEAST, len(body)), loop=asyncio.get_running_loop())
+        reader = self.plain(Unconnected(), max(PAUSE_BYTES, len(body)), loop=asyncio.get_running_loop())
         reader.feed_data(body, len(body))
         reader.feed_eof()
         return reader
@@ -126,7 +134,7 @@ def _watched(plain: Any) -> type:
         __slots__ = ()
 
         def feed_data(self, data: bytes, *args: Any, **kwargs: Any) -> Any:
-            _watches[id(self)].saw(data)
+            _watches[id(self)].feed(data)
             return super().feed_data(data, *args, **kwargs)
 
         def feed_eof(self) -> None:
@@ -224,7 +232,7 @@ class AiohttpCall(HttpCall):
 
     def _cut(self, permit: Permit, outcome: Outcome) -> None:
         """End a body after the part that was read, and close its connection, before its call is sent again."""
-        if self.unread is not None and self.repeats(permit, outcome):
+        if self.unread is not None and self.will_retry(permit, outcome):
             response, body = self.unread
             response.close()
             response.content = self.stack.readers.whole(body)
@@ -253,7 +261,7 @@ class AiohttpCall(HttpCall):
         """Return the outcome of an answer; a stream that is complete may end with a failure."""
         outcome = super().outcome(permit, status, response, body)
         if outcome.kind is Kind.OK and body is not None:
-            failure = providers.judge_event(self.provider, body[-SHORT:])
+            failure = providers.judge_event(self.provider, body[-MAX_CHECKED_BYTES:])
             return outcome if failure is None else failure._replace(status=status)
         return outcome
 
@@ -283,7 +291,7 @@ class AiohttpCall(HttpCall):
         if response.status in RETRYABLE:
             setattr(response, GAVE_UP, True)
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
         """Return a refusal of the session's own response class."""
         self.received = None
         response = self.stack.response(self.session, self.url, self.kwargs, headers, body, status)

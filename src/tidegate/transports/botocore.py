@@ -34,7 +34,16 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import httpx
 from tidegate.transports.aiohttp import Readers, arrived
-from tidegate.transports.call import ERROR_TYPE, SHORT, TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
+from tidegate.transports.call import (
+    ERROR_TYPE,
+    MAX_CHECKED_BYTES,
+    TOO_MANY_REQUESTS,
+    UNREAL,
+    HttpCall,
+    OutgoingRequest,
+    RequestRoute,
+    success_outcome,
+)
 from tidegate.transports.governance import binding_of
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.streams import StreamWatch, WatchedRaw
@@ -44,13 +53,13 @@ SERVICES = "bedrock"
 
 FAMILY = "bedrock"
 
-GIVEN = ("request", "operation_model", "context")
+REQUEST_PARAMETERS = ("request", "operation_model", "context")
 """Parameters of `_get_response`, in order."""
 
 GIVEN_UP = "tidegate_given_up"
 """Key in a call's context, set once the call's answer is final."""
 
-MADE_OF = "_tidegate_made_of"
+SOURCE_REQUEST = "_tidegate_made_of"
 """Attribute of a prepared request that holds its source, to make the request again."""
 
 CONNECTION = frozenset({"HTTPClientError", "ConnectionError", "HTTPError", "OSError", "ClientError", "TransportError"})
@@ -154,7 +163,7 @@ class BotocoreCall(HttpCall):
         response, parsed = answer
         if not self.mocks and made_up(response):
             status = response.status_code
-            return AttemptResult(UNREAL if status >= 400 else good(status), response=(answer, None))
+            return AttemptResult(UNREAL if status >= 400 else success_outcome(status), response=(answer, None))
         streaming = None
         if content is None:
             streaming = _streaming(parsed)
@@ -162,7 +171,7 @@ class BotocoreCall(HttpCall):
         outcome = self.outcome(permit, response.status_code, response, content)
         if streaming is not None and content is not None:
             # The whole stream has arrived, but its failure has not been read yet.
-            failure = providers.judge_event(self.provider, content[-SHORT:])
+            failure = providers.judge_event(self.provider, content[-MAX_CHECKED_BYTES:])
             outcome = outcome if failure is None else failure._replace(status=response.status_code)
         if streaming is None or content is not None:
             return AttemptResult(outcome, response=(answer, None))
@@ -178,7 +187,7 @@ class BotocoreCall(HttpCall):
         request, operation = self.args[:2]
         _prolong(self.context.get("retries", {}), now - self.signed_at)
         request.reset_stream()
-        return self.endpoint.create_request(getattr(request, MADE_OF), operation)
+        return self.endpoint.create_request(getattr(request, SOURCE_REQUEST), operation)
 
     def _anew(self, now: float, request: Any) -> None:
         self.args = (request, *self.args[1:])
@@ -201,7 +210,7 @@ class BotocoreCall(HttpCall):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def genuine(self, response: Any) -> bool:
+    def is_from_provider(self, response: Any) -> bool:
         """Return whether a response came over a connection: moto and others answer with a body in memory."""
         return not made_up(response)
 
@@ -216,7 +225,7 @@ class BotocoreCall(HttpCall):
                 held = getattr(getattr(handler, "__self__", None), "_credentials", None)
                 yield from (each for each in getattr(held, "__dict__", {}).values() if isinstance(each, str))
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
         """Return Bedrock's own refusal as botocore parses it, from which it raises `ThrottlingException`."""
         self.context[GIVEN_UP] = True
         error = body.get("error")
@@ -249,7 +258,7 @@ async def acreate_request(wrapped: Callable[..., Any], endpoint: Any, args: Any,
 
 def _noted(endpoint: Any, request: Any, args: Any, kwargs: Any) -> Any:
     if endpoint._endpoint_prefix.startswith(SERVICES):
-        setattr(request, MADE_OF, args[0] if args else kwargs["params"])
+        setattr(request, SOURCE_REQUEST, args[0] if args else kwargs["params"])
     return request
 
 
@@ -299,9 +308,9 @@ def _call(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) ->
         binding = binding_of(endpoint)
         if binding is None:
             return None
-        args = (*args, *(kwargs[name] for name in GIVEN[len(args) :]))
+        args = (*args, *(kwargs[name] for name in REQUEST_PARAMETERS[len(args) :]))
         request = args[0]
-        if request.method != "POST" or not hasattr(request, MADE_OF):
+        if request.method != "POST" or not hasattr(request, SOURCE_REQUEST):
             return None
         url = _split(request.url)
         host = url.hostname or ""

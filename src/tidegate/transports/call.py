@@ -26,7 +26,7 @@ from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.display import printable
-from tidegate.core.exchange import Ending, ExchangeResult, RetryTime, again_after
+from tidegate.core.exchange import Ending, ExchangeResult, RetryTime, retry_time
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Cause, Cost, Key, Kind, Outcome, RequestFacts
 from tidegate.transports.governance import Binding
@@ -65,7 +65,7 @@ class OutgoingRequest(NamedTuple):
     account: str = ""
 
 
-def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) -> Key:
+def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts) -> Key:
     """Return the key of a request. Keys are interned, so a client's next request gets the same object."""
     route = sending.route
     provider, names = route.provider, route.names
@@ -78,11 +78,11 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) 
     if any(value[7:10] == TOKEN_START for _, value in secrets):
         secrets = tuple([(name, lasting_claims(value)) for name, value in secrets])
     if sending.query and provider.query_credential:
-        secrets += _asked(provider, sending.query)
+        secrets += _query_credentials(provider, sending.query)
     if provider.credential_part is not None:
         secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
     account = sending.account if "authorization" in provider.credential else ""
-    facts = (route.facts, hash((secrets, account)), inquiry.model)
+    facts = (route.facts, hash((secrets, account)), request_facts.model)
     key = registry.interned.get(facts)
     if key is None:
         given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
@@ -94,7 +94,7 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, inquiry: RequestFacts) 
             provider.name,
             masked(address, registry.digest, redaction.is_known),
             registry.digest(f"{credential}\naccount={account}" if account else credential),
-            providers.scope(provider, inquiry, route.host, route.path),
+            providers.scope(provider, request_facts, route.host, route.path),
             providers.family_of(provider, route.path),
         )
         registry.intern(facts, key)
@@ -118,7 +118,7 @@ def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
     return frozenset(name.encode("ascii") for name in spelt)
 
 
-def _asked(provider: providers.Provider, query: bytes) -> tuple[tuple[bytes, bytes], ...]:
+def _query_credentials(provider: providers.Provider, query: bytes) -> tuple[tuple[bytes, bytes], ...]:
     """Return the credentials in the query as the headers that they stand for."""
     given = parse_qs(query[:4096].decode("latin-1"))
     pairs = [(header, given[name][0]) for name, header in provider.query_credential if name in given]
@@ -164,9 +164,9 @@ REPLAYED = "x-tidegate-replayed"
 
 ERROR_TYPE = "x-amzn-errortype"
 """Amazon's header with the error's name."""
-TOO_MANY = 429
+TOO_MANY_REQUESTS = 429
 
-MOST_RETRY_AFTER = 31_536_000.0
+MAX_RETRY_AFTER_SECONDS = 31_536_000.0
 """Upper bound of a `retry-after` that tidegate writes, in seconds. Raising it states waits that nobody keeps. Derived
 from the upper bound of `Settings.max_wait`: a year."""
 
@@ -182,7 +182,7 @@ the learning. Chosen: a changed workload is learned within some hundred answers 
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
 """Outcome of a mock's refusal or failure. It comes from no provider, so there is no limit to wait for."""
 
-SHORT = 4096
+MAX_CHECKED_BYTES = 4096
 """Upper bound, in bytes, of a complete body that is checked for an error under a 200, and of the end of a complete
 stream. Raising it spends more time per answer. Chosen: ModelScope and OpenRouter send such errors (PROVIDERS.md rule
 7), which are short."""
@@ -195,7 +195,7 @@ RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 
 
 @lru_cache(maxsize=64)
-def good(status: int) -> Outcome:
+def success_outcome(status: int) -> Outcome:
     """Return the outcome of a good answer that carries no other information."""
     return Outcome(Kind.OK, status=status)
 
@@ -206,7 +206,7 @@ class HttpCall(GovernedCall, ABC):
     It holds the function that the SDK called, as `wrapped(*args, **kwargs)`, and whether the answer streams.
     """
 
-    __slots__ = ("args", "inquiry", "kwargs", "mocks", "provider", "stream", "wrapped")
+    __slots__ = ("args", "kwargs", "mocks", "provider", "request_facts", "stream", "wrapped")
 
     def __init__(
         self,
@@ -226,13 +226,13 @@ class HttpCall(GovernedCall, ABC):
         # A wrapped client is governed even if a mock answers it. With a process-wide install, tests that use SDKs must
         # see the unchanged answers of their mocks.
         self.mocks = binding.any_host
-        inquiry = providers.read_body(provider, route.place, sending.body)
-        if sending.model and not inquiry.model:
-            inquiry = inquiry._replace(model=sending.model)
+        request_facts = providers.read_body(provider, route.place, sending.body)
+        if sending.model and not request_facts.model:
+            request_facts = request_facts._replace(model=sending.model)
         self.provider = provider
-        self.inquiry = inquiry
+        self.request_facts = request_facts
         policy = binding.policy if sending.replayable else binding.policy._replace(replayable=False)
-        key = key_of(registry, sending, inquiry)
+        key = key_of(registry, sending, request_facts)
         super().__init__(registry, key, policy, provider.default_window, binding.priority)
 
     @property
@@ -242,18 +242,18 @@ class HttpCall(GovernedCall, ABC):
 
     def finish(self, ended: ExchangeResult) -> Any:
         """Return the last response, or raise the last exception; return a 429 of tidegate if nothing was received."""
-        sent = ended.sent
-        if sent is None or sent.outcome.kind is not OK:
+        attempt = ended.attempt
+        if attempt is None or attempt.outcome.kind is not OK:
             self._remember_credentials()
-        if sent is None:
+        if attempt is None:
             return self.refused(*self.refusal(ended))
         if ended.ending is Ending.REPLAYED:
-            return self.repetition(sent.outcome, ended.opens_in)
-        if sent.error is not None:
-            raise sent.error
+            return self.replayed_response(attempt.outcome, ended.opens_in)
+        if attempt.error is not None:
+            raise attempt.error
         if ended.ending is Ending.GIVEN_UP:
-            self.stop_retries(sent.response)
-        return sent.response
+            self.stop_retries(attempt.response)
+        return attempt.response
 
     def credentials(self) -> Iterator[str]:
         """Yield the credentials that the request carries now, in its headers and its address."""
@@ -274,60 +274,60 @@ class HttpCall(GovernedCall, ABC):
         if response.status_code in RETRYABLE:
             response.headers[NO_RETRY] = "false"
 
-    def repeats(self, permit: Permit, outcome: Outcome) -> bool:
+    def will_retry(self, permit: Permit, outcome: Outcome) -> bool:
         """Return whether the call waits and is sent again, in which case the rest of this answer's body is not read."""
         policy = self.policy
-        left = self.began + policy.max_wait - self.now()
+        remaining_seconds = self.started_at + policy.max_wait - self.now()
         # Count all transient attempts as used: a failure that is repeated later still shows its body.
-        return again_after(policy, permit, outcome, left, policy.attempts) is RetryTime.AT_ONCE
+        return retry_time(policy, permit, outcome, remaining_seconds, policy.attempts) is RetryTime.AT_ONCE
 
     @abstractmethod
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
         """Return a refusal as the stack's own response, with these headers and this JSON body."""
 
-    def repetition(self, outcome: Outcome, opens_in: float | None) -> Any:
+    def replayed_response(self, outcome: Outcome, opens_in: float | None) -> Any:
         """Return the error object of another call of the key as the stack's own response."""
         answer = outcome.answer
         assert answer is not None, "only what was kept is repeated"
         headers = {NO_RETRY: "false", REPLAYED: "1"}
         if answer.code:
             headers[ERROR_TYPE] = answer.code
-        if opens_in is not None and 0.0 < opens_in < MOST_RETRY_AFTER:
+        if opens_in is not None and 0.0 < opens_in < MAX_RETRY_AFTER_SECONDS:
             headers["retry-after"] = str(ceil(opens_in))
         return self.refused(headers, json.loads(answer.body), answer.status)
 
-    def genuine(self, response: Any) -> bool:
+    def is_from_provider(self, response: Any) -> bool:
         """Return whether a response came from a provider, and not from a test."""
         return True
 
-    def scripted(self) -> bool:
+    def is_mocked(self) -> bool:
         """Return whether a mock answers the request. Such a mock must see every request."""
         return False
 
     def replayable(self) -> bool:
         """Return whether the call may receive a copy of another call's answer."""
         try:
-            return not self.scripted()
+            return not self.is_mocked()
         except Exception:
             return False
 
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, from what its key has learned so far."""
-        inquiry = self.inquiry
-        mean = estimate.output_for(inquiry.max_output_tokens)
-        return providers.estimate(self.provider, inquiry, estimate.chars_per_token, mean, estimate.fixed_tokens)
+        request_facts = self.request_facts
+        mean = estimate.output_for(request_facts.max_output_tokens)
+        return providers.estimate(self.provider, request_facts, estimate.chars_per_token, mean, estimate.fixed_tokens)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""
         try:
             if status >= 400:
-                return self.kept(self.judge(status, self.pairs(response), body), response, body)
+                return self.with_replayable_answer(self.judge(status, self.pairs(response), body), response, body)
             # The stream itself reports failures to its reader, even if the whole stream has arrived already.
-            if body is not None and not self.stream and len(body) <= SHORT and b'"error"' in body:
+            if body is not None and not self.stream and len(body) <= MAX_CHECKED_BYTES and b'"error"' in body:
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
                     return failure._replace(status=status)
-            outcome = self.judge(status, self.pairs(response), None) if permit.informs else good(status)
+            outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
             if body is not None and not self.stream and body[-1:] not in _ENDS and self.unreadable(response, body):
                 return outcome._replace(row=UNREADABLE)
             if body is not None and self.reads_usage(permit):
@@ -336,7 +336,7 @@ class HttpCall(GovernedCall, ABC):
             logger.exception("response not judged: %s was raised; it is handed back unchanged", type(error).__name__)
             # The stream holds the permit, which only the end of the stream may settle.
             streams = status < 400 and body is None
-            return good(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
+            return success_outcome(status) if streams else Outcome(Kind.ABANDONED, row="unjudged")
         return outcome
 
     def unreadable(self, response: Any, body: bytes) -> bool:
@@ -347,12 +347,12 @@ class HttpCall(GovernedCall, ABC):
             return body.rstrip()[-1:] not in _ENDS or not body.strip()
         return b"text/html" in kind
 
-    def kept(self, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
+    def with_replayable_answer(self, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome with the part of the answer that other calls of the key may receive."""
-        answer = providers.answer_of(outcome, self.pairs(response), body) if self.genuine(response) else None
+        answer = providers.answer_of(outcome, self.pairs(response), body) if self.is_from_provider(response) else None
         return outcome if answer is None else outcome._replace(answer=answer)
 
-    def raised(self, permit: Permit, error: Exception) -> Outcome:
+    def error_outcome(self, permit: Permit, error: Exception) -> Outcome:
         """Return the outcome of an attempt that raised. If a hook raised for the status, judge the answer itself."""
         response: Any = getattr(error, "response", None)
         facts = getattr(response, "__dict__", {})
@@ -391,7 +391,7 @@ class HttpCall(GovernedCall, ABC):
         if usage is None:
             return outcome
         charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
-        self.registry.learn_usage(permit, self.inquiry, charged)
+        self.registry.learn_usage(permit, self.request_facts, charged)
         return outcome._replace(usage=usage)
 
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
@@ -400,7 +400,7 @@ class HttpCall(GovernedCall, ABC):
             f"tidegate: no answer was received: {self.key} ({ended.gate or 'queue'}) did not admit the call in time; "
             f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."
         )
-        if ended.opens_in is not None and ended.opens_in < MOST_RETRY_AFTER:
+        if ended.opens_in is not None and ended.opens_in < MAX_RETRY_AFTER_SECONDS:
             text = (
                 f"tidegate: no request was sent: {self.key} ({ended.gate or 'queue'}) opens in {ended.opens_in:.1f} s; "
                 f"the call waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."

@@ -116,8 +116,8 @@ def provider_elsewhere(
         if not certain:
             return None
         if family is None and not is_private_name(host):
-            if key_hook.passed is not None and networked():
-                key_hook.passed(host)
+            if key_hook.on_ungoverned is not None and networked():
+                key_hook.on_ungoverned(host)
             return None
         family = "openai"
     if not networked():

@@ -23,11 +23,11 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
 from tidegate.transports import sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
-from tidegate.transports.call import TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
+from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
 from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import account_of
-from tidegate.transports.streams import LONG, MOST_CHUNKS, StreamWatch
+from tidegate.transports.streams import LONG_CHUNK_BYTES, MAX_KEPT_CHUNKS, StreamWatch
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
@@ -37,11 +37,11 @@ OWN_STREAMS = frozenset(
 SENDING = ("handle_request", "handle_async_request")
 """The sending methods of the two transports, and of httpcore's pools. Mocks of the whole library replace them."""
 
-MOST_WRAPPED = 3
+MAX_WRAPPERS = 3
 """Number of transports that may wrap the one that sends, at most. Raising it searches deeper in a client's objects.
 Chosen: pydantic-ai and hishel have one each."""
 
-MOST_PATHS = 4096
+MAX_CACHED_PATHS = 4096
 """Number of cached (host, path) pairs in `_known_paths`; at this number all are forgotten. Raising it uses more memory,
 some 200 bytes each. Chosen: far above the paths of one program."""
 
@@ -76,36 +76,36 @@ class HttpxCall(HttpCall):
     def _send(self, permit: Permit) -> AttemptResult:
         """Send the request once; read an error's body only as far as needed to judge it."""
         try:
-            if permit.sent_at - self.began > sigv4.STALE_AFTER:
+            if permit.sent_at - self.started_at > sigv4.STALE_AFTER:
                 sigv4.renew(self.request, self.signer)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
-            return AttemptResult(self.raised(permit, error), error=error)
+            return AttemptResult(self.error_outcome(permit, error), error=error)
         mocked, error_stream = not self.mocks and _made_up(response), None
         if self.stream and not mocked and _is_unread_error(response):
             error_stream = response.stream = self.stack.sync_error(response.stream)
             error_stream.begin(self.now)
-        sent = self._received(permit, response, error_stream, None if mocked else self.stack.sync_stream)
-        if error_stream is not None and self.repeats(permit, sent.outcome):
+        attempt = self._received(permit, response, error_stream, None if mocked else self.stack.sync_stream)
+        if error_stream is not None and self.will_retry(permit, attempt.outcome):
             error_stream.cut()
-        return sent
+        return attempt
 
     async def _asend(self, permit: Permit) -> AttemptResult:
         """Send the request once; read an error's body only as far as needed to judge it."""
         try:
-            if permit.sent_at - self.began > sigv4.STALE_AFTER:
+            if permit.sent_at - self.started_at > sigv4.STALE_AFTER:
                 await sigv4.arenew(self.request, self.signer)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
-            return AttemptResult(self.raised(permit, error), error=error)
+            return AttemptResult(self.error_outcome(permit, error), error=error)
         mocked, error_stream = not self.mocks and _made_up(response), None
         if self.stream and not mocked and _is_unread_error(response):
             error_stream = response.stream = self.stack.async_error(response.stream)
             await error_stream.begin(self.now, "network_stream" in response.extensions)
-        sent = self._received(permit, response, error_stream, None if mocked else self.stack.async_stream)
-        if error_stream is not None and self.repeats(permit, sent.outcome):
+        attempt = self._received(permit, response, error_stream, None if mocked else self.stack.async_stream)
+        if error_stream is not None and self.will_retry(permit, attempt.outcome):
             await error_stream.cut()
-        return sent
+        return attempt
 
     def credentials(self) -> Iterator[str]:
         """Yield the credentials of the request, and those of its signer if it has one."""
@@ -114,7 +114,7 @@ class HttpxCall(HttpCall):
         if signer is not None:
             yield from redaction.in_client(signer.owner())
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
         """Return a refusal of the client's own module."""
         response = self.stack.module.Response(status, headers=headers, json=body, request=self.request)
         response.elapsed = timedelta()
@@ -124,7 +124,7 @@ class HttpxCall(HttpCall):
         """Return the result of an attempt. `stream` is the class for a streaming body, None for a mock's answer."""
         if stream is None:
             return AttemptResult(
-                UNREAL if response.status_code >= 400 else good(response.status_code), response=response
+                UNREAL if response.status_code >= 400 else success_outcome(response.status_code), response=response
             )
         body = self._body(response, error_stream)
         outcome = self.outcome(permit, response.status_code, response, body)
@@ -153,11 +153,11 @@ class HttpxCall(HttpCall):
         # httpx translates network errors and sets their cause. A mock raises httpx's own exceptions directly.
         return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
 
-    def genuine(self, response: Any) -> bool:
+    def is_from_provider(self, response: Any) -> bool:
         """Return whether a response came over a connection."""
         return not _made_up(response)
 
-    def scripted(self) -> bool:
+    def is_mocked(self) -> bool:
         """Return whether a mock answers: a `MockTransport`, or a replaced method of the library."""
         client = self.wrapped.__self__  # type: ignore[attr-defined]
         transport = client._transport_for_url(self.request.url)
@@ -254,7 +254,7 @@ class HttpxModule:
 
     def _networked(self, client: Any, url: Any) -> bool:
         """Return whether the client sends over a network, as far as this can be known before it sends."""
-        return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MOST_WRAPPED)
+        return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MAX_WRAPPERS)
 
 
 def stack_of(module: ModuleType) -> HttpxModule:
@@ -296,7 +296,7 @@ def _generates(url: Any) -> bool:
     facts = (parts.host, parts.path, providers.version())
     known = _known_paths.get(facts)
     if known is None:
-        if len(_known_paths) >= MOST_PATHS:
+        if len(_known_paths) >= MAX_CACHED_PATHS:
             _known_paths.clear()
         known = _known_paths[facts] = providers.generates(url.host, url.path)
     return known
@@ -414,7 +414,7 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
             try:
                 for chunk in self._stream:
                     keep(chunk)
-                    if len(kept) > MOST_CHUNKS or len(chunk) > LONG:
+                    if len(kept) > MAX_KEPT_CHUNKS or len(chunk) > LONG_CHUNK_BYTES:
                         trim()
                     yield chunk
             except Exception as error:
@@ -433,7 +433,7 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
             try:
                 async for chunk in self._stream:
                     keep(chunk)
-                    if len(kept) > MOST_CHUNKS or len(chunk) > LONG:
+                    if len(kept) > MAX_KEPT_CHUNKS or len(chunk) > LONG_CHUNK_BYTES:
                         trim()
                     yield chunk
             except Exception as error:

@@ -22,7 +22,7 @@ from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import sigv4
-from tidegate.transports.call import TOO_MANY, UNREAL, HttpCall, OutgoingRequest, RequestRoute, good
+from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
 from tidegate.transports.governance import binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.principals import accounts_of
@@ -42,7 +42,7 @@ class RequestsCall(HttpCall):
         unread: BegunRaw | None = None
         body: bytes | None = None
         try:
-            if self.signer is not None and permit.sent_at - self.began > sigv4.STALE_AFTER:
+            if self.signer is not None and permit.sent_at - self.started_at > sigv4.STALE_AFTER:
                 self.signer.sign(self.request)
             with AttemptScope():
                 response = self.wrapped(*self.args, **self.kwargs)
@@ -54,13 +54,13 @@ class RequestsCall(HttpCall):
                 elif not self.stream or (error and not mocked):
                     body = response.content
         except Exception as raised:
-            return AttemptResult(self.raised(permit, raised), error=raised)
+            return AttemptResult(self.error_outcome(permit, raised), error=raised)
         if mocked:
             return AttemptResult(
-                UNREAL if response.status_code >= 400 else good(response.status_code), response=response
+                UNREAL if response.status_code >= 400 else success_outcome(response.status_code), response=response
             )
         outcome = self.outcome(permit, response.status_code, response, body)
-        if unread is not None and self.repeats(permit, outcome):
+        if unread is not None and self.will_retry(permit, outcome):
             unread.cut()
         if body is not None:
             return AttemptResult(outcome, response=response)
@@ -83,17 +83,17 @@ class RequestsCall(HttpCall):
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def genuine(self, response: Any) -> bool:
+    def is_from_provider(self, response: Any) -> bool:
         """Return whether a response came over a connection."""
         return not made_up(response)
 
-    def scripted(self) -> bool:
+    def is_mocked(self) -> bool:
         """Return whether something other than the library's own adapter answers, as in tests."""
         session = self.wrapped.__self__  # type: ignore[attr-defined]
         send = type(session.get_adapter(self.request.url)).send
         return getattr(send, "__module__", "").partition(".")[0] != "requests"
 
-    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY) -> Any:
+    def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
         """Return a refusal as a session would have returned it."""
         response = self.module.Response()
         response.status_code, response.reason = status, HTTPStatus(status).phrase

@@ -167,9 +167,9 @@ def signed_by(call: Any, headers: Mapping[str, str], body: bytes | None, noted: 
     """
     signer = signer_of(headers, body)
     if signer is None and not noted:
-        left = seconds_left(headers, datetime.now(UTC))
-        if left is not None and left < call.policy.max_wait:
-            call.policy = call.policy._replace(max_wait=left)
+        remaining_seconds = seconds_left(headers, datetime.now(UTC))
+        if remaining_seconds is not None and remaining_seconds < call.policy.max_wait:
+            call.policy = call.policy._replace(max_wait=remaining_seconds)
     return signer
 
 

@@ -21,16 +21,16 @@ from tidegate.core.values import Outcome
 from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
 
-KEPT = 4096
+KEPT_BYTES = 4096
 """Bytes kept of a stream's beginning and of its end. Raising it uses more memory per stream. Chosen: usage is in the
 first or last events, a failure in the last."""
 
-MOST_CHUNKS = 32
-"""Chunks that are kept before they are trimmed to `KEPT` bytes. Raising it trims less often and uses more memory.
-Chosen: with `LONG` it bounds the kept chunks to 36 kB."""
+MAX_KEPT_CHUNKS = 32
+"""Chunks that are kept before they are trimmed to `KEPT_BYTES` bytes. Raising it trims less often and uses more memory.
+Chosen: with `LONG_CHUNK_BYTES` it bounds the kept chunks to 36 kB."""
 
 
-LONG = 1024
+LONG_CHUNK_BYTES = 1024
 """Bytes of a chunk above which the kept chunks are trimmed at once. Raising it uses more memory per stream. Chosen:
 events have a few hundred bytes."""
 
@@ -46,23 +46,23 @@ class StreamWatch:
         self._head = b""
         self._chunks: list[bytes] = []
 
-    def saw(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> None:
         """Keep the first and the last bytes; short chunks are joined later."""
         keep, kept, trim = self.keeping()
         keep(chunk)
-        if len(kept) > MOST_CHUNKS or len(chunk) > LONG:
+        if len(kept) > MAX_KEPT_CHUNKS or len(chunk) > LONG_CHUNK_BYTES:
             trim()
 
     def keeping(self) -> tuple[Callable[[bytes], None], list[bytes], Callable[[], object]]:
-        """Return the parts of `saw` for callers with many chunks: keep a chunk, the kept chunks, trim them."""
+        """Return the parts of `feed` for callers with many chunks: keep a chunk, the kept chunks, trim them."""
         return self._chunks.append, self._chunks, self._trim
 
     def _trim(self) -> bytes:
         """Trim the kept chunks to the last bytes and return those."""
         seen = b"".join(self._chunks)
-        if len(self._head) < KEPT:
-            self._head = seen[:KEPT]  # nothing has been trimmed yet
-        tail = seen[-KEPT:]
+        if len(self._head) < KEPT_BYTES:
+            self._head = seen[:KEPT_BYTES]  # nothing has been trimmed yet
+        tail = seen[-KEPT_BYTES:]
         self._chunks[:] = (tail,)
         return tail
 
@@ -82,7 +82,7 @@ class StreamWatch:
             return
         outcome = self._outcome
         if call.reads_usage(permit):
-            seen = self._head if len(self._head) < KEPT else self._head + tail
+            seen = self._head if len(self._head) < KEPT_BYTES else self._head + tail
             outcome = call.answered(permit, outcome, seen)
         call.settle_stream(permit, outcome)
 
@@ -112,7 +112,7 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
     def _seen(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         try:
             for piece in pieces:
-                self._self_watch.saw(piece)
+                self._self_watch.feed(piece)
                 yield piece
         except Exception as error:
             self._self_watch.finish(error)
@@ -130,7 +130,7 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         except Exception as error:
             self._self_watch.finish(error)
             raise
-        self._self_watch.saw(chunk)
+        self._self_watch.feed(chunk)
         if amt is None or (amt > 0 and not chunk):
             self._self_watch.finish()
         return chunk
@@ -142,7 +142,7 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         except Exception as error:
             self._self_watch.finish(error)
             raise
-        self._self_watch.saw(bytes(memoryview(buffer)[:number]))
+        self._self_watch.feed(bytes(memoryview(buffer)[:number]))
         if number == 0 and len(buffer) > 0:
             self._self_watch.finish()
         return number

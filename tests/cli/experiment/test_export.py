@@ -20,7 +20,7 @@ from tests.cli.experiment.commands import Place
 from tests.cli.running import environ
 from tidegate.cli.experiment import export
 from tidegate.errors import StoreError
-from tidegate.runner.replica import named
+from tidegate.runner.replica import replica_name
 from tidegate.storage import StoredRun
 
 MIXED = """
@@ -264,7 +264,7 @@ def test_list_says_whose_process_is_gone(mixed: Place) -> None:
     with sqlite3.connect(mixed.path / "tidegate.db") as database:
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
-        replica = f"{named().partition('-')[0]}-{ended.pid}-0"
+        replica = f"{replica_name().partition('-')[0]}-{ended.pid}-0"
         running = "SET status = 'RUNNING', claimed_at = '2020-01-01 00:00:00.000', claimed_by = ?"
         database.execute(f"UPDATE tidegate_execution_configs {running}", (replica,))
     database.close()

@@ -34,7 +34,7 @@ def judge(name: str = "judge", wait: Wait | None = None, **done: int) -> StagePr
 
 def tally(*stages: StageProgress, now: float = 0.0) -> ShownCounts:
     made = ShownCounts()
-    made.look(stages, now)
+    made.update(stages, now)
     return made
 
 
@@ -48,9 +48,9 @@ def test_evaluations_are_expected_of_what_is_answered_or_may_still_be() -> None:
 def test_the_eta_is_told_by_the_slower_of_both_and_by_nobody_before_there_is_a_rate() -> None:
     seen = tally(task(100), judge())
     assert seen.eta is None
-    seen.look([task(100, ok=20), judge(ok=10)], 10.0)
+    seen.update([task(100, ok=20), judge(ok=10)], 10.0)
     assert seen.eta == pytest.approx(90 / 1.0)
-    seen.look([task(100, ok=100), judge(ok=100)], 20.0)
+    seen.update([task(100, ok=100), judge(ok=100)], 20.0)
     assert seen.eta == 0.0
 
 
@@ -58,7 +58,7 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     seen, done = ShownCounts(), 0
     for second in range(200):
         done += 10 if second < 100 else 1
-        seen.look([task(2000, ok=done)], float(second))
+        seen.update([task(2000, ok=done)], float(second))
     assert seen.eta == pytest.approx(2000 - done, rel=0.02)
 
 
@@ -107,9 +107,9 @@ def test_a_breaker_is_told_with_the_last_failure_of_its_key(status: int | None, 
 def test_there_is_no_eta_while_rows_are_still_read_or_there_are_none() -> None:
     seen = tally(task(0))
     assert seen.eta is None
-    seen.look([task(10, ok=5)], 1.0, all_rows=False)
+    seen.update([task(10, ok=5)], 1.0, all_rows=False)
     assert seen.eta is None
-    seen.look([task(10, ok=6)], 2.0, all_rows=True)
+    seen.update([task(10, ok=6)], 2.0, all_rows=True)
     assert seen.eta is not None
 
 
@@ -121,7 +121,7 @@ def test_more_keys_than_fit_are_counted() -> None:
 def test_a_line_says_what_there_is_to_say_and_no_more() -> None:
     seen = tally(task(4), judge())
     assert line("x", seen, [], "") == "x: 0/4 tasks, 0/4 evaluations"
-    seen.look([task(4, error=1), judge()], 1.0)
+    seen.update([task(4, error=1), judge()], 1.0)
     assert line("x", seen, ["task: pace"], "stopping") == (
         "x: 1/4 tasks, 0/3 evaluations, 1 failed, waiting: task: pace (stopping)"
     )
@@ -140,7 +140,7 @@ def test_where_there_is_no_terminal_a_line_is_printed_every_ten_seconds() -> Non
     display, seen = Display("x", Console(file=file)), tally(task(3))
     with display.shown():
         for second in range(25):
-            display.look(seen, [], float(second))
+            display.update(seen, [], float(second))
     assert file.getvalue().splitlines() == ["x: 0/3 tasks"] * 2
 
 

@@ -158,25 +158,25 @@ def published(name: str, replica: str) -> Iterator[None]:
         yield
         return
     from tidegate.launch.bootstrap import KeyRecorder
-    from tidegate.launch.environment import running
+    from tidegate.launch.environment import runs_inside
     from tidegate.launch.runs import COMMAND, run_folder
 
     with contextlib.ExitStack() as stack:
-        if not running(os.environ):
+        if not runs_inside(os.environ):
             with contextlib.suppress(OSError):
                 folder = stack.enter_context(run_folder())
                 (Path(folder) / COMMAND).write_text(f"{os.getpid()} {_command(name, replica)}\n", "utf-8", "replace")
-                before = key_hook.told
+                before = key_hook.on_new_queue
                 stack.callback(setattr, key_hook, "told", before)
-                key_hook.told = KeyRecorder(folder).told
+                key_hook.on_new_queue = KeyRecorder(folder).on_new_queue
         yield
 
 
 def key_totals(replica: str) -> list[KeyTotal]:
     """Return the present counts of a replica's keys, if its process is one of this user on this machine."""
-    from tidegate.launch.runs import under_way
+    from tidegate.launch.runs import live_runs
 
-    for run in under_way():
+    for run in live_runs():
         if run.command.endswith(_replica_tag(replica)):
             return sorted(run.totals.keys.values(), key=lambda each: each.key)
     return []

@@ -45,7 +45,7 @@ class ShownRate:
         self.done = self.total = 0
         self._looks: deque[tuple[float, int]] = deque()
 
-    def look(self, done: int, total: int, now: float) -> None:
+    def update(self, done: int, total: int, now: float) -> None:
         """Record the progress at `now` (monotonic seconds)."""
         self.done, self.total = done, total
         self._looks.append((now, done))
@@ -71,16 +71,16 @@ class ShownCounts:
         self.evaluators = self.failed = self.parked = 0
         self.all_rows = True
 
-    def look(self, stages: Sequence[StageProgress], now: float, all_rows: bool = True) -> None:
+    def update(self, stages: Sequence[StageProgress], now: float, all_rows: bool = True) -> None:
         """Record the stages' progress at `now` (monotonic seconds), tasks first, and whether all rows are read."""
         self.all_rows = all_rows
         tasks, judges = stages[0], stages[1:]
         unanswered = tasks.finished - tasks.done.get(ResultStatus.OK, 0)
         self.evaluators = len(judges)
-        self.tasks.look(tasks.finished, tasks.total, now)
+        self.tasks.update(tasks.finished, tasks.total, now)
         # A row without an answer is not judged; a row that is not tried yet is expected to get one.
         expected = (tasks.total - unanswered) * len(judges)
-        self.evals.look(sum(each.finished for each in judges), expected, now)
+        self.evals.update(sum(each.finished for each in judges), expected, now)
         self.failed = sum(each.done.get(status, 0) for each in stages for status in FAILED)
         self.parked = sum(each.done.get(ResultStatus.PARKED, 0) for each in stages)
 
@@ -145,9 +145,9 @@ def bad(number: int) -> str:
 
 NOTHING = "–"
 
-MOST_LABELS = 5
+MAX_SHOWN_LABELS = 5
 """Most labels of one output that a table shows, the most frequent first. Raising it widens the table. Chosen: they fit
-one cell; an output may have up to 100 (`storage.reports.MOST_LABELS`)."""
+one cell; an output may have up to 100 (`storage.reports.MAX_SHOWN_LABELS`)."""
 
 
 def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:
@@ -224,8 +224,8 @@ def _failures(failures: Sequence[Failure]) -> Table:
 
 def _labels(score: Score) -> str:
     most = sorted(score.labels.items(), key=lambda each: (-each[1], each[0]))
-    shown = [f"{printable(label)} {count}" for label, count in most[:MOST_LABELS]]
-    return ", ".join(shown + (["…"] if len(most) > MOST_LABELS else []))
+    shown = [f"{printable(label)} {count}" for label, count in most[:MAX_SHOWN_LABELS]]
+    return ", ".join(shown + (["…"] if len(most) > MAX_SHOWN_LABELS else []))
 
 
 LOOK_EVERY = 0.25
@@ -236,11 +236,11 @@ LINE_EVERY = 10.0
 """Seconds between two lines without a terminal. Raising it shortens the log and reports progress later. Precedent: the
 order of pip and docker, which a log can hold."""
 
-LEAST = 0.05
+MIN_SHOWN_WAIT_SECONDS = 0.05
 """Seconds of the shortest wait that is shown. Raising it hides more short waits. Chosen: a shorter wait is over before
 it is read."""
 
-MOST_WAITS = 6
+MAX_SHOWN_WAITS = 6
 """Most lines about waits that are shown at once; the others are counted. Raising it makes the display taller. Chosen:
 the display stays small below the table of stages."""
 
@@ -283,7 +283,7 @@ def waits(
             lines.append(f"{stage.name} closed: {stage.closed}; its rows are parked")
     for (key, reason), names in held.items():
         seconds = soonest[key, reason]
-        until = "" if math.isinf(seconds) or seconds < LEAST else f", next in {seconds:.1f} s"
+        until = "" if math.isinf(seconds) or seconds < MIN_SHOWN_WAIT_SECONDS else f", next in {seconds:.1f} s"
         why = _why(reason, trouble(key))
         lines.append(f"{', '.join(names)}: {why}{until}" + (f" · {key}" if key else ""))
     for state in snapshot.keys.values():
@@ -291,8 +291,8 @@ def waits(
             until = "" if state.eta is None else f", ETA {clock(state.eta)}"
             why = _why(state.gate or state.eta_gate or "earlier calls in the queue", trouble(str(state.key)))
             lines.append(f"{state.waiting} calls: {why}{until} · {state.key}")
-    beyond = len(lines) - MOST_WAITS
-    return lines[:MOST_WAITS] + ([f"{beyond} more waits"] if beyond > 0 else [])
+    beyond = len(lines) - MAX_SHOWN_WAITS
+    return lines[:MAX_SHOWN_WAITS] + ([f"{beyond} more waits"] if beyond > 0 else [])
 
 
 def _why(gate: str, trouble: str) -> str:
@@ -386,7 +386,7 @@ class Display:
         if self._live is None:
             self.say(f"{self._name}: {note}")
 
-    def look(self, tally: ShownCounts, waiting: Sequence[str], now: float) -> None:
+    def update(self, tally: ShownCounts, waiting: Sequence[str], now: float) -> None:
         """Show the progress at `now` (monotonic seconds)."""
         if self._live is not None:
             # A closed terminal has no reader; the run receives SIGHUP then.

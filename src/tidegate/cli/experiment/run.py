@@ -33,7 +33,7 @@ from tidegate.errors import CannotLoad, StoppedElsewhere
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
 from tidegate.runner.loader import lacking, restored
 from tidegate.runner.progress import Summary
-from tidegate.runner.replica import gone, named, owner
+from tidegate.runner.replica import is_dead, owner, replica_name
 from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status, Store
 from tidegate.storage.results import KEPT_LINES
 
@@ -45,9 +45,9 @@ async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
     A stopped or ended one keeps its state.
     """
     if row.status in (Status.READY, Status.RUNNING):
-        stale_after = 0.0 if gone(row.claimed_by) else RunnerSettings.from_environment().stale_after
+        stale_after = 0.0 if is_dead(row.claimed_by) else RunnerSettings.from_environment().stale_after
         async with existing(url) as store:
-            claim = await store.claim(row.id, named(), stale_after)
+            claim = await store.claim(row.id, replica_name(), stale_after)
             if claim is not None:
                 await store.release(claim, Status.BLOCKED, error.reason)
     return stop(str(error), Code.BLOCKED)
@@ -94,23 +94,23 @@ def _failure(event: SlotReleased) -> str:
     return "no connection" if event.cause is Cause.OUTAGE else "no answer in time"
 
 
-ASIDE = frozenset({"timeout", "api_key_env"})
+UNCOMPARED_FIELDS = frozenset({"timeout", "api_key_env"})
 """Fields of a question that change no answer."""
 
 
-async def notices(runner: ExperimentRunner, experiment: Experiment, *, again: bool) -> list[str]:
+async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: bool) -> list[str]:
     """Return the messages to print before a run: the present owner, and the answers of earlier runs.
 
-    With `again` the user named a stored experiment, so its earlier answers are not reported.
+    With `resumed` the user named a stored experiment, so its earlier answers are not reported.
     """
     row = await runner.store.find(experiment.name)
     if row is None:
         return []
     lines: list[str] = []
-    if row.status is Status.RUNNING and not gone(row.claimed_by):
+    if row.status is Status.RUNNING and not is_dead(row.claimed_by):
         by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
         lines += _owner_notice(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
-    if not again:
+    if not resumed:
         counts = await runner.store.counts(row.id)
         lines += _answers_notice(row, counts.runs.get(ResultStatus.OK, 0), experiment)
     return lines
@@ -151,7 +151,7 @@ def _asked(declared: Any) -> dict[str, Any]:
         return {}
     judges = {f"evaluator {judge['name']}": judge for judge in declared.get("evaluators", ())}
     return {
-        part: {name: value for name, value in question.items() if name not in ASIDE}
+        part: {name: value for name, value in question.items() if name not in UNCOMPARED_FIELDS}
         for part, question in {"task": declared.get("task", {}), **judges}.items()
     }
 
@@ -159,7 +159,7 @@ def _asked(declared: Any) -> dict[str, Any]:
 TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that end the process and keep the claim."""
 
-LAST = 3
+KILL_COUNT = 3
 """Number of the Ctrl-C that ends the process, whatever it does. Raising it needs more of them to leave a run that
 hangs. Chosen: the earlier ones stop the run in order, and a repeated one may be an accident."""
 
@@ -195,7 +195,7 @@ class _Counted:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
-        if self._count < LAST:
+        if self._count < KILL_COUNT:
             return
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if sys.stderr.isatty():
@@ -204,7 +204,7 @@ class _Counted:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-BEHIND = 500
+LATE_WRITES = 500
 """Unwritten results at which the display reports a slow or missing database. Raising it reports later. Derived from the
 default of `RunnerSettings.unwritten` (1000): half of it."""
 
@@ -215,7 +215,7 @@ def run_source(source: str, url: str, max_concurrency: int | None) -> int:
     experiment = load(source)
     if reason := lacking(experiment.credentials):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    return asyncio.run(_run_experiment(experiment, url, max_concurrency, again=False))
+    return asyncio.run(_run_experiment(experiment, url, max_concurrency, resumed=False))
 
 
 def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
@@ -227,7 +227,7 @@ def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
         experiment = restored(row.spec)
     except CannotLoad as error:
         raise asyncio.run(block(url, row, error)) from None
-    return asyncio.run(_run_experiment(experiment, url, max_concurrency, again=True))
+    return asyncio.run(_run_experiment(experiment, url, max_concurrency, resumed=True))
 
 
 async def _row(name: str, url: str) -> ExperimentRow:
@@ -243,14 +243,14 @@ def _install() -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
-async def _run_experiment(experiment: Experiment, url: str, max_concurrency: int | None, *, again: bool) -> int:
+async def _run_experiment(experiment: Experiment, url: str, max_concurrency: int | None, *, resumed: bool) -> int:
     given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
     settings = RunnerSettings.from_environment(**given)
     runner = ExperimentRunner(url, settings=settings, recover=False)
     began = time.monotonic()
     async with runner:
         with published(experiment.name, runner.replica):
-            return await ExperimentCommand(runner, experiment, began).ended(again)
+            return await ExperimentCommand(runner, experiment, began).ended(resumed)
 
 
 class ExperimentCommand:
@@ -266,10 +266,10 @@ class ExperimentCommand:
         self._interrupts = 0
         self._shutdown: asyncio.Task[None] | None = None
 
-    async def ended(self, again: bool) -> int:
-        """Run the experiment to its end, report the result, and return the exit code. `again` marks a resume."""
+    async def ended(self, resumed: bool) -> int:
+        """Run the experiment to its end, report the result, and return the exit code. `resumed` marks a resume."""
         runner, experiment = self._runner, self._experiment
-        for each in await notices(runner, experiment, again=again):
+        for each in await notices(runner, experiment, resumed=resumed):
             self._display.say(each)
         try:
             number = self._number = await self._started()
@@ -310,12 +310,12 @@ class ExperimentCommand:
         if seen is None:
             return
         now = time.monotonic()
-        self._tally.look(seen.stages, now, seen.all_rows)
-        if seen.unwritten > BEHIND:
+        self._tally.update(seen.stages, now, seen.all_rows)
+        if seen.unwritten > LATE_WRITES:
             self._display.note = f"{seen.unwritten} results wait for the database"
         elif not self._interrupts and self._shutdown is None:
             self._display.note = ""
-        self._display.look(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._failures.of), now)
+        self._display.update(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._failures.of), now)
 
     def _interrupted(self) -> None:
         self._interrupts += 1

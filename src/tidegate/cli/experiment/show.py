@@ -22,7 +22,7 @@ from tidegate.core.snapshot import estimate_eta
 from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.progress import Summary
-from tidegate.runner.replica import actor, gone, owner, stopper
+from tidegate.runner.replica import actor, is_dead, owner, stopper
 from tidegate.storage import ExperimentRow, ExperimentSummary, Failure, LoggedLine, ResultStatus, Status, Store, Toggle
 from tidegate.storage.results import KEPT_LINES
 
@@ -62,7 +62,7 @@ def _print(
     console.print(f"dataset: {row.source}{'' if row.complete else ', not yet read to its end'}", markup=False)
     if row.status is Status.RUNNING:
         heartbeat = f", last heartbeat {row.quiet:.0f} s ago" if row.quiet is not None else ""
-        if gone(row.claimed_by):
+        if is_dead(row.claimed_by):
             heartbeat = f", whose process has ended: {command('resume', row.name, url)} continues it"
         console.print(f"run by replica {row.claimed_by}{heartbeat}", markup=False, soft_wrap=True)
         console.print(f"  {by}", markup=False, soft_wrap=True)
@@ -167,7 +167,7 @@ def _table(summaries: list[ExperimentSummary]) -> Table:
 
 
 def _why(row: ExperimentRow) -> str:
-    if row.status is Status.RUNNING and gone(row.claimed_by):
+    if row.status is Status.RUNNING and is_dead(row.claimed_by):
         return "its process has ended: resume continues it"
     return row.last_error or ""
 

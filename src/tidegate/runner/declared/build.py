@@ -20,7 +20,7 @@ from tidegate.runner.experiment import Evaluator, Experiment
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)%?")
 """Pattern of a number; it includes a percent sign, so that `score` can reject percentages."""
 
-LONGEST = 80
+MAX_SHOWN_CHARACTERS = 80
 """Maximum characters of an answer in an error message. Raising it lengthens the message. Chosen: the beginning shows
 the form, and the message stays one line."""
 
@@ -31,7 +31,7 @@ class Unparsable(UnusableAnswer):
     def __init__(self, answer: str, wanted: str) -> None:
         self.answer = answer
         text = " ".join(answer.split())
-        shown = text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+        shown = text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 1] + "…"
         super().__init__(f"answer of the judge unusable: it is not {wanted}: {shown!r}")
 
 

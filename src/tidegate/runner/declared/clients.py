@@ -47,7 +47,7 @@ class LazyClient:
         module, package, self._make = SDKS[question.provider]
         if not _installed(module):
             raise CannotLoad(source, f"the SDK of provider {question.provider} is missing; pip install {package}")
-        self._question = question
+        self._spec = question
         self._system = Template(question.system) if question.system is not None else None
         self._messages = [(each.role, Template(each.content)) for each in question.conversation]
         self._client: ModelClient | None = None
@@ -55,14 +55,14 @@ class LazyClient:
 
     async def __call__(self, values: Mapping[str, Any]) -> str:
         """Return the answer to the question with these values. Raise `MissingField`, `NoText`, and the SDK's errors."""
-        question = self._question
+        question = self._spec
         prompt = Prompt(
             question.model,
             self._system.filled(values) if self._system is not None else None,
             [{"role": role, "content": content.filled(values)} for role, content in self._messages],
             question.parameters,
         )
-        return await self._asking()(prompt)
+        return await self._get_client()(prompt)
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -70,10 +70,10 @@ class LazyClient:
             client, self._client = self._client, None
             await client.close()
 
-    def _asking(self) -> ModelClient:
+    def _get_client(self) -> ModelClient:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            question = self._question
+            question = self._spec
             key = os.environ.get(question.credential) if question.credential is not None else None
             self._client, self._loop = self._make(key, question.address(os.environ)), loop
         return self._client

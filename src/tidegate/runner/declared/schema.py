@@ -79,7 +79,7 @@ def _listed(names: list[str], most: int = 10) -> str:
 Place = tuple[str | int, ...]
 """Path of a value in the document: keys and indices from the top."""
 
-DEEPEST = 50
+MAX_DEPTH = 50
 """Maximum levels of nesting. Raising it uses more of Python's stack on a hostile file. Chosen: an experiment has
 five."""
 
@@ -149,8 +149,8 @@ class Document:
         return found
 
     def _read(self, node: Node, place: Place) -> None:
-        if len(place) > DEEPEST:
-            raise ConfigurationError(self.field(place), "…", f"at most {DEEPEST} levels deep")
+        if len(place) > MAX_DEPTH:
+            raise ConfigurationError(self.field(place), "…", f"at most {MAX_DEPTH} levels deep")
         self._lines[place] = node.start_mark.line + 1
         self._values += 1
         self._characters += len(node.value) if isinstance(node, ScalarNode) else 0
@@ -196,7 +196,7 @@ KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "
 """Environment variable of each SDK's key, as the SDK reads it (`_client.py` of openai 3.52 and anthropic 2.11,
 google-genai 3.4)."""
 
-OURS = frozenset({"model", "messages", "system", "contents", "config", "stream"})
+RESERVED_PARAMETERS = frozenset({"model", "messages", "system", "contents", "config", "stream"})
 """Parameters that other fields set, or that would change the kind of answer."""
 
 SECRETIVE = frozenset({"api_key", "extra_headers", "default_headers", "headers", "http_options", "authorization"})
@@ -216,7 +216,7 @@ HOLDS = "it holds a credential, which would be stored; name its variable in `api
 HOLDS_PATH = "its path may hold a credential, which would be stored; write ${NAME} for the environment variable NAME"
 """Error text for a possible credential in the path of an address."""
 
-LONGEST_SHOWN = 60
+MAX_SHOWN_CHARACTERS = 60
 """Maximum characters of a value in an error message. Raising it lengthens the message. Chosen: the value is recognised,
 and the message stays one line."""
 
@@ -300,7 +300,7 @@ class QuestionSpec(_Part):
                 secret = f"`{name}` could hold a credential, which stays out of this file; use `api_key_env`"
                 raise _At(("parameters",), secret)
         for name in self.parameters:
-            if name in OURS:
+            if name in RESERVED_PARAMETERS:
                 given = "it is not a parameter here: another field sets it, or answers would be streamed"
                 raise _At(("parameters", name), given)
         return self
@@ -451,4 +451,4 @@ def _shown(value: object, place: Place) -> object:
     secret = place and str(place[-1]).lower() in {*SECRETIVE, "api_key_env", "base_url"}
     if secret or not isinstance(value, str | int | float | bool | None):
         return "…"
-    return redaction.clean(value, LONGEST_SHOWN) if isinstance(value, str) else value
+    return redaction.clean(value, MAX_SHOWN_CHARACTERS) if isinstance(value, str) else value
