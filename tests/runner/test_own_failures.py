@@ -13,10 +13,10 @@ import tidegate
 from tests.runner.scene import HeldTask, in_loop, make, rows, runner_at, stored
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
 from tidegate.runner.background import BackgroundTask
-from tidegate.runner.claims import RunSupervisor
 from tidegate.runner.events import SubscriberHub
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
+from tidegate.runner.supervisor import RunSupervisor
 from tidegate.runner.writer import ResultWriter
 from tidegate.storage import Status, Store
 

@@ -13,7 +13,7 @@ from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import StoppedElsewhere, UnknownExperiment
 from tidegate.runner import forked
 from tidegate.runner.background import BackgroundTask, stop_within
-from tidegate.runner.claims import SHUT_DOWN, ClaimService, Restore, RunSupervisor
+from tidegate.runner.claims import SHUT_DOWN, ClaimService, Restore
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.dataset import missing
 from tidegate.runner.dispatcher import Dispatcher
@@ -28,6 +28,7 @@ from tidegate.runner.progress import Progress, Summary
 from tidegate.runner.replica import actor, replica_name
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.settings import RunnerSettings
+from tidegate.runner.supervisor import RunSupervisor
 from tidegate.runner.writer import ResultWriter
 from tidegate.storage import ExperimentRow, Store, Toggle
 

@@ -1,0 +1,173 @@
+"""Supervision of the claimed runs of one runner.
+
+Theory of operation. Each run is one task, from its claim until its end is recorded. The supervisor starts the tasks
+that feed the run, waits until it is drained, writes its last watermark and releases its claim. Whatever fails on the
+way, the run's tasks are stopped and its experiment is closed before the next run of that experiment begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tidegate.errors import (
+    StoreError,
+)
+from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
+from tidegate.runner.context import RunnerContext
+from tidegate.runner.dispatcher import Dispatcher
+from tidegate.runner.events import StateChanged
+from tidegate.runner.experiment import Experiment
+from tidegate.runner.feeder import Feeder, ingest
+from tidegate.runner.lost_file import LostFile
+from tidegate.runner.result_handler import ResultHandler
+from tidegate.runner.run import ExperimentRun
+from tidegate.runner.run_state import RunPhase
+from tidegate.storage import Claim, ExperimentRow, Status
+
+logger = logging.getLogger("tidegate")
+
+ENDS = "the run ends with ERROR"
+"""What a log line says of a call of `ExperimentRun.fail`."""
+
+
+class RunSupervisor:
+    """Supervisor of all runs of one runner; `runs` maps experiment numbers to the runs that have not ended."""
+
+    def __init__(self, shared: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile) -> None:
+        self.runs = dispatcher.runs
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self._shared = shared
+        self._dispatcher = dispatcher
+        self._lost_file = lost_file
+
+    def require_working(self) -> None:
+        """Raise `RuntimeError` if a shared component is broken, so that a run could make no progress."""
+        broken = self._dispatcher.broken or self._shared.writer.broken
+        if broken is not None:
+            raise RuntimeError(
+                "runner is broken: its dispatcher or its writer has failed; make another runner"
+            ) from broken
+
+    def start(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, retry_failed: bool) -> None:
+        """Run a claimed experiment; `row` is its state under that claim."""
+        run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed)
+        run.conclude = ResultHandler(run).conclude
+        self.runs[row.id] = run
+        self.tasks[row.id] = self._shared.loop.create_task(self._supervise(run, row))
+
+    async def ended(self, number: int) -> None:
+        """Wait for the end of a local run; return at once if there is none."""
+        task = self.tasks.get(number)
+        if task is not None:
+            # A shutdown may cancel the run's task; `wait` does not pass that cancellation on to the caller.
+            await asyncio.wait({task})
+
+    async def wait_if_draining(self, number: int) -> None:
+        """Wait for the end of a run that is draining: an experiment runs once at a time."""
+        run = self.runs.get(number)
+        if run is not None and run.phase is not RunPhase.LIVE:
+            await self.ended(number)
+
+    async def _supervise(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        background: list[BackgroundTask] = []
+        status: Status | None = None
+        try:
+            try:
+                await self._start_run(run, row, background)
+            except Exception as error:
+                reason = type(error).__name__
+                logger.exception("experiment %s not started: %s was raised; it ends with ERROR", row.name, reason)
+                run.fail(error)
+            await run.drained
+            status = await self._record_end(run)
+        finally:
+            try:
+                await self._close(run, row, background, status)
+            finally:
+                # The next run of the experiment waits until here, so only this run's resources and streams are closed.
+                self.runs.pop(row.id, None)
+                self.tasks.pop(row.id, None)
+
+    async def _close(
+        self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask], status: Status | None
+    ) -> None:
+        run.phase = RunPhase.ENDED
+        grace = self._shared.settings.cancel_grace
+        for each in background:
+            await each.stop(grace)
+        await stop_within(grace, run.experiment.aclose(), f"experiment {row.name}: close of its resources")
+        await self._announce_end(run, status)
+
+    async def _start_run(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> None:
+        loop, name = self._shared.loop, row.name
+        if run.claim.epoch > 1:
+            await self._load_counts(run, row)
+        if not run.live:
+            return
+        run.start()
+        feeder = Feeder(run, complete=row.complete)
+        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", run.fail, ENDS))
+        if not row.complete:
+            reading = ingest(run, feeder, run.experiment.dataset, row.dataset_id)
+            what = f"experiment {name}: import of its dataset"
+            background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
+
+    async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        """Add the results of earlier runs to the progress."""
+        try:
+            counts = await self._shared.store.counts(row.id)
+        except StoreError as error:
+            text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
+            logger.warning(text, row.name, error)
+            return
+        run.tally.load(counts, [stage.name for stage in run.stages], run.retry_failed)
+        if row.complete:
+            run.tally.rows, run.tally.all_rows = counts.rows, True
+
+    async def _record_end(self, run: ExperimentRun) -> Status | None:
+        """Record the end and release the claim if needed; return the new status, None if unknown."""
+        await run.watermark.end()
+        lost = await self._lost_file.at_end(run)
+        try:
+            return await self._release_claim(run)
+        finally:
+            if lost:
+                # The copy must include the end of this run.
+                await self._lost_file.save()
+
+    async def _release_claim(self, run: ExperimentRun) -> Status | None:
+        final = run.final
+        if final is None:
+            return None
+        release = self._shared.store.release
+        try:
+            released = await retry_while_unavailable(
+                lambda: release(run.claim, final, run.reason),
+                f"experiment {run.experiment.name}: release of its claim",
+            )
+        except Exception as error:
+            logger.exception(
+                "experiment %s: end not written: %s was raised; any replica may claim it when this claim is stale",
+                run.experiment.name,
+                type(error).__name__,
+            )
+            return None
+        return final if released else None
+
+    async def _announce_end(self, run: ExperimentRun, status: Status | None) -> None:
+        if status is None:
+            try:
+                row = await self._shared.store.find(run.id)
+                status = row.status if row is not None else None
+            except Exception as error:
+                logger.exception(
+                    "experiment %s: status not read: %s was raised; its subscribers get no last status",
+                    run.experiment.name,
+                    type(error).__name__,
+                )
+        try:
+            if status is not None:
+                run.publish(StateChanged(status, run.reason))
+        finally:
+            self._shared.hub.end(run.id, run.experiment.name)
