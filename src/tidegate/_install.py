@@ -69,9 +69,9 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
 
 
 def uninstall() -> None:
-    """Undo `install`: wrapped clients stay governed.
+    """Undo `install`. Clients that the program wrapped itself stay governed.
 
-    The patches of an HTTP stack come off unless a wrapped client needs them.
+    The patches of an HTTP stack are removed, unless a wrapped client needs them.
     """
     with _lock:
         Installation.binding = None

@@ -36,7 +36,7 @@ the longest month."""
 
 MAX_AMOUNT = 1e15
 """Units of the largest limit or level that is accepted. Raising it believes more of a garbled state. Derived from
-`core.values.MOST_AMOUNT`."""
+`core.values.MAX_AMOUNT`."""
 
 MAX_KEYS = 10_000
 """Keys of one state; an export keeps the last ones. Raising it makes a state larger. Chosen: far above the keys of one

@@ -200,7 +200,7 @@ def test_without_an_answer_before_the_deadline_its_own_exception_is_raised(mode:
             await client.converse(**ASK)
             held = registry.try_admit(only(registry).key)
             assert held
-            with pytest.raises(client.exceptions.ThrottlingException, match="no answer was received"):
+            with pytest.raises(client.exceptions.ThrottlingException, match="no request was sent"):
                 await client.converse(**ASK)
         assert len(script.requests) == 1
 

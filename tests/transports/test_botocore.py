@@ -152,7 +152,7 @@ def test_without_an_answer_before_the_deadline_botocore_raises_its_own_throttlin
         script = Script(registry.wrap(client, max_wait=0), FINE)
         client.converse(**ASK)
         assert registry.try_admit(only(registry).key)
-        with pytest.raises(client.exceptions.ThrottlingException, match="tidegate: no answer was received") as caught:
+        with pytest.raises(client.exceptions.ThrottlingException, match="tidegate: no request was sent") as caught:
             client.converse(**ASK)
     metadata = caught.value.response["ResponseMetadata"]
     assert (metadata["HTTPStatusCode"], metadata["RetryAttempts"]) == (429, 0)

@@ -32,7 +32,7 @@ def registered() -> list[ForkAware]:
 
 
 def register(one: ForkAware) -> None:
-    """Call `one` at every fork while it lives."""
+    """Call the methods of `one` before and after each later fork, in parent and child, until it is collected."""
     _registered.add(one)
 
 

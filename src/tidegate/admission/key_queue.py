@@ -1,9 +1,9 @@
 """Admission and wait queue of one key: permits given, calls that wait, and waiters that a change wakes.
 
 Theory of operation. A gate is one limiter of the key that may hold a call back. Only the head of the wait queue waits
-with a timeout: until it could be admitted, or until the first deadline of its executor's calls. All other calls wait to
-be woken. Every change (`settle`, `enqueue`, `dequeue`, a timer) ends in `pump`. It admits from the head as many calls
-as may go, and returns the waiters to wake. The caller wakes them after it has released the key table's lock.
+for an instant at which it may be admitted. All other calls wait to be woken, or for a deadline. Every change (`settle`,
+`enqueue`, `dequeue`, a timer) ends in `pump`. It admits from the head as many calls as may go, and returns the waiters
+to wake. The caller wakes them after it has released the key table's lock.
 
 An executor is an event loop or a thread. Nothing depends on the head's executor alone. If several executors wait, a few
 others *watch*: they look `PATIENCE` seconds after the head had to look, or a permit had to be taken. A permit that was
@@ -447,7 +447,7 @@ class KeyQueue:
         changed_groups.append(group)
 
     def _join(self, waiter: Waiter, now: float, out: Out) -> ExecutorGroup:
-        """Put a call into the queue, and pass over the event loops that it blocks."""
+        """Put a call into the queue and return its group; pass over the event loop that it blocks, if it does so."""
         if waiter.executor is None:
             waiter.executor = self.executors.get(waiter.get_waker())
         executor = waiter.executor

@@ -576,7 +576,7 @@ def log_begin(source: RejectionSource, key: Key, rejection: KeyRejection) -> Non
 def log_end(key: Key, rejection: KeyRejection, what: str) -> None:
     """Log that a rejection is over, with its numbers."""
     counted = f"{rejection.replayed} call{'' if rejection.replayed == 1 else 's'}"
-    logger.warning("%s rejected: %s; %s answered without a request; %s", key, _reason(rejection), counted, what)
+    logger.warning("%s was rejected: %s; %s answered without a request; %s", key, _reason(rejection), counted, what)
 
 
 def _reason(rejection: KeyRejection) -> str:

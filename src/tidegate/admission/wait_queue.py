@@ -233,7 +233,7 @@ class ExecutorGroup:
         return self.executor is not None and self.executor.stalled
 
     def enlist(self) -> None:
-        """Put the group into the order of its queue, unless its executor is stalled."""
+        """Put the group into its queue's order, by the place of its first call, unless its executor does not run."""
         self.waiting.enlist(self)
 
     def pass_over(self) -> None:
@@ -401,7 +401,7 @@ class WaitQueue:
             heapify(self._order)
 
     def pass_over(self, group: ExecutorGroup) -> None:
-        """Take a group out of the order, and remember to notify it."""
+        """Take a group out of the order; its first call is woken later, to show whether its executor runs again."""
         if group.entry is not None:
             self._delist(group)
             self.passed_over.append(group)

@@ -58,7 +58,7 @@ class StatusLine:
         self._write(f"{prepare}\x1b7\x1b[1;{rows - 1}r\x1b[{rows};1H\x1b[2K\x1b[0m{self._dim}{line}\x1b[0m\x1b8")
 
     def clear(self) -> None:
-        """Clear the row and release it."""
+        """Clear the status row, and give it back to the terminal's own output."""
         if self._rows:
             self._write(self._release())
             self._rows = 0

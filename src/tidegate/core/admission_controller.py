@@ -28,7 +28,7 @@ from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usa
 
 MAX_OUTPUT_TOKENS = 10**9
 """Tokens of one answer that are believed at most. Raising it lets a garbled usage close a token quota for longer.
-Chosen: far above today's longest answers of 128,000 (as `cost_estimator.MOST`)."""
+Chosen: far above today's longest answers of 128,000 (as `cost_estimator.MAX_SAVED_TOKENS`)."""
 
 
 class AdmissionController(LimiterState):

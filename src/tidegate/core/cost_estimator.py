@@ -57,7 +57,10 @@ UNBOUNDED = -1
 
 
 class CostEstimator:
-    """Cost estimates of one key: the input's line, and mean tokens per answer, overall (`mean_output`) and by bound."""
+    """Cost estimates of one key: a line that gives the input tokens of a request by its characters, and mean outputs.
+
+    The mean tokens of an answer are kept overall (`mean_output`), and for each power of two of the request's bound.
+    """
 
     __slots__ = (
         "_answers",

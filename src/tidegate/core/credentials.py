@@ -21,7 +21,7 @@ DIGEST = "~"
 
 TEST_CHARACTERS = 256
 """Characters of a value that are tested; the removal continues to the end of the value. Raising it makes the redaction
-of long values slower. Chosen: keys have 20 to 250 (as `redaction.MOST_PIECED`)."""
+of long values slower. Chosen: keys have 20 to 250 (as `redaction.MAX_PIECED_CHARACTERS`)."""
 
 URL_CHARACTERS = 2048
 """Characters of an address that are read as one; the rest is treated as any other text. Raising it costs time per text.

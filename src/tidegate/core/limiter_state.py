@@ -258,7 +258,10 @@ class LimiterState:
         return len(self.permits_in_flight)
 
     def counted(self, blocked: int) -> int:
-        """Return the attempts in flight that can end: not those of stalled loops, or of the thread `blocked`."""
+        """Return the number of attempts in flight that can end.
+
+        An attempt cannot end while its event loop does not run, or on the thread `blocked` (its identifier, 0: none).
+        """
         if not blocked and not self.stalled_loops:
             return len(self.permits_in_flight)
         return sum(

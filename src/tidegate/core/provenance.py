@@ -93,9 +93,9 @@ class Provenance:
 
 
 class QuotaProvenance(Provenance):
-    """Provenance of a quota mirror; `window` is the origin of the time over which the quota counts.
+    """Provenance of the local copy of a quota; `window` says where the length of its window was learned.
 
-    `said` is the kind of refill that the headers state, whatever it turned out to be.
+    `said` is the kind of refill that the headers state. The true kind may have turned out to be another one.
     """
 
     __slots__ = ("said", "window")

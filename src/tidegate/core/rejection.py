@@ -95,7 +95,7 @@ class KeyRejection:
 
     @property
     def gate(self) -> str:
-        """Return the name of the closed gate."""
+        """Return the gate under which this rejection is shown: a day quota's, or that of a key rejected as a whole."""
         return REJECTED if self.reset_at is None else DAY
 
     def note_rejection(self, outcome: Outcome, order: int, sent_at: float, now: float) -> None:

@@ -75,7 +75,7 @@ class DemoRun:
 
     @property
     def eta(self) -> float | None:
-        """Return the seconds to the end at the speed of the last looks; None without a speed."""
+        """Return the seconds to the end at the speed of the last counts; None before two counts that differ."""
         if self.done == self.rows:
             return 0.0
         if len(self._looks) < 2:

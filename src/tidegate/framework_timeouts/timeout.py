@@ -99,10 +99,10 @@ class ParameterDefault(NamedTuple):
 
 
 class EnvironmentDefault(NamedTuple):
-    """Environment variable that the framework `module` reads when it needs the timeout.
+    """Environment variable from which the framework `module` reads its timeout; it is set to `seconds`.
 
-    It is left alone where the user set it or one of `rivals`. Both the environment and the framework's own settings
-    object count; the function `settings` ("module:function") returns that object.
+    It stays as it is where the user has set it, or one of `rivals`: other variables for the same timeout. Values in
+    the framework's own settings object count too; the function `settings` ("module:function") returns that object.
     """
 
     module: str

@@ -24,7 +24,7 @@ from tidegate.providers._values import window_name
 
 _MAX_BODY = 1 << 18
 """Bytes of a refusal's body above which it is not parsed. Raising it spends more time on a hostile answer. Chosen: the
-longest capture has 2,300 (as `_answer.MOST_BODY`)."""
+longest capture has 2,300 (as `_answer.MAX_BODY_BYTES`)."""
 
 
 _MAX_TEXT = 4096
@@ -128,7 +128,10 @@ def plain(text: str) -> str:
 
 
 def _nested(layers: list[dict[str, object]]) -> dict[str, object] | None:
-    """Return an upstream's error that a gateway put as JSON text into the message (capture gemini-429-free-tpm)."""
+    """Return the upstream provider's error object that a gateway put, as JSON text, into its own `message`; else None.
+
+    `layers` are the nested objects of the body, outermost first. Seen in the recorded answer gemini-429-free-tpm.
+    """
     for layer in layers:
         message = layer.get("message")
         if isinstance(message, str) and message[:64].lstrip()[:1] == "{" and len(message) <= _MAX_BODY:

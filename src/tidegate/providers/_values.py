@@ -222,7 +222,7 @@ _NAMES = {1.0: "s", 60.0: "minute", 3600.0: "hour", 86400.0: "day", 604800.0: "w
 
 
 def window_name(seconds: float) -> str:
-    """Return the window's name in a dimension: `s`, `10s`, `minute`, `hour`, `day`, `week`, `month` (30 days)."""
+    """Return the window in a quota's name: `s`, `minute`, `hour`, `day`, `week`, `month` (30 days), or as `10s`."""
     return _NAMES.get(seconds) or f"{seconds:g}s"
 
 

@@ -119,8 +119,8 @@ class ClaimService:
             if claim is None:
                 return
             what = f"experiment {row.name}: read of its state"
-            now = await retry_while_unavailable(partial(self._row, number), what)
-            if now.spec != row.spec:
+            current = await retry_while_unavailable(partial(self._row, number), what)
+            if current.spec != row.spec:
                 # The experiment was changed while its code was loaded. No heartbeat renews this claim, so a later scan
                 # finds it stale.
                 text = "experiment %s not taken up: it changed while its code was loaded; a later scan takes it up"

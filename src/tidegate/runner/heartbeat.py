@@ -51,7 +51,7 @@ class Heartbeat:
         store: Store,
         replica: str,
         settings: RunnerSettings,
-        run: Mapping[int, ExperimentRun],
+        runs: Mapping[int, ExperimentRun],
         recover: Callable[[int], Awaitable[None]] | None,
         draw: Callable[[], float],
         lost_file: LostFile,
@@ -59,7 +59,7 @@ class Heartbeat:
         self._store = store
         self._replica = replica
         self._settings = settings
-        self._runs = run
+        self._runs = runs
         self._recover = recover
         self._draw = draw
         self._lost_file = lost_file

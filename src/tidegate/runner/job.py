@@ -239,9 +239,9 @@ class ObservedHandoff(PermitHandoff):
 
     def note_wait_ended(self, call: object, now: float) -> None:
         """Report that a call of the work no longer waits."""
-        on_wait_changed = self.is_waiting
+        was_waiting = self.is_waiting
         super().note_wait_ended(call, now)
-        if on_wait_changed:
+        if was_waiting:
             self._on_wait_changed()
 
 

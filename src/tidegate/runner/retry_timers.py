@@ -212,9 +212,10 @@ class RetryTimers:
                 if not delays or max(delays) < limit:
                     continue
                 self._begin_outage(stage, gate, limit)
-            kept_jobs = 1 if run.has_other_work() else 0
-            self._give_up(items[kept_jobs:])
-            for job in waiting_jobs[max(0, kept_jobs - len(items)) :]:
+            # While other work goes on, one item keeps asking the provider.
+            kept = 1 if run.has_other_work() else 0
+            self._give_up(items[kept:])
+            for job in waiting_jobs[max(0, kept - len(items)) :]:
                 job.recall()
 
     def _outage(self, job: Job, now: float) -> float:
@@ -234,7 +235,12 @@ class RetryTimers:
         reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
         self._run.outages[stage.index] = reason
         self._run.log(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
-        logger.warning("experiment %s: %s; the rows of %s are parked", self._run.experiment.name, reason, stage.name)
+        logger.warning(
+            "experiment %s: %s; the rows of %s are parked until the experiment is resumed",
+            self._run.experiment.name,
+            reason,
+            stage.name,
+        )
 
     def _end_outage(self, stage: Stage) -> None:
         reason = self._run.outages.pop(stage.index)

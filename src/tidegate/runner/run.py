@@ -189,7 +189,12 @@ class ExperimentRun(RunState):
         stage.closing = StageClosing("guard", reason)
         name = self.experiment.name
         self.log(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
-        logger.warning("experiment %s: evaluator %s closed: %s; its rows are parked", name, stage.name, reason)
+        logger.warning(
+            "experiment %s: evaluator %s closed: %s; its rows are parked until the experiment is resumed",
+            name,
+            stage.name,
+            reason,
+        )
         self.give_up(self.work_queue.items(stage.index))
         for job in self.in_flight:
             if job.item.stage == stage.index and job.slot_lent:

@@ -1,6 +1,6 @@
 """State of one claimed experiment while it runs here.
 
-`ExperimentRun` changes it. Its collaborators receive only this state, so each of those modules can be read alone.
+`ExperimentRun` extends and changes it. `RetryTimers` receives only this state, so that it can be read alone.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ transactions longer. Chosen: a backlog shrinks quickly after a database was away
 
 BATCH_BYTES = 8 * 1024 * 1024
 """Maximum characters of a batch. Raising it uses more memory: PostgreSQL's driver copies them four times. Chosen: equal
-to `storage.bulk.MOST_CHARACTERS`."""
+to `storage.bulk.MAX_CHARACTERS`."""
 
 UNWRITTEN_BYTES = 16 * 1024 * 1024
 """Characters of unwritten results at which no more work is started. Raising it holds more results in memory while the

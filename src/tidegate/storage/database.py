@@ -255,7 +255,10 @@ class Database:
 
     @contextmanager
     def plain(self) -> Iterator[Connection]:
-        """Yield a transaction as in `transacted`, on a separate connection, for use in any thread."""
+        """Yield a blocking transaction on its own connection, usable in any thread; commit at the end.
+
+        An exception rolls it back, and database errors are raised as `StoreError`.
+        """
         self._require_open()
         engine = self._plain_engine()
         try:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 PAGE_BYTES = 8 * 1024 * 1024
 """Size of the texts of one page (`TextSize`). Raising it needs more memory, lowering it more pages of large rows.
-Chosen: equal to `bulk.MOST_CHARACTERS`."""
+Chosen: equal to `bulk.MAX_CHARACTERS`."""
 
 FIRST_ROWS = 32
 """Half the rows of a first page, when no size is known yet. Raising it may read more than `PAGE_BYTES`. Chosen: 64 rows

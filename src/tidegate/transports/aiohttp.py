@@ -49,7 +49,7 @@ _watches: dict[int, StreamWatch] = {}
 
 
 class Readers:
-    """The stream readers made from one module's own reader class."""
+    """Stream reader classes of one aiohttp module: its own, and a subclass that holds a permit until its end."""
 
     def __init__(self, module: ModuleType) -> None:
         self.plain = module.StreamReader

@@ -1,6 +1,6 @@
 """One governed HTTP call: its key, its cost, and the outcomes of its attempts. All HTTP stacks share it.
 
-Theory of operation. A transport asks `governance.marked` and `provider_of` whether a request is governed. If so, it
+Theory of operation. A transport asks `governance.binding_of` and `provider_of` whether a request is governed. If so, it
 makes an `HttpCall` and runs it through `tidegate.admission.drive`. The key of a request says whose quota the request
 counts against. It consists of the provider, the address, the credential that pays, the model or other scope, and the
 endpoint family.
@@ -397,8 +397,8 @@ class HttpCall(GovernedCall, ABC):
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
         """Return headers and JSON body of the 429 for a call that received nothing before its deadline."""
         text = (
-            f"tidegate: no answer was received: {self.key} ({ended.gate or 'queue'}) did not admit the call in time; "
-            f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."
+            f"tidegate: no request was sent: {self.key} ({ended.gate or 'queue'}) did not admit the call in time; "
+            f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s; a longer max_wait waits longer."
         )
         if ended.opens_in is not None and ended.opens_in < MAX_RETRY_AFTER_SECONDS:
             text = (

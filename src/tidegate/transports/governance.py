@@ -32,7 +32,7 @@ def nobody(host: str) -> str | None:
 
 
 class Binding(NamedTuple):
-    """The mark of a client. `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
+    """Binding of a client to a registry. `family` is its SDK's (see `providers.adopt`), None for a bare HTTP client.
 
     With `any_host` every inference path is governed. Without it, these are: known providers, local servers, hosts that
     `named` maps to a family, and the hosts that `provider_elsewhere` accepts.
