@@ -56,7 +56,7 @@ class Answers:
         wall = self._wall()
         headers: Headers = [("date", formatdate(wall, usegmt=True))]
         if self._scenario.headers:
-            headers += self._dialect.headers(verdict.announced, wall)
+            headers += self._dialect.headers(verdict.announced, wall, self._scenario.resets)
         return headers
 
     def refusal(self, refusal: Refusal, headers: Headers) -> Answer | None:
@@ -64,8 +64,9 @@ class Answers:
         if refusal.drops:
             return None
         telling = RefusalFacts("model", told(self._scenario.retry_after, refusal.retry_after), self._scenario.prose)
-        said = self._dialect.refuse(refusal, telling)
-        rows = [*headers[:1], *said.headers] if said.status >= 500 else headers + said.headers
+        own = self._scenario.refusals
+        said = (DIALECT_TABLE[own] if own else self._dialect).refuse(refusal, telling)
+        rows = [*headers[:1], *said.headers] if own or said.status >= 500 else headers + said.headers
         return Answer(said.status, rows, said.body.encode() if isinstance(said.body, str) else dumps(said.body))
 
     def broken(self, status: int, headers: Headers) -> Answer:
@@ -74,15 +75,16 @@ class Answers:
 
     def whole(self, call: Call, output: int, headers: Headers) -> Answer:
         """A complete answer of so many tokens."""
-        return Answer(200, headers, dumps(self._endpoint.whole({}, _reply(call, output))))
+        return Answer(200, headers, dumps(self._endpoint.whole({}, self._reply(call, output))))
 
     def events(self, call: Call, output: int) -> bytes:
         """Everything that a streamed answer consists of, its usage included."""
         stream = self._endpoint.stream
         assert stream is not None, "the endpoint streams"
-        made = stream({"stream_options": {"include_usage": True}}, _reply(call, output))
+        made = stream({"stream_options": {"include_usage": True}}, self._reply(call, output))
         return made.head + b"".join(made.pieces) + made.tail
 
-
-def _reply(call: Call, output: int) -> SimulatedReply:
-    return SimulatedReply("id", "model", "Yes.", call.input_tokens, output, output == call.max_tokens, 0)
+    def _reply(self, call: Call, output: int) -> SimulatedReply:
+        cached = min(self._scenario.cached_tokens, call.input_tokens)
+        bounded = output == call.max_tokens
+        return SimulatedReply("id", "model", "Yes.", call.input_tokens, output, bounded, 0, cached_tokens=cached)

@@ -1,6 +1,7 @@
 """The laboratory: every scenario of the table in virtual time and over HTTP, against an oracle that knows every limit.
 
 python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary] [--plots]
+python -m bench.lab --families [NAME,…] [--http] [--seeds 8 | --seeds 1,3,5] [--odd | --even]
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bench import overhttp, virtual
+from bench import drawntable, overhttp, virtual
 from bench.common import RESULTS, conclude, markdown, table
 from bench.families import FAMILIES
 from bench.measures import COLUMNS, Run, checks, figures, medians
@@ -73,10 +74,29 @@ def chosen(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[R
     return [row for row in ROWS if row.name in names and given.family in (None, row.family.name)]
 
 
+def seeds_of(text: str, *, odd: bool = False, even: bool = False) -> list[int]:
+    """The seeds that a command line asks for: so many from 0 on, of odd or even ones too, or those it names."""
+    if "," in text:
+        return [int(each) for each in text.split(",") if each]
+    count = min(20, max(1, int(text)))
+    return list(range(1, 2 * count, 2) if odd else range(0, 2 * count, 2) if even else range(count))
+
+
 def main() -> int:
     """Prints the tables; returns 1 where a bound is missed."""
     parser = argparse.ArgumentParser(description="Every scenario against the oracle")
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each row (default 5)")
+    parser.add_argument(
+        "--seeds", default="5", help="runs of each row (default 5), or seeds with commas: 1,3,5 (one: 3,)"
+    )
+    parity = parser.add_mutually_exclusive_group()
+    parity.add_argument("--odd", action="store_true", help="odd seeds: those that are reported")
+    parity.add_argument("--even", action="store_true", help="even seeds: those to tune a controller by")
+    parser.add_argument(
+        "--families",
+        nargs="?",
+        const=",".join(drawntable.NAMES),
+        help=f"families whose numbers the seed draws, in virtual time if not --http: {', '.join(drawntable.NAMES)}",
+    )
     parser.add_argument("--only", help=f"rows by name, with commas between: {', '.join(NAMES)}")
     parser.add_argument("--family", choices=[family.name for family in FAMILIES], help="rows of one family")
     for way, (title, _) in WAYS.items():
@@ -84,10 +104,15 @@ def main() -> int:
     parser.add_argument("--vary", action="store_true", help="draw limits and latencies too, around the table's")
     parser.add_argument("--plots", action="store_true", help="also draw each row (needs matplotlib)")
     given = parser.parse_args()
+    seeds = seeds_of(given.seeds, odd=given.odd, even=given.even)
+    if given.families is not None:
+        if unknown := set(given.families.split(",")) - set(drawntable.NAMES):
+            parser.error(f"no family is called {', '.join(sorted(unknown))}")
+        way = "http" if given.http else "virtual"
+        return drawntable.play(way, *WAYS[way], drawntable.named(given.families.split(",")), seeds)
     rows = chosen(parser, given)
     if given.plots:
         draw(rows, PLOTS)
-    seeds = range(min(20, max(1, given.seeds)))
     ways = [way for way in WAYS if getattr(given, way)] or list(WAYS)
     return max([play(way, rows, seeds, given.vary) for way in ways])
 

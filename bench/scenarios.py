@@ -47,6 +47,7 @@ class Row:
 
     sizes       the prompts' tokens: the lowest and the highest, log-uniform between them
     max_tokens  each call's own bound on its output
+    bounds      if not empty, the bounds of which each call has one, drawn by the seed
     callers     how many take the calls, in order, as soon as they are free
     sdk         whose client asks over HTTP; it also decides endpoint and provider table in virtual time
     stream      whether the answers stream
@@ -59,6 +60,7 @@ class Row:
     count: int
     sizes: tuple[int, int] = (40, 40)
     max_tokens: int | None = None
+    bounds: tuple[int, ...] = ()
     callers: int = 128
     sdk: Sdk = "openai"
     stream: bool = False
@@ -73,7 +75,10 @@ class Row:
         generator = random.Random(seed)
         low, high = self.sizes
         return tuple(
-            Call(round(low * math.exp(generator.random() * math.log(high / low))), max_tokens=self.max_tokens)
+            Call(
+                round(low * math.exp(generator.random() * math.log(high / low))),
+                max_tokens=generator.choice(self.bounds) if self.bounds else self.max_tokens,
+            )
             for _ in range(self.count)
         )
 

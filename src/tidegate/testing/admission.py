@@ -41,24 +41,27 @@ class Pricing:
     - `produced`: the input at admission, the output at the end, into debt if necessary
 
     A limiter of `output_tokens` is charged for what was produced, unless the bound is reserved. A produced token counts
-    `burndown` times.
+    `burndown` times. `cached_tokens` at the beginning of each prompt are not charged. A limiter that counts input is
+    charged `least_tokens` for a call at least.
     """
 
     charge: Charge = "input"
     gives_back: bool = False
     default_max_tokens: int = 256
     burndown: float = 1.0
+    cached_tokens: int = 0
+    least_tokens: int = 0
 
     def at_admission(self, unit: str, call: Call) -> float:
         """Return the amount that must fit for the call to be admitted."""
         if unit == "requests":
             return 1
         if unit == "input_tokens":
-            return call.input_tokens
+            return max(self.least_tokens, self._input(call))
         reserved = 0
         if self.charge == "input+max_tokens":
             reserved = self.default_max_tokens if call.max_tokens is None else call.max_tokens
-        return reserved if unit == "output_tokens" else call.input_tokens + reserved
+        return reserved if unit == "output_tokens" else max(self.least_tokens, self._input(call) + reserved)
 
     def at_end(self, unit: str, call: Call, produced: int) -> float:
         """Return the total charge of a call that has ended with `produced` output tokens."""
@@ -66,10 +69,13 @@ class Pricing:
             return self.at_admission(unit, call)
         weight = produced * self.burndown
         if self.charge == "produced" or (self.charge == "input+max_tokens" and self.gives_back):
-            return weight if unit == "output_tokens" else call.input_tokens + weight
+            return weight if unit == "output_tokens" else max(self.least_tokens, self._input(call) + weight)
         if self.charge == "input" and unit == "output_tokens":
             return weight
         return self.at_admission(unit, call)
+
+    def _input(self, call: Call) -> int:
+        return max(0, call.input_tokens - self.cached_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +163,19 @@ class Gate:
 def _refusal(limiter: Limiter, amount: float, ready_at: float, now: float) -> Refusal:
     level = limiter.level(now)
     too_large = limiter.reason in (Reason.RATE, Reason.DAY) and ready_at == math.inf and amount > limiter.capacity
+    status = limiter.status if isinstance(limiter, Slots | Outage) else None
+    reason = limiter.reason
+    if limiter.statuses and not too_large:
+        status = next(limiter.statuses)
+        # A rate limiter that answers 503 or 529 says that it is overloaded, as one of concurrency does.
+        reason = reason if status == 429 else Reason.SLOTS
     return Refusal(
         name="too_large" if too_large else limiter.name,
-        reason=Reason.TOO_LARGE if too_large else limiter.reason,
+        reason=Reason.TOO_LARGE if too_large else reason,
         level=level,
         used=level.limit - level.remaining,
         requested=amount,
         retry_after=None if ready_at == math.inf else ready_at - now,
-        status=limiter.status if isinstance(limiter, Slots | Outage) else None,
+        status=status,
         drops=isinstance(limiter, Outage) and limiter.status is None,
     )

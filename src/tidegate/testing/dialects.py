@@ -17,11 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 from tidegate.testing.admission import Refusal
 from tidegate.testing.limiters import DAY, SLACK, Level, Reason, Unit
+from tidegate.testing.resets import Resets, instant, rounded
 
 _SHORT = {1.0: "sec", 60.0: "min", 3600.0: "hour", DAY: "day"}
 _LONG = {1.0: "second", 60.0: "minute", 3600.0: "hour", DAY: "day"}
@@ -172,6 +172,9 @@ ABSURD = 31_536_000.0
 """Seconds of an absurd retry-after. Raising it changes little. Chosen: a year, far above
 `core.feedback.ABSURD_HINT`."""
 
+FIXED = {"absurd": ABSURD, "one": 1.0}
+"""Seconds of a retry-after that is the same in every refusal."""
+
 
 SLOPE_KIND = ("limit_burst_rate", "limit_burst_rate")
 SLOPE = (
@@ -206,20 +209,26 @@ class RefusalFacts:
     prose: bool
 
 
+class HeaderWriter(Protocol):
+    """Function that writes the headers of any answer."""
+
+    def __call__(self, levels: Sequence[Level], wall: float, resets: Resets = "own", /) -> Headers: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """Two functions of a dialect: `headers(levels, wall)` of any answer, and `refuse(refusal, telling)`."""
+    """Two functions of a dialect: `headers(levels, wall, resets)` of any answer, and `refuse(refusal, telling)`."""
 
-    headers: Callable[[Sequence[Level], float], Headers]
+    headers: HeaderWriter
     refuse: Callable[[Refusal, RefusalFacts], RefusalResponse]
 
 
 def told(mode: str, seconds: float | None) -> float | None:
-    """Return the seconds that a refusal states for a retry-after `exact`, `late`, `absurd` or `none`."""
+    """Return the seconds that a refusal states for a retry-after `exact`, `late`, `absurd`, `one` or `none`."""
     if seconds is None or mode == "none":
         return None
-    if mode == "absurd":
-        return ABSURD
+    if mode in FIXED:
+        return FIXED[mode]
     return seconds * 3 if mode == "late" else seconds
 
 
@@ -239,18 +248,22 @@ def _whole_seconds(seconds: float) -> str:
     return str(max(1, math.ceil(seconds * (1 - SLACK))))
 
 
-def openai_headers(levels: Sequence[Level], wall: float) -> Headers:
+def openai_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
     """Return `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`."""
     rows: Headers = []
     for unit, level in _by_unit(levels).items():
         if unit in ("requests", "tokens"):
             rows.append((f"x-ratelimit-limit-{unit}", f"{level.limit:.0f}"))
             rows.append((f"x-ratelimit-remaining-{unit}", str(floor_of(level))))
-            rows.append((f"x-ratelimit-reset-{unit}", go_duration(level.reset_after)))
+            rows.append((f"x-ratelimit-reset-{unit}", go_duration(_reset_after(level, resets))))
     return rows
 
 
-def azure_headers(levels: Sequence[Level], wall: float) -> Headers:
+def _reset_after(level: Level, resets: Resets) -> float:
+    return level.reset_after if resets == "own" else rounded(level.reset_after, resets)
+
+
+def azure_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
     """Return `x-ratelimit-{limit,remaining}-*`, as of 2025: no time."""
     rows: Headers = []
     for unit, level in _by_unit(levels).items():
@@ -260,39 +273,40 @@ def azure_headers(levels: Sequence[Level], wall: float) -> Headers:
     return rows
 
 
-def azure_renewal_headers(levels: Sequence[Level], wall: float) -> Headers:
+def azure_renewal_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
     """Add `renewalperiod-*` and `reset-*`, as of 2026, in seconds (reset in milliseconds in other deployments)."""
     rows = azure_headers(levels, wall)
     for unit, level in _by_unit(levels).items():
         if unit in ("requests", "tokens"):
             rows.append((f"x-ratelimit-renewalperiod-{unit}", f"{level.window:g}"))
-            rows.append((f"x-ratelimit-reset-{unit}", f"{math.floor(level.reset_after)}"))
+            rows.append((f"x-ratelimit-reset-{unit}", f"{math.floor(_reset_after(level, resets))}"))
     return rows
 
 
-def anthropic_headers(levels: Sequence[Level], wall: float) -> Headers:
+def anthropic_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
     """Return `anthropic-ratelimit-{requests,tokens,input-tokens,output-tokens}-*`; default tokens: input + output."""
     rows: Headers = []
     known = _by_unit(levels)
     for unit, level in known.items():
-        rows += _anthropic_row(unit.replace("_", "-"), level.limit, level.remaining, level.reset_after, wall)
+        rows += _anthropic_row(
+            unit.replace("_", "-"), level.limit, level.remaining, instant(wall + level.reset_after, resets)
+        )
     if "tokens" not in known and "input_tokens" in known and "output_tokens" in known:
         into, out = known["input_tokens"], known["output_tokens"]
-        reset = max(into.reset_after, out.reset_after)
-        rows += _anthropic_row("tokens", into.limit + out.limit, into.remaining + out.remaining, reset, wall)
+        reset = instant(wall + max(into.reset_after, out.reset_after), resets)
+        rows += _anthropic_row("tokens", into.limit + out.limit, into.remaining + out.remaining, reset)
     return rows
 
 
-def _anthropic_row(name: str, limit: float, remaining: float, reset_after: float, wall: float) -> Headers:
+def _anthropic_row(name: str, limit: float, remaining: float, reset: str) -> Headers:
     left = max(0, math.floor(remaining * (1 + SLACK)))
     if name != "requests" and limit >= 10_000:
         left = round(left / 1000) * 1000
-    reset = datetime.fromtimestamp(math.floor(wall + reset_after), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     prefix = f"anthropic-ratelimit-{name}"
     return [(f"{prefix}-limit", f"{limit:.0f}"), (f"{prefix}-remaining", str(left)), (f"{prefix}-reset", reset)]
 
 
-def ietf_headers(levels: Sequence[Level], wall: float) -> Headers:
+def ietf_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
     """Return the three fields of draft 03, for the limit with the least share left; reset in seconds."""
     if not levels:
         return []
@@ -301,11 +315,11 @@ def ietf_headers(levels: Sequence[Level], wall: float) -> Headers:
     return [
         ("ratelimit-limit", f"{tight.limit:.0f}, {policies}"),
         ("ratelimit-remaining", str(floor_of(tight))),
-        ("ratelimit-reset", str(math.ceil(tight.reset_after))),
+        ("ratelimit-reset", str(math.ceil(_reset_after(tight, resets)))),
     ]
 
 
-def no_headers(levels: Sequence[Level], wall: float) -> Headers:
+def no_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
     """Return no headers."""
     return []
 
@@ -431,6 +445,12 @@ def silent_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
     return openai_refusal(refusal, RefusalFacts(telling.model, None, prose=False))
 
 
+def hinted_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
+    """Return the status and a bare message, with a `retry-after` in seconds."""
+    answer = silent_refusal(refusal, telling)
+    return RefusalResponse(answer.status, answer.headers + _retry_after(telling, milliseconds=False), answer.body)
+
+
 DIALECT_TABLE: dict[str, Dialect] = {
     "openai": Dialect(openai_headers, openai_refusal),
     "azure": Dialect(azure_headers, azure_refusal),
@@ -439,5 +459,6 @@ DIALECT_TABLE: dict[str, Dialect] = {
     "bedrock": Dialect(no_headers, bedrock_refusal),
     "gemini": Dialect(no_headers, gemini_refusal),
     "ietf": Dialect(ietf_headers, ietf_refusal),
+    "hint": Dialect(no_headers, hinted_refusal),
     "none": Dialect(no_headers, silent_refusal),
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -58,7 +59,10 @@ class Level:
 
 
 class Limiter:
-    """Base class of the limiters, which admits everything. `capacity` is the largest amount that can ever fit."""
+    """Base class of the limiters, which admits everything. `capacity` is the largest amount that can ever fit.
+
+    `statuses` has the statuses of its refusals in turn, where the dialect does not decide.
+    """
 
     reason = Reason.RATE
 
@@ -68,6 +72,7 @@ class Limiter:
         self.limit = limit
         self.window = window
         self.capacity = limit
+        self.statuses: Iterator[int] | None = None
 
     def ready_at(self, amount: float, now: float) -> float:
         """Return the earliest instant at which `amount` fits: `now` if already, infinity if time does not help."""

@@ -17,6 +17,7 @@ from tidegate.errors import ConfigurationError
 from tidegate.testing.admission import CHARGES, Call, Charge, Gate, Pricing
 from tidegate.testing.checks import among, at_least, positive
 from tidegate.testing.limiters import Limiter, Outage
+from tidegate.testing.resets import RESETS, Resets
 from tidegate.testing.specs import Distribution, Fault, Limit, OutageSpan
 
 T = TypeVar("T")
@@ -85,11 +86,13 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default
 
 
-DialectName = Literal["auto", "openai", "azure", "azure-renewal", "anthropic", "bedrock", "gemini", "ietf", "none"]
+DialectName = Literal[
+    "auto", "openai", "azure", "azure-renewal", "anthropic", "bedrock", "gemini", "ietf", "hint", "none"
+]
 DIALECTS: tuple[DialectName, ...] = get_args(DialectName)
 
-RetryAfter = Literal["exact", "late", "absurd", "none"]
-RETRY_AFTERS: tuple[RetryAfter, ...] = ("exact", "late", "absurd", "none")
+RetryAfter = Literal["exact", "late", "absurd", "one", "none"]
+RETRY_AFTERS: tuple[RetryAfter, ...] = get_args(RetryAfter)
 
 AT_ONCE = Distribution.constant(0.0)
 
@@ -111,13 +114,18 @@ class Scenario:
       not)
     - `burndown`: tokens that a limiter is charged at the end for each produced token (Bedrock: 5 for Claude)
     - `default_max_tokens`: output reserved for a call that names no bound
+    - `cached_tokens`: tokens at the beginning of each prompt that are read from a cache and are not charged
+    - `least_tokens`: tokens that a token limiter is charged for a call at least
     - `chars_per_token`: characters of a prompt that count as a token
     - `outages`: spans in which nothing works, for all keys
     - `latency`: seconds from admission to the first byte of the answer
     - `token_pace`: further seconds for each output token
     - `knee`: calls in flight beyond which latency grows in proportion (None: never)
     - `output_tokens`: tokens that an answer counts as (None: a quarter of its characters)
-    - `retry_after`: time that refusals state: exact, three times too late, absurd, or none
+    - `retry_after`: time that refusals state: exact, three times too late, absurd, always 1 s, or none
+    - `resets`: rounding of announced resets: `own` (the dialect's), `exact` (microseconds), or to `ms` or `seconds`,
+      which are cut, or rounded up with `-up`
+    - `refusals`: dialect of the refusals, if a gateway writes its own (empty: `dialect`); they announce no limit then
     - `prose`: whether refusals state the time in their text as well, where the provider does
     - `headers`: whether answers carry rate-limit headers
     - `success_retry_after`: whether successful answers carry a meaningless retry-after, as Anthropic's do
@@ -133,6 +141,8 @@ class Scenario:
     gives_back: bool = False
     burndown: float = 1.0
     default_max_tokens: int = 256
+    cached_tokens: int = 0
+    least_tokens: int = 0
     chars_per_token: float = 4.0
     outages: tuple[OutageSpan, ...] = ()
     latency: Distribution = AT_ONCE
@@ -140,6 +150,8 @@ class Scenario:
     knee: int | None = None
     output_tokens: Distribution | None = None
     retry_after: RetryAfter = "exact"
+    resets: Resets = "own"
+    refusals: DialectName | Literal[""] = ""
     prose: bool = True
     headers: bool = True
     success_retry_after: bool = False
@@ -149,12 +161,16 @@ class Scenario:
 
     def __post_init__(self) -> None:
         among("dialect", self.dialect, DIALECTS)
+        among("refusals", self.refusals, ("", *DIALECTS))
         among("scope", self.scope, SCOPES)
         among("charge", self.charge, CHARGES)
         among("retry_after", self.retry_after, RETRY_AFTERS)
+        among("resets", self.resets, RESETS)
         positive("burndown", self.burndown)
         positive("chars_per_token", self.chars_per_token)
         at_least("default_max_tokens", self.default_max_tokens, 0)
+        at_least("cached_tokens", self.cached_tokens, 0)
+        at_least("least_tokens", self.least_tokens, 0)
         at_least("token_pace", self.token_pace, 0)
         if self.knee is not None:
             at_least("knee", self.knee, 1)
@@ -192,7 +208,14 @@ class Scenario:
     @property
     def pricing(self) -> Pricing:
         """Return the rules by which calls are charged."""
-        return Pricing(self.charge, self.gives_back, self.default_max_tokens, self.burndown)
+        return Pricing(
+            self.charge,
+            self.gives_back,
+            self.default_max_tokens,
+            self.burndown,
+            self.cached_tokens,
+            self.least_tokens,
+        )
 
     @property
     def announced(self) -> tuple[bool, ...]:

@@ -289,6 +289,7 @@ class SimulatedProvider:
             cut_short=natural > bound,
             created=int(time.time()),
             tool=form.tool if form is not None else "",
+            cached_tokens=min(scenario.cached_tokens, question.input_tokens),
         )
 
     def _text(self, prompt: str, scenario: Scenario) -> str:
@@ -305,7 +306,7 @@ class SimulatedProvider:
         request_id = REQUEST_IDS.get(dialect, "x-request-id")
         headers: Headers = [(request_id, f"req_{next(self._numbers):08d}")]
         if scenario.headers:
-            headers += DIALECT_TABLE[dialect].headers(verdict.announced, wall)
+            headers += DIALECT_TABLE[dialect].headers(verdict.announced, wall, scenario.resets)
         if scenario.success_retry_after and not isinstance(verdict.outcome, Refusal):
             headers.append(("retry-after", str(60 - int(wall) % 60)))
         return headers
@@ -373,6 +374,8 @@ def _refuse(
     if refusal.drops:
         connection.cut()
         return
+    if scenario.refusals:
+        dialect, headers = scenario.refusals, []
     telling = RefusalFacts(model, told(scenario.retry_after, refusal.retry_after), scenario.prose)
     answer: RefusalResponse = DIALECT_TABLE[dialect].refuse(refusal, telling)
     rows = answer.headers if answer.status >= 500 else headers + answer.headers

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from typing import Literal
 
 from tidegate.errors import ConfigurationError
@@ -118,6 +119,7 @@ class Limit:
     - `initial`: content of a bucket at the start, if not full: the key has been used before
     - `offset`: seconds from the start to a boundary of fixed windows and days
     - `status`: status of the refusals of slots: 429, 503 or 529
+    - `statuses`: statuses of the refusals of a bucket or window, in turn (none: the dialect's own)
     - `growth`: for slope: a window admits at most max(`limit`, `growth` × the calls of the window before)
     - `announced`: whether headers announce it (default: all but slots, slope and credit). A dialect with one row for a
       unit announces the first such limit of that unit.
@@ -137,6 +139,7 @@ class Limit:
     initial: float | None = None
     offset: float = 0.0
     status: int = 503
+    statuses: tuple[int, ...] = ()
     growth: float = 1.5
     announced: bool | None = None
     shares: tuple[tuple[float, float], ...] = ()
@@ -159,6 +162,9 @@ class Limit:
         at_least("offset", self.offset, 0)
         at_least("period", self.period, 0)
         among("status", self.status, SLOT_STATUSES)
+        object.__setattr__(self, "statuses", tuple(self.statuses))
+        for status in self.statuses:
+            among("statuses", status, SLOT_STATUSES)
         at_least("growth", self.growth, 1)
         for name in ("shares", "sizes"):
             object.__setattr__(self, name, tuple((start, part) for start, part in getattr(self, name)))
@@ -192,6 +198,12 @@ class Limit:
 
     def build(self, name: str) -> Limiter:
         """Return a new limiter, full unless `initial` is set."""
+        limiter = self._built(name)
+        if self.statuses:
+            limiter.statuses = cycle(self.statuses)
+        return limiter
+
+    def _built(self, name: str) -> Limiter:
         if self.kind == "slots":
             return Slots(name, limit=self.limit, status=self.status)
         if self.kind == "slope":

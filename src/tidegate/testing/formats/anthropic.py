@@ -42,9 +42,9 @@ def _message(reply: SimulatedReply, content: list[dict[str, Any]], stop: str | N
         "stop_reason": stop,
         "stop_sequence": None,
         "usage": {
-            "input_tokens": reply.input_tokens,
+            "input_tokens": reply.input_tokens - reply.cached_tokens,
             "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 0,
+            "cache_read_input_tokens": reply.cached_tokens,
             "output_tokens": produced,
             "service_tier": "standard",
         },

@@ -42,7 +42,8 @@ class SimulatedQuestion:
 class SimulatedReply:
     """Answer; `cut_short` if the request's bound was reached; `created` is in seconds of wall time.
 
-    With a `tool`, the text is the arguments of a call of it.
+    With a `tool`, the text is the arguments of a call of it. `cached_tokens` is the part of the input that was read
+    from a cache.
     """
 
     id: str
@@ -53,6 +54,7 @@ class SimulatedReply:
     cut_short: bool
     created: int
     tool: str = ""
+    cached_tokens: int = 0
 
     @property
     def pieces(self) -> list[str]:

@@ -90,7 +90,7 @@ def _chat_usage(reply: SimulatedReply) -> dict[str, Any]:
         "prompt_tokens": reply.input_tokens,
         "completion_tokens": reply.output_tokens,
         "total_tokens": reply.input_tokens + reply.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "prompt_tokens_details": {"cached_tokens": reply.cached_tokens, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": 0,
             "audio_tokens": 0,
@@ -184,7 +184,7 @@ def _function_call(reply: SimulatedReply, status: str, arguments: str) -> dict[s
 def _response(body: Body, reply: SimulatedReply, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
     usage = {
         "input_tokens": reply.input_tokens,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": reply.output_tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": reply.input_tokens + reply.output_tokens,

@@ -1,0 +1,105 @@
+"""Players against the simulator's own books, which show what a client could reach that knows more than ours.
+
+`knowing` plays the oracle's schedule. `phaseless` knows of a hidden fixed window its kind and size, and not its phase.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from itertools import islice
+
+from bench.answers import USUAL_OUTPUT
+from bench.network import TRAVEL
+from bench.scenarios import Row
+from tidegate.testing import Call, Refusal
+from tidegate.testing.accounts import Accounts, AdmittedCall
+
+SOONEST = 2 * TRAVEL
+"""Seconds after which a player that is not refused knows that it was admitted."""
+
+FIRST_PROBES = 8
+"""Lone calls in the first window of a player that looks for its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Result of a player: seconds from the first admission to the last end, and the calls that were refused."""
+
+    seconds: float
+    refused: int
+
+
+class Books:
+    """A provider's books and their clock; calls are sent in the order of time and end by themselves."""
+
+    def __init__(self, row: Row, seed: int) -> None:
+        self.now = 0.0
+        self.refused = 0
+        self.last_end = 0.0
+        self.first = -1.0
+        self._accounts = Accounts(row.seeded(seed), lambda: self.now)
+        self._ends: list[tuple[float, int, AdmittedCall, int]] = []
+        self._sent = 0
+
+    def send(self, call: Call, at: float) -> bool:
+        """Send a call at `at`; return whether it was admitted."""
+        self._land(at)
+        self.now = at
+        self._sent += 1
+        outcome = self._accounts.admit("key", str(self._sent), call, stream=False).outcome
+        if isinstance(outcome, Refusal):
+            self.refused += 1
+            return False
+        natural = self._accounts.output_tokens(USUAL_OUTPUT)
+        output = natural if call.max_tokens is None else min(natural, call.max_tokens)
+        end = at + outcome.latency + outcome.token_pace * output
+        heapq.heappush(self._ends, (end, self._sent, outcome, output))
+        self.last_end = max(self.last_end, end)
+        self.first = at if self.first < 0 else self.first
+        return True
+
+    def _land(self, until: float) -> None:
+        while self._ends and self._ends[0][0] <= until:
+            self.now, _, admission, output = heapq.heappop(self._ends)
+            self._accounts.end(admission, "answered", output)
+
+    def played(self) -> Played:
+        """Return what came of it, with the way of the last answer."""
+        return Played(self.last_end - self.first, self.refused)
+
+
+def knowing(row: Row, seed: int) -> Played:
+    """Play the oracle's schedule: a schedule that is right is played in its time without a refusal."""
+    books = Books(row, seed)
+    for call, at in zip(row.calls(seed), row.ideal(seed).admitted_at, strict=True):
+        books.send(call, at)
+    return books.played()
+
+
+def phaseless(row: Row, seed: int) -> Played:
+    """Play a hidden fixed window of requests whose size and length are known, and whose phase is not.
+
+    The first window's end is found by lone calls at even intervals. From then on one lone call a window, in the middle
+    of the interval in which its end lies, halves that interval; where it is refused, all go at the interval's end.
+    """
+    (limit,) = row.scenario.limiters
+    size, seconds = round(limit.limit), limit.window
+    books, calls = Books(row, seed), iter(row.calls(seed))
+    for call in islice(calls, size):
+        books.send(call, 0.0)
+    low, high, parts = 0.0, seconds, FIRST_PROBES
+    for call in calls:
+        refused, later = low, 0.0
+        for probe in (low + (high - low) * part / parts for part in range(1, parts)):
+            if books.send(call, probe):
+                high, later = probe, SOONEST
+                break
+            refused = probe
+        else:
+            books.send(call, high)
+        for other in islice(calls, size - 1):
+            books.send(other, high + later)
+        low, high = refused + seconds, high + seconds
+        parts = 2 if high - low > 2 * SOONEST else 1
+    return books.played()
