@@ -49,7 +49,8 @@ def settings() -> str:
 def runner_settings() -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in RunnerSettings.model_fields.items():
-        rows.append(f"| `{name}` | `{field.default!r}` | {field.description} |")
+        default = "none" if field.default is None else repr(field.default)
+        rows.append(f"| `{name}` | `{default}` | {field.description} |")
     return "\n".join(rows)
 
 

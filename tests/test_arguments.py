@@ -209,7 +209,7 @@ def test_settings_that_contradict_each_other_are_refused(kind: Any, given: dict[
 
 def test_setting_left_at_its_default_follows_the_one_given() -> None:
     assert Settings(max_concurrency=2).start_concurrency == 2
-    assert Settings(start_concurrency=5000).max_concurrency == 5000
+    assert Settings(start_concurrency=5000).max_concurrency is None
     assert Settings(max_pause=0.1).pause_base == 0.1
     assert RunnerSettings(heartbeat=60).stale_after == 240
     assert RunnerSettings(stale_after=8).heartbeat == 2

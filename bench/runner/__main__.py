@@ -1,7 +1,7 @@
 """What the experiment runner costs: durable results a second, a million rows, many experiments at once, and who waits
 for whom.
 
-    python -m bench.runner [--only speed,million,live,advisor] [--databases SQLite,PostgreSQL] [--rows 1000000]
+    python -m bench.runner [--only speed,million,live,advisor,reach] [--databases SQLite,PostgreSQL] [--rows 1000000]
 
 Databases are made in the folder for temporary files (TMPDIR), and commits are waited for until they are on its disk.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import Check, conclude, spread, table
-from bench.runner import advisor, live, million, speed
+from bench.runner import advisor, live, million, reach, speed
 from bench.runner.places import PLACES, Fresh
 
 LEAST_RATE = {"SQLite": 1500.0, "PostgreSQL": 1000.0}
@@ -39,6 +39,18 @@ LEAST_SPEED = 0.98
 
 MOST_APART = 5.0
 """Calls of any hundred by which two experiments on one key may differ."""
+
+MOST_AT_A_QUOTA = 1.05
+"""Times the ideal that a run at its defaults may take at a quota of 6,000 a minute with answers of 5 s."""
+
+MOST_WITHOUT_LIMITS = 1.10
+"""Times the plain client, that it may take where nothing is limited and answers take 2 s."""
+
+MOST_COMPUTING = 1.05
+"""Times as long as with 20 at once that functions may take which only compute."""
+
+ROW_MEMORY = 8.0
+"""Bytes of memory that each character of the rows under way may take."""
 
 Found = tuple[dict[str, Any], list[Check]]
 
@@ -120,10 +132,36 @@ def measure_advisor(name: str, fresh: Fresh, given: argparse.Namespace) -> Found
     return {"rounds": [asdict(one) for one in found]}, checks
 
 
+def measure_reach(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
+    """A run at its defaults: at a quota, without limits, in threads, computing, and with rows of a megabyte."""
+    quota, free = given.quota_calls, given.free_calls
+    at_quota, without = quota / reach.RATE + reach.QUOTA_LATENCY, free / reach.POOL * reach.FREE_LATENCY
+    found = {
+        "6,000 a minute, virtual time": reach.in_virtual_time(fresh, reach.quota(), quota, at_quota),
+        "no limit, virtual time": reach.in_virtual_time(fresh, reach.free(), free, without, pool=reach.POOL),
+        "6,000 a minute, HTTP": asyncio.run(reach.over_http(fresh, reach.quota(), quota, at_quota)),
+        "6,000 a minute, HTTP, threads": asyncio.run(reach.over_http(fresh, reach.quota(), quota, at_quota, sync=True)),
+        "no limit, HTTP": asyncio.run(reach.over_http(fresh, reach.free(), free // 5, None)),
+        "no limit, HTTP, threads": asyncio.run(reach.over_http(fresh, reach.free(), free // 5, None, sync=True)),
+        "computing only": asyncio.run(reach.computing(fresh, 1000)),
+    }
+    rows = [[way, f"{one.seconds:.2f}", f"{one.ideal:.2f}", f"{one.ratio:.3f}", str(one.most)]
+            for way, one in found.items()]  # fmt: skip
+    table(f"{name}: at the defaults", ("", "s", "ideal s", "ratio", "most at once"), rows)
+    held = asyncio.run(reach.large_rows(fresh, 1_000_000, 300))
+    large = [[f"{held.size:,} characters", str(held.most), f"{held.grown:.0f}", f"{held.cost:.1f}"]]
+    table(f"{name}: large rows", ("", "most at once", "grown MB", "bytes a character"), large)
+    bounds = {"6,000": MOST_AT_A_QUOTA, "no li": MOST_WITHOUT_LIMITS, "compu": MOST_COMPUTING}
+    checks = [Check(f"{way}: times the ideal", one.ratio, bounds[way[:5]]) for way, one in found.items()]
+    checks.append(Check("rows of 1 MB: bytes for each character under way", held.cost, ROW_MEMORY))
+    return {**{way: asdict(one) for way, one in found.items()}, "large rows": asdict(held)}, checks
+
+
 MEASURES: dict[str, tuple[Callable[[str, Fresh, argparse.Namespace], Found], Sequence[str]]] = {
     "speed": (measure_speed, tuple(PLACES)),
     "live": (measure_live, ("SQLite",)),
     "advisor": (measure_advisor, ("SQLite",)),
+    "reach": (measure_reach, ("SQLite",)),
     "million": (measure_million, tuple(PLACES)),
 }
 """What is measured, and on which databases: what the dispatcher does is no database's affair."""
@@ -145,6 +183,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the long run (default 1,000,000)")
     parser.add_argument("--items", type=int, default=20_000, help="rows of a run whose rate is taken (default 20,000)")
     parser.add_argument("--calls", type=int, default=1000, help="calls of the advised experiment (default 1,000)")
+    parser.add_argument("--quota-calls", type=int, default=3000, help="rows at a quota (default 3,000)")
+    parser.add_argument(
+        "--free-calls",
+        type=int,
+        default=20_000,
+        help="rows without a limit, over HTTP a fifth (default 20,000)",
+    )
     parser.add_argument("--live-items", type=int, default=50_000, help="rows of all the live ones (default 50,000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each kind, but for the long one (default 3)")
     given = parser.parse_args()

@@ -50,8 +50,11 @@ class Settings(BaseModel):
     start_concurrency: int = Field(
         4, ge=1, le=100_000, description="Calls in flight at once before anything is known (RFC 3390: 4 segments)."
     )
-    max_concurrency: int = Field(
-        1000, ge=1, le=100_000, description="Most calls in flight per key (openai, anthropic: max_connections=1000)."
+    max_concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Most calls in flight per key (None: 1,000 at first, more while key, memory and pool admit them).",
     )
     concurrency_cut: float = Field(
         0.5, gt=0, lt=1, description="Factor for the limit at an unexplained refusal (TCP Reno, promptfoo: 0.5)."
@@ -114,7 +117,7 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _not_boolean(cls, given: Any, info: ValidationInfo) -> Any:
-        if isinstance(given, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float):
+        if isinstance(given, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float, int | None):
             raise ValueError("a number, not a boolean")
         return given
 
@@ -123,7 +126,7 @@ class Settings(BaseModel):
         # A default follows the setting that was given; two given settings must agree.
         for low, high in ORDERED:
             least, most = getattr(self, low), getattr(self, high)
-            if least <= most:
+            if most is None or least <= most:
                 continue
             if low in self.model_fields_set and high in self.model_fields_set:
                 facts = {"field": low, "value": least, "bound": f"at most {high}, which is {most:g}"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.runner import advisor, live, million, speed
+from bench.runner import advisor, live, million, reach, speed
 from bench.runner.places import Fresh, sqlite
 
 
@@ -44,3 +44,27 @@ def test_two_on_one_key_and_one_beside_a_throttled_one_are_run_to_their_end(fres
     assert min(found.alone, found.beside, found.judged) > 0.0
     assert found.slow_rate > 0.0
     assert 0 <= found.apart <= 100
+
+
+def test_a_run_in_virtual_time_takes_what_its_waits_take(fresh: Fresh) -> None:
+    found = reach.in_virtual_time(fresh, reach.quota(), 600, 600 / reach.RATE + reach.QUOTA_LATENCY)
+    assert 1.0 <= found.ratio <= 1.05
+    assert 400 <= found.most <= 520
+
+
+def test_a_pool_bounds_what_runs_at_once_in_virtual_time(fresh: Fresh) -> None:
+    found = reach.in_virtual_time(fresh, reach.free(), 300, 12.0, pool=50)
+    assert found.most <= 50 + 20
+    assert found.seconds >= 12.0
+
+
+def test_a_run_over_http_is_compared_with_the_plain_client(fresh: Fresh) -> None:
+    for sync in (False, True):
+        found = asyncio.run(reach.over_http(fresh, reach.free(0.05), 60, None, sync=sync))
+        assert found.ratio > 0.0
+        assert 1 <= found.most <= 60
+
+
+def test_functions_that_compute_and_large_rows_are_run_to_their_end(fresh: Fresh) -> None:
+    assert asyncio.run(reach.computing(fresh, 20)).most <= 20
+    assert asyncio.run(reach.large_rows(fresh, 50_000, 10, latency=0.05)).most >= 1

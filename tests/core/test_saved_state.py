@@ -148,6 +148,6 @@ def test_estimates_are_carried_and_forgotten_where_the_first_answer_is_far_off(a
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0, 1e300])
 def test_absurd_numbers_are_not_believed(number: float) -> None:
     admission = knowing(concurrency={"slots": number}, estimate={"mean_output": number, "chars_per_token": number})
-    assert 1 <= admission.concurrency.limit <= Settings().max_concurrency
+    assert 1 <= admission.concurrency.limit <= admission.concurrency.highest
     assert 0.5 <= admission.estimate.chars_per_token <= 16.0
     assert 1.0 <= admission.estimate.mean_output <= 1e6

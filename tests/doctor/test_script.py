@@ -154,6 +154,11 @@ LESSER = {
     "wait_for": ("import asyncio\nasyncio.wait_for(ask(), 5)", "timeout of your own"),
     "fail_after": ("from anyio import fail_after\nfail_after(5)", "timeout of your own"),
     "disabled": ("from tidegate import disabled\ndisabled()", "disabled()"),
+    "limits of a pool": ("import httpx\nlimits = httpx.Limits(max_connections=10)", "connection pool of your own"),
+    "limits by place": ("from httpx2 import Limits\nlimits = Limits(10)", "connection pool of your own"),
+    "a connector": ("import aiohttp\naiohttp.TCPConnector(limit=30)", "connection pool of your own"),
+    "a bare client": ("import httpx\nclient = httpx.AsyncClient(timeout=60)", "pool of 100 connections"),
+    "a bare session": ("import aiohttp\nsession = aiohttp.ClientSession()", "pool of 100 connections"),
 }
 
 
@@ -174,6 +179,8 @@ HARMLESS = {
     "another transport": "run(transport='stdio')",
     "another connect": "database.connect()",
     "no retries": "openai.OpenAI(max_retries=0)",
+    "limits that are computed": "import httpx\nhttpx.AsyncClient(limits=httpx.Limits(max_connections=MOST))",
+    "a connector without a limit": "import aiohttp\naiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))",
     "retries of an adapter": "from requests.adapters import HTTPAdapter\nHTTPAdapter(max_retries=3)",
     "another decorator": "@cache\ndef ask(): ...",
     "another command": "import subprocess\nsubprocess.run(['git', 'log', 'node'])",
@@ -185,6 +192,14 @@ HARMLESS = {
 @pytest.mark.parametrize("text", HARMLESS.values(), ids=HARMLESS)
 def test_what_is_harmless_is_not_spoken_of(install: Install, tmp_path: Path, text: str) -> None:
     assert habits(tmp_path, text) == []
+
+
+def test_pool_of_an_sdk_is_told_once_unless_the_script_gives_another_client(install: Install, tmp_path: Path) -> None:
+    text = "import openai, anthropic\na = openai.AsyncOpenAI()\nb = anthropic.Anthropic()\n"
+    (found,) = [each for each in read(tmp_path, text) if each.name == "pool of 1,000 connections"]
+    assert (found.verdict, found.place) == (Severity.NOTE, "my_eval.py:2")
+    text = "import openai\na = openai.AsyncOpenAI(http_client=mine)\n"
+    assert not [each for each in read(tmp_path, text) if each.name == "pool of 1,000 connections"]
 
 
 def test_every_habit_is_met_by_one_of_these(install: Install, tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ import contextvars
 import subprocess
 import sys
 import threading
+import time
+from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +240,36 @@ class TestTime:
             (run,) = await stored(runner.store, summary.experiment.id)
         assert (hung, run.status, run.error_kind) == ([0], ERROR, "timeout")
         assert registry.snapshot().keys[KEY].in_flight == 0
+
+
+@in_loop
+async def test_calls_wait_for_a_free_thread_where_the_system_starts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_idle", deque())
+    monkeypatch.setattr(threads, "_threads", set())
+    started, begin = [0], threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "tidegate function":
+            started[0] += 1
+            if started[0] > 3:
+                raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    inside, most, lock = [0], [0], threading.Lock()
+
+    def work(number: int) -> int:
+        with lock:
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+        time.sleep(0.001)
+        with lock:
+            inside[0] -= 1
+        return number
+
+    assert await asyncio.gather(*(threads.in_thread(partial(work, n)) for n in range(50))) == list(range(50))
+    assert most[0] <= 3
+    monkeypatch.setattr(threads, "_idle", deque())
+    monkeypatch.setattr(threads, "_threads", set())
+    with pytest.raises(RuntimeError, match="start new thread"):
+        await threads.in_thread(partial(work, 1))

@@ -68,12 +68,15 @@ class GovernedCall(Waiter):
         """Settle a successful attempt, or learn from the headers of a streaming one; return False for a failure."""
         if attempt.outcome.kind is not OK:
             return False
-        if self.handoff is not None:
-            self.handoff.note_outcome(permit, attempt.outcome, False)
+        handoff = self.handoff
+        if handoff is not None:
+            handoff.note_outcome(permit, attempt.outcome, False)
         if attempt.streaming:
             self.registry.learn(permit, attempt.outcome)
-        else:
-            self.registry.settle(permit, attempt.outcome)
+            return True
+        self.registry.settle(permit, attempt.outcome)
+        if handoff is not None:
+            handoff.note_settled()
         return True
 
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
@@ -117,16 +120,21 @@ class GovernedCall(Waiter):
             if given is not None:
                 self.handed_permit = None
                 self.registry.bind_waiter(self, self.key, self.window)
+                self.handoff.note_sending()
                 return given
         permit = self.registry.enqueue(self, self.key, self.window)
-        if permit is None and self.handoff is not None:
-            self.handoff.note_wait_started(self, now)
+        if self.handoff is not None:
+            if permit is None:
+                self.handoff.note_wait_started(self, now)
+            else:
+                self.handoff.note_sending()
         return permit
 
     def poll(self, now: float) -> Permit | None:
         """Return the permit if the call has one by now."""
         permit = self.registry.poll(self)
         if permit is not None and self.handoff is not None:
+            self.handoff.note_sending()
             self.handoff.note_wait_ended(self, now)
         return permit
 
@@ -147,16 +155,22 @@ class GovernedCall(Waiter):
             if rejoin:
                 self.handoff.note_wait_started(self, now)
         self.registry.settle(permit, outcome, self if rejoin else None)
+        if self.handoff is not None:
+            self.handoff.note_settled()
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
         """Settle the permit of a streaming answer at its end."""
         if self.handoff is not None:
             self.handoff.note_outcome(permit, outcome, False)
         self.registry.settle(permit, outcome)
+        if self.handoff is not None:
+            self.handoff.note_settled()
 
     def abandon(self, permit: Permit) -> None:
         """Settle the permit of an attempt that was cut short."""
         self.registry.settle(permit, ABANDONED)
+        if self.handoff is not None:
+            self.handoff.note_settled()
 
     def count_resent(self, after: Kind) -> None:
         """Count a repeated attempt."""
@@ -195,12 +209,16 @@ class GovernedCall(Waiter):
             if registry.listening:
                 self.handed_permit = permit
                 return None
+            handoff.note_sending()
             return permit
         handoff.note_use(self.key, UNPRICED)
         if handoff.refused_at == self.key:
             # A repetition of the refused attempt must not wait in the queue.
             self.policy = policy._replace(max_wait=0.0, patient=False)
-        return registry.enter(self.key, self.price, self.window)
+        permit = registry.enter(self.key, self.price, self.window)
+        if permit is not None:
+            handoff.note_sending()
+        return permit
 
 
 MAX_LOGGED_GETTERS = 100

@@ -37,6 +37,7 @@ class PermitHandoff:
         "_lock",
         "_permit",
         "_queues",
+        "_sending",
         "_token",
         "_waited",
         "_waiting_calls",
@@ -63,6 +64,7 @@ class PermitHandoff:
         self.outcome_at: Key | None = None
         self.recalled = False
         self._waiting_calls: set[Any] = set()
+        self._sending = 0
         self._waiting_since = self._waited = 0.0
 
     def __enter__(self) -> PermitHandoff:
@@ -126,10 +128,25 @@ class PermitHandoff:
                 if not self._waiting_calls:
                     self._waited += now - self._waiting_since
 
+    def note_sending(self) -> None:
+        """Note that one of the work's calls holds a permit and makes an attempt."""
+        with self._lock:
+            self._sending += 1
+
+    def note_settled(self) -> None:
+        """Note that an attempt of the work has ended; that of a stream ends with the stream."""
+        with self._lock:
+            self._sending -= 1
+
     @property
     def is_waiting(self) -> bool:
         """Return whether one of the work's calls waits in a queue now."""
         return bool(self._waiting_calls)
+
+    @property
+    def calling(self) -> bool:
+        """Return whether one of the work's calls waits in a queue, or is in flight, now."""
+        return bool(self._waiting_calls) or self._sending > 0
 
     def waited_seconds(self) -> float:
         """Return the seconds for which at least one of the work's calls has waited in a queue, until now."""

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import Any
+from weakref import WeakSet
 
 from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
 from tidegate.admission.loop_monitor import LoopMonitor
@@ -40,7 +42,8 @@ its number."""
 class KeyQueue:
     """The admission controller and the wait queue of one key.
 
-    `ready_callbacks` holds callbacks of `try_admit`; `gate` is the gate that was closed last.
+    `ready_callbacks` holds callbacks of `try_admit`; `gate` is the gate that was closed last. `pools` are the
+    connection pools of the clients that use the key, as far as they are known.
     """
 
     __slots__ = (
@@ -54,6 +57,7 @@ class KeyQueue:
         "admission",
         "executors",
         "gate",
+        "pools",
         "ready_callbacks",
         "waiting",
     )
@@ -63,6 +67,7 @@ class KeyQueue:
         self.executors = executors if executors is not None else ExecutorTable()
         self.waiting = WaitQueue()
         self.gate = ""
+        self.pools: WeakSet[Any] | None = None
         self.ready_callbacks: dict[Callable[[], object], ReadyCallback] = {}
         # Calls with a permit that they have not taken yet, and its instant.
         self._untaken: dict[Waiter, float] = {}

@@ -27,6 +27,7 @@ from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener, Listeners
 from tidegate.admission.loop_monitor import LoopProbe
+from tidegate.admission.resources import measure
 from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
@@ -40,6 +41,10 @@ from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
 
 ABANDONED = Outcome(Kind.ABANDONED)
+
+MEASURE_EVERY = 1.0
+"""Seconds between two measurements of the machine, at least, and between two raises of a bound."""
+
 logger = logging.getLogger("tidegate")
 _warned = False
 
@@ -76,7 +81,7 @@ class KeyTable:
         self.interned: dict[tuple[object, ...], Key] = {}
         self.routes: dict[tuple[object, ...], Any] = {}
         self._addresses: dict[str, str] = {}
-        self._began_at = clock()
+        self._began_at = self._measured_at = clock()
         self.clock = clock
         self.draw = draw
         self._lock = threading.Lock()
@@ -267,6 +272,21 @@ class KeyTable:
         if self._dropped:
             self._drain()
 
+    def note_pool(self, key: Key, pool: object, size: int) -> None:
+        """Record the connection pool of a client that uses `key`; `size` is its number of connections, 0 if unbounded.
+
+        Calls beyond the pool of a key's only client wait in the queue instead of in the client.
+        """
+        with self._lock:
+            queue = self._queues.get(key)
+            if queue is None or (queue.pools is not None and pool in queue.pools):
+                return
+            queue.pools = WeakSet() if queue.pools is None else queue.pools
+            queue.pools.add(pool)
+            admission = queue.admission
+            admission.bound.pool = size if size and len(queue.pools) == 1 else None
+            admission.concurrency.limit_to(admission.bound.highest)
+
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Settle a permit from a finalizer: safe at any point of any thread, also inside this registry.
 
@@ -431,6 +451,9 @@ class KeyTable:
             draw = 0.0 if outcome.kind is OK else self.draw()
             before = queue.admission.rejection
             queue.admission.settle(permit, outcome, now, draw, out)
+            limit = queue.admission.concurrency
+            if limit.limit >= limit.highest and outcome.kind is OK:
+                self._raise_bound(queue.admission, now)
             if queue.admission.rejection is not before:
                 self._rejections.append((permit.key, before, queue.admission.rejection, False))
         if rejoin is None or rejoin.queue is None:
@@ -445,6 +468,16 @@ class KeyTable:
         else:
             to_wake = rejoin.queue.rejoin(rejoin, now, out)
         return [*to_wake, *self._pump(queue, now, out)]
+
+    def _raise_bound(self, admission: AdmissionController, now: float) -> None:
+        """Raise the bound of a key that admits more, as far as the machine carries it; at most once a second."""
+        if not admission.bound.may_rise or now < self._measured_at + MEASURE_EVERY:
+            return
+        self._measured_at = now
+        more, _ = measure().calls
+        if more is not None:
+            admission.bound.rise(admission.in_flight + more)
+            admission.concurrency.limit_to(admission.bound.highest)
 
     def _queue_behind(self, permit: Permit) -> KeyQueue | None:
         """Return the queue of the key that gave a permit; None if that key was forgotten, as after a fork."""

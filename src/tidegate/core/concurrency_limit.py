@@ -296,6 +296,11 @@ class ConcurrencyLimit:
         if self.ceiling < INFINITY and in_flight > self.limit:
             self._held = max(0, self._held - 1)
 
+    def limit_to(self, highest: int) -> None:
+        """Set the highest number of slots; growth goes on where it was held back by a lower one."""
+        self.highest = highest
+        self._set(self._value)
+
     def set_headroom_hint(self, remaining: float) -> None:
         """Record that a header announced `remaining` requests: in slow start that many slots open faster."""
         self._heard = True

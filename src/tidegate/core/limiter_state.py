@@ -20,6 +20,7 @@ from typing import Protocol
 
 from tidegate.core import events
 from tidegate.core.backoff import Pause
+from tidegate.core.call_bound import CallBound
 from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
 from tidegate.core.concurrency_limit import ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
@@ -167,7 +168,7 @@ class LimiterSettings(Protocol):
     @property
     def start_concurrency(self) -> int: ...
     @property
-    def max_concurrency(self) -> int: ...
+    def max_concurrency(self) -> int | None: ...
     @property
     def concurrency_cut(self) -> float: ...
     @property
@@ -195,6 +196,7 @@ class LimiterState:
         "_attempts_before",
         "_began",
         "_refused_before",
+        "bound",
         "breaker",
         "concurrency",
         "counts",
@@ -223,9 +225,8 @@ class LimiterState:
 
     def __init__(self, key: Key, settings: LimiterSettings, default_window: float, now: float) -> None:
         self.key = key
-        self.concurrency = ConcurrencyLimit(
-            settings.start_concurrency, settings.max_concurrency, settings.concurrency_cut
-        )
+        self.bound = CallBound(settings.max_concurrency, settings.start_concurrency)
+        self.concurrency = ConcurrencyLimit(settings.start_concurrency, self.bound.highest, settings.concurrency_cut)
         self.latency_knee = LatencyKnee()
         self.pacer = Pacer()
         self.pause = Pause(settings.pause_base, settings.max_pause)

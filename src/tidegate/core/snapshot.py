@@ -151,6 +151,9 @@ class KeySnapshot:
     While the provider rejects the whole key, `rejected` is the cause (`auth`, `money`, `day`). `rejected_for` is the
     time until one call asks again, or until the reset that the provider named.
 
+    `pool` is the number of connections of the client's pool, where one client with a known pool uses the key. At most
+    so many attempts are in flight.
+
     `ignored` counts unusable values in responses. Latencies are of the last hundred answered attempts, None before the
     first. Costs are estimated by `chars_per_token` and `mean_output` (tokens an answer). `at` is the instant of the
     snapshot, in seconds of the registry's clock.
@@ -188,6 +191,7 @@ class KeySnapshot:
     replayed: int = 0
     rejected: str = ""
     rejected_for: float = 0.0
+    pool: int | None = None
 
     @property
     def ready_at(self) -> float:
@@ -241,6 +245,7 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
         key=admission.key,
         at=now,
         limit=admission.concurrency.limit,
+        pool=admission.bound.pool,
         in_flight=admission.in_flight,
         waiting=waiting,
         ready_in=max(0.0, ready - now),

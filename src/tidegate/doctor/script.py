@@ -6,7 +6,8 @@ Each row of `CHECKS` has a test of syntax nodes, the finding, and the source of 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,6 +67,23 @@ SENDERS = {
 
 TRANSPORT_BASES = ("BaseTransport", "HTTPTransport", "AsyncBaseTransport", "AsyncHTTPTransport")
 RETRYING_TRANSPORTS = ("TenacityTransport", "AsyncTenacityTransport", "RetryTransport", "AsyncRetryTransport")
+POOL_LIMITS = frozenset({"httpx.Limits", "httpx2.Limits"})
+CONNECTORS = frozenset({"aiohttp.TCPConnector", "aiohttp.UnixConnector"})
+POOLED: dict[str, tuple[str, ...]] = {
+    "httpx.Client": ("limits", "transport"),
+    "httpx.AsyncClient": ("limits", "transport"),
+    "httpx2.Client": ("limits", "transport"),
+    "httpx2.AsyncClient": ("limits", "transport"),
+    "aiohttp.ClientSession": ("connector",),
+}
+"""Classes whose default pool has 100 connections, each with the arguments that replace it."""
+
+SDK_CLIENTS = frozenset(
+    {"openai.OpenAI", "openai.AsyncOpenAI", "openai.AzureOpenAI", "openai.AsyncAzureOpenAI", "anthropic.Anthropic"}
+    | {"anthropic.AsyncAnthropic"}
+)
+"""Clients whose default pool has 1,000 connections."""
+
 SOCKETS = frozenset({"realtime.connect", "live.connect"})
 NODE = frozenset({"promptfoo", "npx", "node", "npm", "bunx"})
 STARTERS = ("subprocess.", "os.system", "os.popen", "asyncio.create_subprocess_", "os.exec", "os.spawn")
@@ -186,6 +204,33 @@ def _starts_isolated(module: SourceModule, node: ast.AST) -> bool:
     return python and any(word in ("-I", "-E", "-S", "-IS") for word in words)
 
 
+def _limits_pool(module: SourceModule, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    name = module.dotted(node.func)
+    if name in POOL_LIMITS:
+        return _number(_keyword(node, "max_connections") or (node.args[0] if node.args else None)) is not None
+    names = ("limit", "limit_per_host")
+    return name in CONNECTORS and any((_number(_keyword(node, each)) or 0) > 0 for each in names)
+
+
+def _has_default_pool(module: SourceModule, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call):
+        return False
+    given = POOLED.get(module.dotted(node.func))
+    return given is not None and all(_keyword(node, each) is None for each in given)
+
+
+def _has_large_default_pool(module: SourceModule, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or module.dotted(node.func) not in SDK_CLIENTS:
+        return False
+    return _keyword(node, "http_client") is None
+
+
+def _number(node: ast.expr | None) -> int | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else None
+
+
 def _gives_max_retries(module: SourceModule, node: ast.AST) -> bool:
     value = _keyword(node, "max_retries")
     if value is None or not isinstance(node, ast.Call) or module.dotted(node.func).endswith("HTTPAdapter"):
@@ -267,6 +312,22 @@ CHECKS = (
         "openai 3.52.0, anthropic 2.11.0 _base_client.py: DEFAULT_MAX_RETRIES",
     ),
     ScriptCheck(
+        "connection pool of your own",
+        Severity.NOTE,
+        _limits_pool,
+        "with one client at a key, no more calls are in flight than its pool has connections, whatever the provider "
+        "admits; tidegate queues the others",
+        "httpx 0.28.1 and httpx2 2.16.2 _config.py: Limits, aiohttp 3.14.5 connector.py: limit, limit_per_host",
+    ),
+    ScriptCheck(
+        "pool of 100 connections",
+        Severity.NOTE,
+        _has_default_pool,
+        "the default of this client: no more than 100 calls are in flight, whatever the provider admits; give it "
+        "limits= (httpx) or connector= (aiohttp) for more",
+        "httpx 0.28.1 and httpx2 2.16.2 _config.py: DEFAULT_LIMITS, aiohttp 3.14.5 connector.py: limit=100",
+    ),
+    ScriptCheck(
         "timeout of your own",
         Severity.TRAP,
         _calls(OWN_CLOCKS),
@@ -282,6 +343,16 @@ CHECKS = (
     ),
 )
 
+
+SDK_POOL = ScriptCheck(
+    "pool of 1,000 connections",
+    Severity.NOTE,
+    _has_large_default_pool,
+    "the default of this SDK: no more than 1,000 calls are in flight, whatever the provider admits; give it "
+    "http_client= with limits= for more",
+    "openai 3.52.0, anthropic 2.11.0 _constants.py: DEFAULT_CONNECTION_LIMITS",
+)
+"""Check that is reported for the first client only: most scripts make several of these."""
 
 ENTRY_POINTS = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry", "tidegate.RateLimitRegistry"})
 
@@ -304,17 +375,18 @@ def script(path: Path, installed: Installed, settings: Settings, environ: Mappin
     if not used and not direct:
         yield Finding("script", Severity.NOTE, path.name, "imports no known SDK or HTTP stack")
         return
+    yield from islice((each for module in read for each in check_patterns(module, path.parent, (SDK_POOL,))), 1)
     for module in read:
         yield from check_patterns(module, path.parent)
 
 
-def check_patterns(module: SourceModule, folder: Path) -> Iterator[Finding]:
-    """Yield the findings of `CHECKS` in one file, in order of lines."""
+def check_patterns(module: SourceModule, folder: Path, checks: Sequence[ScriptCheck] = CHECKS) -> Iterator[Finding]:
+    """Yield the findings of `checks` in one file, in order of lines."""
     name = str(module.path.relative_to(folder)) if module.path.is_relative_to(folder) else str(module.path)
     found = [
         (getattr(node, "lineno", 0), number, check)
         for node in ast.walk(module.tree)
-        for number, check in enumerate(CHECKS)
+        for number, check in enumerate(checks)
         if check.found(module, node)
     ]
     for line, _, check in sorted(found, key=lambda each: each[:2]):

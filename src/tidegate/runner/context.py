@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner.events import SubscriberHub
 from tidegate.runner.fair_queue import FairQueue
+from tidegate.runner.function_limit import FunctionLimit
 from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.writer import ResultWriter
@@ -19,8 +20,8 @@ from tidegate.storage import Store
 class RunnerContext:
     """Shared parts of one runner.
 
-    `wake` makes the dispatcher look for work again soon. `slots` is the number of free concurrency slots. `draw`
-    returns a uniform number in [0, 1). Instants are seconds of `loop.time()`.
+    `wake` makes the dispatcher look for work again soon. `functions` counts what is under way, and says whether more
+    may start. `draw` returns a uniform number in [0, 1). Instants are seconds of `loop.time()`.
     """
 
     store: Store
@@ -33,4 +34,9 @@ class RunnerContext:
     hub: SubscriberHub
     draw: Callable[[], float]
     wake: Callable[[], None]
-    slots: int
+    functions: FunctionLimit
+
+    @property
+    def slots(self) -> int:
+        """Return the number of free slots: functions that could start now."""
+        return self.functions.free

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ class Dispatcher:
         self.broken: BaseException | None = None
         self._loop = loop
         self._check_scheduled = False
+        self._thread = threading.get_ident()
         self._shared: RunnerContext
 
     def serve(self, shared: RunnerContext) -> None:
@@ -49,6 +51,16 @@ class Dispatcher:
         if not self._check_scheduled and not self.stopped:
             self._check_scheduled = True
             self._loop.call_soon(self._check)
+
+    def wake_from_thread(self) -> None:
+        """Do the same from any thread, even after the loop has closed."""
+        if threading.get_ident() == self._thread:
+            self.wake()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self.wake)
+        except RuntimeError:
+            return
 
     def on_room(self) -> None:
         """Check again, because the writer accepts results again; runs that need more work request it."""
@@ -65,7 +77,7 @@ class Dispatcher:
         if self.stopped:
             return
         try:
-            while self._shared.slots > 0 and self._shared.writer.room and self._step():
+            while self._shared.functions.has_room() and self._shared.writer.room and self._step():
                 pass
         except Exception as error:
             self._failed(error)

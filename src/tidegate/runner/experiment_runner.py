@@ -20,6 +20,7 @@ from tidegate.runner.dispatcher import Dispatcher
 from tidegate.runner.events import SubscriberHub, Subscription
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.fair_queue import FairQueue
+from tidegate.runner.function_limit import FunctionLimit
 from tidegate.runner.heartbeat import Heartbeat
 from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.loader import restored
@@ -251,7 +252,7 @@ class ExperimentRunner:
         gates = KeyGates(registry, fair_queue, loop, wake, random.random)
         shared = RunnerContext(
             store, registry, settings, loop, fair_queue, gates, self._writer, self._hub, random.random, wake,
-            settings.max_concurrency,
+            FunctionLimit(settings.max_concurrency, loop.time, self._dispatcher.wake_from_thread),
         )  # fmt: skip
         self._dispatcher.serve(shared)
         self._lost_file = LostFile(store)

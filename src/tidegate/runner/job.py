@@ -208,7 +208,7 @@ class ObservedHandoff(PermitHandoff):
     A permit of another key than the first is returned at once: it was a guess, and other calls may want it.
     """
 
-    __slots__ = ("_key", "_on_key_used", "_on_wait_changed", "first")
+    __slots__ = ("_calls", "_in_call", "_key", "_on_key_used", "_on_wait_changed", "first")
 
     def __init__(
         self,
@@ -216,12 +216,15 @@ class ObservedHandoff(PermitHandoff):
         permit: Permit | None,
         asked_for: Callable[[Key, Cost], None],
         on_wait_changed: Callable[[], None],
+        calls: Callable[[bool], None],
     ) -> None:
         super().__init__(queues, permit)
         self.first: Key | None = None
         self._key = permit.key if permit is not None else None
         self._on_key_used = asked_for
         self._on_wait_changed = on_wait_changed
+        self._calls = calls
+        self._in_call = False
 
     def note_use(self, key: Key, cost: Cost) -> None:
         """Record a key, and report the first one."""
@@ -236,6 +239,7 @@ class ObservedHandoff(PermitHandoff):
         """Report that a call of the work waits in a queue."""
         super().note_wait_started(call, now)
         self._on_wait_changed()
+        self._update_slot()
 
     def note_wait_ended(self, call: object, now: float) -> None:
         """Report that a call of the work no longer waits."""
@@ -243,10 +247,31 @@ class ObservedHandoff(PermitHandoff):
         super().note_wait_ended(call, now)
         if was_waiting:
             self._on_wait_changed()
+            self._update_slot()
+
+    def note_sending(self) -> None:
+        """Report that the work is in a call."""
+        super().note_sending()
+        self._update_slot()
+
+    def note_settled(self) -> None:
+        """Report that the work is in no call any more."""
+        super().note_settled()
+        self._update_slot()
+
+    def _update_slot(self) -> None:
+        # Calls of one piece of work may run in several threads: the owner is told of the last state under the lock.
+        with self._lock:
+            calling = self.calling
+            if calling is not self._in_call:
+                self._in_call = calling
+                self._calls(calling)
 
 
 class JobOwner(Protocol):
-    """Owner of a job. Its methods run in the event loop's thread, except `on_key_used`, `on_chunk` and `in_loop`."""
+    """Owner of a job. Its methods run in the event loop's thread, except `on_key_used`, `on_chunk`, `in_call` and
+    `in_loop`.
+    """
 
     def on_key_used(self, stage: Stage, key: Key, cost: Cost) -> None:
         """Accept the first key that the function asks for; called in any thread."""
@@ -254,6 +279,10 @@ class JobOwner(Protocol):
 
     def on_chunk(self, job: Job, chunk: Any) -> None:
         """Accept a chunk of the answer; called in any thread."""
+        ...
+
+    def in_call(self, job: Job, calling: bool) -> None:
+        """Count a function that is in a call now, or in none any more; called in any thread."""
         ...
 
     def in_loop(self, function: Callable[..., object], *args: Any) -> None:
@@ -274,7 +303,8 @@ class Job:
 
     At the end it has the function's `value` or `error`; `cancel_reason` is the reason of a cancellation. A function
     that ignores its cancellation is abandoned after `cancel_grace` seconds: its slot is free, and its result dropped.
-    While the function waits in a key's queue, the job `slot_lent` its slot.
+    While the function waits in a key's queue, the job `slot_lent` its slot. The runner's `FunctionLimit` keeps
+    `at_work_since`, `beside` and `over`.
     """
 
     __slots__ = (
@@ -285,14 +315,18 @@ class Job:
         "_process",
         "_suspended",
         "_timer",
+        "at_work_since",
+        "beside",
         "cancel_reason",
         "done",
         "error",
         "handoff",
         "item",
+        "over",
         "probe",
         "recalled",
         "seconds",
+        "size",
         "slot_lent",
         "stage",
         "task",
@@ -304,7 +338,7 @@ class Job:
     ) -> None:
         self.item = item
         self.stage = stage
-        self.handoff = ObservedHandoff(queues, permit, self._on_key_used, self._on_wait_changed)
+        self.handoff = ObservedHandoff(queues, permit, self._on_key_used, self._on_wait_changed, self._in_call)
         self.recalled = False
         self.probe = permit is not None and permit.probe
         self.value: Any = None
@@ -312,6 +346,10 @@ class Job:
         self.cancel_reason: CancelReason | None = None
         self.done = self.slot_lent = self._suspended = False
         self.seconds = 0.0
+        self.size = item.size
+        self.at_work_since: float | None = None
+        self.beside = 0
+        self.over = False
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
         self._cancel_grace = cancel_grace
@@ -379,6 +417,9 @@ class Job:
 
     def _on_key_used(self, key: Key, cost: Cost) -> None:
         self._owner.on_key_used(self.stage, key, cost)
+
+    def _in_call(self, calling: bool) -> None:
+        self._owner.in_call(self, calling)
 
     def _on_wait_changed(self) -> None:
         # This runs in the thread of the waiting call. The loop later reads the state that then holds.

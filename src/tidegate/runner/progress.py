@@ -113,9 +113,10 @@ class Summary:
 class Wait:
     """Reason why a stage makes no progress, and for how long.
 
-    `reason` names the limiter that holds it back (`pause`, `pace`, `quota …`, `breaker`, …), or is `concurrency` if the
-    maximum of jobs is in flight. `key` is the limiter's key, without any credential. `seconds` is None if a job in
-    flight must end first.
+    `reason` names the limiter that holds it back (`pause`, `pace`, `quota …`, `breaker`, …). `key` is the limiter's
+    key, without any credential. Without a key, the runner holds it back: `concurrency` (a `max_concurrency`), `own
+    work` (functions are busy outside of calls), `memory`, `descriptors`, or `functions` (the bound of all of them).
+    `seconds` is None if a job in flight must end first.
     """
 
     reason: str

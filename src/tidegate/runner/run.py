@@ -17,11 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.runner import results
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Chunk, StateChanged
 from tidegate.runner.experiment import Experiment
+from tidegate.runner.function_limit import FLOOR
 from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import CancelReason, Job, Stage, StageClosing
 from tidegate.runner.key_gates import KeyDiscovery
@@ -34,6 +35,9 @@ from tidegate.runner.writer import Result
 from tidegate.storage import AnnotationResult, Category, Claim, LogLevel, LogLine, ResultStatus, RunResult, Status
 
 logger = logging.getLogger("tidegate")
+
+AT_ONCE = 0.01
+"""Seconds after a slot became free within which the next item starts, if nothing else held it back."""
 
 
 class ExperimentRun(RunState):
@@ -48,8 +52,11 @@ class ExperimentRun(RunState):
         super().__init__(shared, experiment, claim, retry_failed, self)
         self.drained: asyncio.Future[None] = shared.loop.create_future()
         self.lent_slots = 0
-        self.fenced_off = False
+        self.fenced_off = self._held = False
         self._jobs_of = [0] * len(self.stages)
+        self._lending_of = [0] * len(self.stages)
+        self._freed_at = -INFINITY
+        self._told_of_bound = False
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
         self.watermark = WatermarkWriter(shared.store, claim, self.tracker, shared.loop, self.context, experiment.name)
@@ -105,6 +112,7 @@ class ExperimentRun(RunState):
 
     def dispatch(self, item: Item, permit: Permit | None) -> None:
         """Start an item that was taken from the work queue, in a free slot."""
+        self._tell_of_bound()
         stage = self.stages[item.stage]
         job = Job(item, stage, self, self.shared.registry, permit, self.shared.settings.cancel_grace)
         self._discovery.dispatched(stage)
@@ -113,7 +121,7 @@ class ExperimentRun(RunState):
         # No statement between these can fail. The job's single report frees the slot.
         self.in_flight.add(job)
         self._jobs_of[stage.index] += 1
-        self.shared.slots -= 1
+        self.shared.functions.started(job)
         self._update_cap()
         job.start(self.shared.loop, self.context.copy())
 
@@ -123,9 +131,8 @@ class ExperimentRun(RunState):
         self.in_flight.discard(job)
         self._jobs_of[stage.index] -= 1
         if job.slot_lent:
-            self.lent_slots -= 1
-        else:
-            self.shared.slots += 1
+            self._lend(stage.index, -1)
+        self.shared.functions.ended(job)
         try:
             self._update_cap()
             self.work_queue.on_job_done(item.attempts > 0)
@@ -150,16 +157,21 @@ class ExperimentRun(RunState):
         Another job may use the lent slot, so a waiting job starves no other stage. It still counts towards its own
         stage.
         """
-        change = 1 if job.slot_lent else -1
-        self.shared.slots += change
-        self.lent_slots += change
+        self._lend(job.item.stage, 1 if job.slot_lent else -1)
         self._update_cap()
         self.timers.schedule_check()
         self.shared.wake()
 
     def full(self, stage: int) -> bool:
-        """Return whether a stage has its maximum of jobs in flight, including jobs that wait inside a call."""
-        return self._jobs_of[stage] >= self.cap
+        """Return whether a stage has its maximum of jobs in flight, including jobs that wait inside a call.
+
+        Without a `max_concurrency`, as many jobs of a stage may wait inside calls as the others are, at least `FLOOR`.
+        More would only have paid for their earlier calls without being nearer to their end.
+        """
+        if self.cap is not None:
+            return self._jobs_of[stage] >= self.cap
+        lending = self._lending_of[stage]
+        return lending >= FLOOR and lending >= self._jobs_of[stage] - lending
 
     def park(self, item: Item, kind: str = "", reason: str = "") -> None:
         """Give up a row for now; a resume tries it again.
@@ -325,6 +337,14 @@ class ExperimentRun(RunState):
         else:
             self.in_loop(self._stream, job, chunk)
 
+    def in_call(self, job: Job, calling: bool) -> None:
+        """Count a function that is in a call now, or in none any more; callable from any thread."""
+        functions = self.shared.functions
+        if calling:
+            functions.calls(job)
+        else:
+            functions.works(job)
+
     def in_loop(self, function: Callable[..., object], *args: Any) -> None:
         """Schedule a call in the event loop from any thread; ignore it if the loop is closed."""
         if threading.get_ident() == self._thread and not self.shared.loop.is_closed():
@@ -349,12 +369,38 @@ class ExperimentRun(RunState):
             return Status.STOPPED, "; ".join(dict.fromkeys(self.outages.values()))
         return Status.COMPLETED, None
 
+    def _lend(self, stage: int, change: int) -> None:
+        self.lent_slots += change
+        self._lending_of[stage] += change
+        self.shared.functions.lend(change)
+
     def _update_cap(self) -> None:
+        self.work_queue.retry_slots = self.retry_slots()
+        if self.cap is None:
+            return
         if len(self.in_flight) - self.lent_slots >= self.cap:
             if self.live:
                 self.shared.fair_queue.hold(self.id)
+                self._held = True
         else:
+            if self._held:
+                self._held, self._freed_at = False, self.shared.loop.time()
             self.shared.fair_queue.free(self.id)
+
+    def _tell_of_bound(self) -> None:
+        """Log once that `max_concurrency` holds back calls: an item starts as soon as a slot is free."""
+        functions = self.shared.functions
+        freed = max(self._freed_at, functions.freed_at)
+        if self._told_of_bound or self.cap is None or self.shared.loop.time() - freed > AT_ONCE:
+            return
+        self._told_of_bound = True
+        self.log(LogLevel.INFO, Category.EXPERIMENT, type="held_back", by="max_concurrency", functions=self.cap)
+        logger.info(
+            "experiment %s held back: max_concurrency=%d functions are under way, and more could start; leave"
+            " max_concurrency out to follow the keys",
+            self.experiment.name,
+            self.cap,
+        )
 
     def _stream(self, job: Job, chunk: Any) -> None:
         if not job.done and job.item.stage == TASK:

@@ -14,6 +14,7 @@ from tidegate.runner import results
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Event
 from tidegate.runner.experiment import Experiment
+from tidegate.runner.function_limit import FLOOR, Hold
 from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import Job, Stage, stages_of
 from tidegate.runner.progress import Progress, ResultTally, StageProgress, Wait
@@ -34,9 +35,10 @@ class RunPhase(Enum):
 class RunState:
     """State of one experiment under one claim.
 
-    `retry_failed` requests a new try of earlier failed and parked items. `outages` maps each stage whose key is down
-    for longer than `max_outage` to the reason. `context` is the context in which the run was created. Each function
-    runs in a copy of it, so no function sees a variable that another one sets.
+    `retry_failed` requests a new try of earlier failed and parked items. `cap` is the maximum of jobs in flight that
+    the user gave (None: none). `outages` maps each stage whose key is down for longer than `max_outage` to the reason.
+    `context` is the context in which the run was created. Each function runs in a copy of it, so no function sees a
+    variable that another one sets.
     """
 
     def __init__(
@@ -50,25 +52,31 @@ class RunState:
         self.phase = RunPhase.LIVE
         self.context = contextvars.copy_context()
         self.stages = stages_of(experiment, settings)
-        self.cap = min(experiment.max_concurrency or settings.max_concurrency, settings.max_concurrency)
+        given = [each for each in (experiment.max_concurrency, settings.max_concurrency) if each is not None]
+        self.cap = min(given) if given else None
+        self.in_flight: set[Job] = set()
         self.work_queue = WorkQueue(
             len(self.stages),
             high=settings.page,
             ageing=settings.ageing,
-            retry_slots=max(1, int(settings.retry_share * self.cap)),
+            retry_slots=self.retry_slots(),
         )
         # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
         # open.
         self.tracker = CompletionTracker(len(self.stages) - 1, left_over=claim.epoch > 1, retry_failed=retry_failed)
         self.tally = ResultTally(len(self.stages))
         self.page_wanted = asyncio.Event()
-        self.in_flight: set[Job] = set()
         self.outages: dict[int, str] = {}
         self.reason: str | None = None
         self.final: Status | None = None
         self.began_at = shared.loop.time()
         self.rejected_at = [self.began_at] * len(self.stages)
         self._receiver = receiver
+
+    def retry_slots(self) -> int:
+        """Return the number of slots that retries may have: a share of the `cap`, or of what is under way."""
+        slots = max(FLOOR, len(self.in_flight)) if self.cap is None else self.cap
+        return max(1, int(self.shared.settings.retry_share * slots))
 
     @property
     def id(self) -> int:
@@ -134,14 +142,19 @@ class RunState:
             self.experiment.name, self.phase.value, tally.rows, tally.all_rows, self.tracker.unwritten, stages
         )
 
+    def _held_back(self) -> Wait | None:
+        if self.cap is not None and (self.shared.slots <= 0 or len(self.in_flight) >= self.cap):
+            return Wait(Hold.CONFIGURED.value, "", None)
+        held = self.shared.functions.held_by
+        return Wait(held.value, "", None) if held is not None else None
+
     def _wait(self, stage: int) -> Wait | None:
         gate = self.work_queue.gate(stage)
         closed = self.shared.gates.closed(gate)
         if not self.work_queue.depth(stage):
             return None
         if closed is None:
-            full = self.shared.slots <= 0 or len(self.in_flight) >= self.cap
-            return Wait("concurrency", "", None) if full else None
+            return self._held_back()
         key = self.stages[stage].key_usage.key
         seconds = closed.until - self.shared.loop.time()
         return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)

@@ -31,8 +31,11 @@ class RunnerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    max_concurrency: int = Field(
-        20, ge=1, le=100_000, description="Functions under way at once, of all experiments together (Phoenix: 20)."
+    max_concurrency: int | None = Field(
+        None,
+        ge=1,
+        le=100_000,
+        description="Most functions under way at once, of all experiments together (None: as many as the keys admit).",
     )
     task_timeout: float = Field(
         120.0, gt=0, le=86_400, description="Seconds a task may run, its waits for capacity aside (Phoenix: 120)."
@@ -86,9 +89,9 @@ class RunnerSettings(BaseModel):
     )
     buffer: int = Field(1000, ge=1, le=1_000_000, description="Events held for one subscriber (Phoenix: 1000).")
 
-    @field_validator("max_outage", mode="before")
+    @field_validator("max_concurrency", "max_outage", mode="before")
     @classmethod
-    def _for_ever(cls, value: Any) -> Any:
+    def _none(cls, value: Any) -> Any:
         # An environment variable can express None only as text.
         return None if isinstance(value, str) and value.strip().lower() == "none" else value
 

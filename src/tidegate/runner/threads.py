@@ -3,7 +3,7 @@
 Theory of operation. A thread cannot be cancelled. A thread that hangs is abandoned, and the process ends without it;
 the threads of `concurrent.futures` and anyio would prevent that end. An idle thread is reused, so objects that a
 function keeps per thread, such as a client, survive until the next call. A thread ends after `IDLE_SECONDS` without
-work.
+work. If the system starts no further thread, calls wait until one of these threads is free.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tidegate.runner import forked
 
 T = TypeVar("T")
 
-MAX_ABANDONED_THREADS = 1000
-"""Abandoned threads at which no new call starts. Raising it uses more memory. Chosen: a function that hangs this often
-will not recover."""
+MAX_ABANDONED_THREADS = 4000
+"""Abandoned threads at which no new call starts. Raising it uses more memory. Chosen: a thousand calls may time out at
+once when a provider hangs, and a function that hangs more often will not recover."""
 
 IDLE_SECONDS = 10.0
 """Seconds that an idle thread waits for work. Raising it keeps more idle threads; lowering it makes a function's
@@ -51,18 +51,48 @@ async def in_thread(call: Callable[[], T]) -> T:
         raise TooManyHang
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
-    try:
-        thread = _idle.pop()
-    except IndexError:
-        thread = _Thread()
     work = _Work(call, loop, future)
-    thread.start_work(work)
+    _begin(work)
     try:
         return await future
     except asyncio.CancelledError:
-        _abandoned.add(work)
-        work.forget_if_ended()
+        try:
+            _waiting.remove(work)
+        except ValueError:
+            # A thread has it.
+            _abandoned.add(work)
+            work.forget_if_ended()
         raise
+
+
+def _begin(work: _Work) -> None:
+    try:
+        thread = _idle.pop()
+    except IndexError:
+        try:
+            thread = _Thread()
+        except RuntimeError:
+            # The system starts no more threads. The next one of ours that is free takes the work.
+            if not _threads:
+                raise
+            _waiting.append(work)
+            _take_waiting()
+            return
+    thread.start_work(work)
+
+
+def _take_waiting() -> None:
+    """Give waiting work to an idle thread: a thread may have become idle just before the work began to wait."""
+    while _waiting and _idle:
+        try:
+            thread = _idle.pop()
+        except IndexError:
+            return
+        try:
+            thread.start_work(_waiting.popleft())
+        except IndexError:
+            _idle.append(thread)
+            return
 
 
 class _Work:
@@ -100,6 +130,8 @@ class _Work:
         self._ended = True
         _abandoned.discard(self)
         _idle.append(thread)
+        if _waiting:
+            _take_waiting()
         try:
             self._loop.call_soon_threadsafe(self._report, result, error)
         except RuntimeError:
@@ -119,6 +151,7 @@ class _Thread:
     def __init__(self) -> None:
         self._work: SimpleQueue[_Work] = SimpleQueue()
         threading.Thread(target=self._run, name="tidegate function", daemon=True).start()
+        _threads.add(self)
 
     def start_work(self, work: _Work) -> None:
         self._work.put(work)
@@ -133,18 +166,23 @@ class _Thread:
                 except ValueError:
                     # A caller has just taken this thread.
                     continue
+                _threads.discard(self)
                 return
             work.done(self)
             del work
 
 
 _idle: deque[_Thread] = deque()
+_threads: set[_Thread] = set()
+_waiting: deque[_Work] = deque()
 _abandoned: set[_Work] = set()
 
 
 def _forget() -> None:
     # The threads belong to the parent process.
     _idle.clear()
+    _threads.clear()
+    _waiting.clear()
     _abandoned.clear()
 
 

@@ -25,7 +25,7 @@ from tidegate.admission.drive import adrive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
-from tidegate.transports import sigv4
+from tidegate.transports import pools, sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
 from tidegate.transports.call import (
     GAVE_UP,
@@ -179,6 +179,8 @@ class AiohttpCall(HttpCall):
         """Send the request once. A body streams unless it is an error's or has arrived already."""
         self.received = self.unread = None
         try:
+            if permit.in_flight >= pools.LOOK_FROM:
+                pools.note_aiohttp(self.registry, permit, self.session)
             with AttemptScope():
                 response = await self.wrapped(*self.args, **self.kwargs)
                 _, body = self.received or await self.receive(response)

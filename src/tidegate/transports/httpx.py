@@ -21,7 +21,7 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
-from tidegate.transports import sigv4
+from tidegate.transports import pools, sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
 from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
@@ -78,6 +78,7 @@ class HttpxCall(HttpCall):
         try:
             if permit.sent_at - self.started_at > sigv4.STALE_AFTER:
                 sigv4.renew(self.request, self.signer)
+            self._note_pool(permit)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
             return AttemptResult(self.error_outcome(permit, error), error=error)
@@ -95,6 +96,7 @@ class HttpxCall(HttpCall):
         try:
             if permit.sent_at - self.started_at > sigv4.STALE_AFTER:
                 await sigv4.arenew(self.request, self.signer)
+            self._note_pool(permit)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
             return AttemptResult(self.error_outcome(permit, error), error=error)
@@ -106,6 +108,11 @@ class HttpxCall(HttpCall):
         if error_stream is not None and self.will_retry(permit, attempt.outcome):
             await error_stream.cut()
         return attempt
+
+    def _note_pool(self, permit: Permit) -> None:
+        if permit.in_flight >= pools.LOOK_FROM:
+            client = self.wrapped.__self__  # type: ignore[attr-defined]
+            pools.note_httpx(self.registry, permit, client, self.request.url)
 
     def credentials(self) -> Iterator[str]:
         """Yield the credentials of the request, and those of its signer if it has one."""

@@ -77,6 +77,33 @@ def test_stages_behind_one_key_are_told_together_with_the_first_opening() -> Non
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("own work", "task: functions are busy outside of calls, and more of them would end no sooner"),
+        ("memory", "task: the rows under way fill the memory that they may use"),
+        ("descriptors", "task: this process may open no more connections (ulimit -n)"),
+        ("functions", "task: as many functions are under way as this machine is known to carry"),
+    ],
+)
+def test_what_the_runner_itself_holds_back_is_told_in_plain_words(reason: str, text: str) -> None:
+    assert waits([task(9, Wait(reason, "", None))], RegistrySnapshot({})) == [text]
+
+
+def test_pool_that_binds_is_named(registry: tidegate.RateLimitRegistry) -> None:
+    key = tidegate.Key("openai", "https://api.openai.com", "0123456789abcdef", "m")
+    permit = registry.try_admit(key)
+    assert permit
+    registry.note_pool(key, Client(), 1)
+    snapshot = registry.snapshot()
+    (line,) = waits([task(9, Wait("concurrency", str(key), None))], snapshot)
+    assert line.startswith("task: all 1 connections of the client's pool are taken; a client with more goes faster · ")
+
+
+class Client:
+    """What holds a pool."""
+
+
 def test_calls_that_wait_inside_are_told_from_the_registry(registry: tidegate.RateLimitRegistry) -> None:
     key = Key("openai", "https://api.openai.com", "m", "", "")
     assert registry.try_admit(key)

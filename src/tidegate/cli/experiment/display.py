@@ -281,23 +281,36 @@ def waits(
     for stage in stages:
         if stage.closed:
             lines.append(f"{stage.name} closed: {stage.closed}; its rows are parked")
+    pools = {str(key): state.pool for key, state in snapshot.keys.items() if state.pool and state.limit >= state.pool}
     for (key, reason), names in held.items():
         seconds = soonest[key, reason]
         until = "" if math.isinf(seconds) or seconds < MIN_SHOWN_WAIT_SECONDS else f", next in {seconds:.1f} s"
-        why = _why(reason, trouble(key))
+        why = _why(reason, trouble(key), pools.get(key)) if key else _HELD.get(reason, reason)
         lines.append(f"{', '.join(names)}: {why}{until}" + (f" · {key}" if key else ""))
     for state in snapshot.keys.values():
         if state.waiting:
             until = "" if state.eta is None else f", ETA {clock(state.eta)}"
-            why = _why(state.gate or state.eta_gate or "earlier calls in the queue", trouble(str(state.key)))
+            name = str(state.key)
+            closed = state.gate or state.eta_gate or "earlier calls in the queue"
+            why = _why(closed, trouble(name), pools.get(name))
             lines.append(f"{state.waiting} calls: {why}{until} · {state.key}")
     beyond = len(lines) - MAX_SHOWN_WAITS
     return lines[:MAX_SHOWN_WAITS] + ([f"{beyond} more waits"] if beyond > 0 else [])
 
 
-def _why(gate: str, trouble: str) -> str:
-    if gate == "concurrency":
-        return "the maximum of functions is in flight (max_concurrency)"
+_HELD = {
+    "concurrency": "the maximum of functions is in flight (max_concurrency)",
+    "own work": "functions are busy outside of calls; more of them would not end sooner",
+    "memory": "the rows in flight fill the memory that they may use",
+    "descriptors": "this process may open no more connections (ulimit -n)",
+    "functions": "this machine carries no more functions at once",
+}
+"""Texts for limits of the runner itself, by the reason of a `Wait` without a key."""
+
+
+def _why(gate: str, trouble: str, pool: int | None) -> str:
+    if gate == "concurrency" and pool is not None:
+        return f"all {pool} connections of the client's pool are taken; a client with more goes faster"
     return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
 
 

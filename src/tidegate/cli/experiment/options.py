@@ -17,7 +17,10 @@ Db = Annotated[
     typer.Option("--db", envvar=VARIABLE, metavar="URL", help="Use this SQLite file, or postgresql://user@host/name."),
 ]
 Slots = Annotated[
-    int | None, typer.Option(min=1, max=100_000, help="Execute at most this many functions at once (default: 20).")
+    int | None,
+    typer.Option(
+        min=1, max=100_000, help="Execute at most this many functions at once (default: what the keys admit)."
+    ),
 ]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -1,0 +1,67 @@
+"""The bound of the calls in flight of a key rises while the key admits more, up to the client's pool."""
+
+from __future__ import annotations
+
+import pytest
+
+import tidegate
+from tests.core.test_concurrency_limit import ConcurrencyLimit
+from tidegate.admission import key_table
+from tidegate.admission.resources import FreeResources
+from tidegate.core.call_bound import FIRST, MOST, CallBound
+from tidegate.core.values import OK, Outcome
+
+KEY = tidegate.Key("p", "https://p.test")
+
+
+def test_a_configured_bound_never_rises() -> None:
+    bound = CallBound(30, 4)
+    assert (bound.highest, bound.may_rise) == (30, False)
+    bound.pool = 10
+    assert bound.highest == 10
+
+
+def test_a_bound_rises_as_far_as_the_machine_and_the_pool_carry() -> None:
+    bound = CallBound(None, 4)
+    assert (bound.highest, bound.may_rise) == (FIRST, True)
+    bound.rise(1500)
+    assert bound.highest == 1500
+    bound.rise(700)
+    assert bound.highest == 1500
+    bound.pool = 1500
+    assert not bound.may_rise
+    bound.pool = None
+    for _ in range(20):
+        bound.rise(10**9)
+    assert (bound.highest, bound.may_rise) == (MOST, False)
+
+
+def test_a_limit_that_was_held_back_grows_on() -> None:
+    limit = ConcurrencyLimit(4, 4, 0.5)
+    limit.filled(4, 0.0)
+    assert limit.opens_at(1.0) == float("inf")
+    limit.limit_to(8)
+    limit.filled(4, 1.0)
+    assert limit.opens_at(1.0) < 2.0
+    limit.limit_to(2)
+    assert limit.slots == 2
+
+
+@pytest.mark.parametrize(
+    ("configured", "free", "highest"), [(None, 10**6, 2000), (None, 100, 1099), (1000, 10**6, 1000)]
+)
+def test_a_key_that_admits_all_of_its_bound_gets_a_higher_one(
+    monkeypatch: pytest.MonkeyPatch, configured: int | None, free: int, highest: int
+) -> None:
+    monkeypatch.setattr(key_table, "measure", lambda: FreeResources(None, free + 64))
+    now = [0.0]
+    settings = tidegate.Settings(start_concurrency=1000, max_concurrency=configured)
+    registry = tidegate.RateLimitRegistry(settings, clock=lambda: now[0])
+    permits = [registry.try_admit(KEY) for _ in range(1000)]
+    assert all(permits)
+    now[0] = 2.0
+    for permit in permits[:5]:
+        assert isinstance(permit, tidegate.Permit)
+        registry.settle(permit, Outcome(OK))
+    (queue,) = registry._queues.values()
+    assert queue.admission.concurrency.highest == highest
