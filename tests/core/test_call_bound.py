@@ -44,7 +44,7 @@ def test_a_limit_that_was_held_back_grows_on() -> None:
     limit.filled(4, 1.0)
     assert limit.opens_at(1.0) < 2.0
     limit.limit_to(2)
-    assert limit.slots == 2
+    assert limit.limit == 2
 
 
 @pytest.mark.parametrize(

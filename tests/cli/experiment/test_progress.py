@@ -80,10 +80,10 @@ def test_stages_behind_one_key_are_told_together_with_the_first_opening() -> Non
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        ("own work", "task: functions are busy outside of calls, and more of them would end no sooner"),
-        ("memory", "task: the rows under way fill the memory that they may use"),
+        ("own work", "task: functions are busy outside of calls; more of them would not end sooner"),
+        ("memory", "task: the rows in flight fill the memory that they may use"),
         ("descriptors", "task: this process may open no more connections (ulimit -n)"),
-        ("functions", "task: as many functions are under way as this machine is known to carry"),
+        ("functions", "task: this machine carries no more functions at once"),
     ],
 )
 def test_what_the_runner_itself_holds_back_is_told_in_plain_words(reason: str, text: str) -> None:
