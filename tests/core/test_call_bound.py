@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tidegate
-from tests.core.test_concurrency_limit import ConcurrencyLimit
 from tidegate.admission import key_table
 from tidegate.admission.resources import FreeResources
-from tidegate.core.call_bound import FIRST, MOST, CallBound
+from tidegate.core.concurrency_limit import FIRST_BOUND, MAX_BOUND, CallBound, ConcurrencyLimit
 from tidegate.core.values import OK, Outcome
 
 KEY = tidegate.Key("p", "https://p.test")
@@ -23,7 +22,7 @@ def test_a_configured_bound_never_rises() -> None:
 
 def test_a_bound_rises_as_far_as_the_machine_and_the_pool_carry() -> None:
     bound = CallBound(None, 4)
-    assert (bound.highest, bound.may_rise) == (FIRST, True)
+    assert (bound.highest, bound.may_rise) == (FIRST_BOUND, True)
     bound.rise(1500)
     assert bound.highest == 1500
     bound.rise(700)
@@ -33,7 +32,7 @@ def test_a_bound_rises_as_far_as_the_machine_and_the_pool_carry() -> None:
     bound.pool = None
     for _ in range(20):
         bound.rise(10**9)
-    assert (bound.highest, bound.may_rise) == (MOST, False)
+    assert (bound.highest, bound.may_rise) == (MAX_BOUND, False)
 
 
 def test_a_limit_that_was_held_back_grows_on() -> None:
@@ -53,7 +52,13 @@ def test_a_limit_that_was_held_back_grows_on() -> None:
 def test_a_key_that_admits_all_of_its_bound_gets_a_higher_one(
     monkeypatch: pytest.MonkeyPatch, configured: int | None, free: int, highest: int
 ) -> None:
-    monkeypatch.setattr(key_table, "measure", lambda: FreeResources(None, free + 64))
+    unlocked: list[bool] = []
+
+    def measure() -> FreeResources:
+        unlocked.append(not registry._lock.locked())
+        return FreeResources(None, free + 64)
+
+    monkeypatch.setattr(key_table, "measure", measure)
     now = [0.0]
     settings = tidegate.Settings(start_concurrency=1000, max_concurrency=configured)
     registry = tidegate.RateLimitRegistry(settings, clock=lambda: now[0])
@@ -65,3 +70,4 @@ def test_a_key_that_admits_all_of_its_bound_gets_a_higher_one(
         registry.settle(permit, Outcome(OK))
     (queue,) = registry._queues.values()
     assert queue.admission.concurrency.highest == highest
+    assert unlocked == ([] if configured else [True]), "measured once a second, with the lock free"

@@ -42,7 +42,7 @@ async def test_as_many_functions_run_as_the_key_admits(tmp_path: Path) -> None:
         await task.until(lambda: task.inside == 300)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert limit_of(runner).under_way == 300
+        assert limit_of(runner).in_flight == 300
         task.go.set()
         assert (await running).complete
     assert task.most == 300
@@ -115,8 +115,8 @@ async def test_functions_that_wait_in_the_queue_of_another_key_are_no_more_than_
 
 @in_loop
 async def test_rows_under_way_are_bounded_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function_limit, "START_BYTES", 10_000)
-    monkeypatch.setattr(function_limit, "LEAST_BYTES", 10_000)
+    monkeypatch.setattr(function_limit, "FIRST_CHARACTERS", 10_000)
+    monkeypatch.setattr(function_limit, "MIN_CHARACTERS", 10_000)
     monkeypatch.setattr(function_limit, "ROW_COST", 2**60)
     registry, task = open_registry(300), HeldTask(held=True)
     large = [{"n": number, "text": "x" * 400} for number in range(100)]
@@ -146,7 +146,7 @@ async def test_it_is_logged_once_that_max_concurrency_holds_back(
         log = await runner.store.last_logs(summary.experiment.id, 100)
     told = [record.getMessage() for record in caplog.records if "held back" in record.getMessage()]
     assert len(told) == 1
-    assert told[0].startswith("experiment narrow held back: max_concurrency=2 functions are under way")
+    assert told[0].startswith("experiment narrow held back: max_concurrency=2 functions are in flight")
     assert [line.detail["functions"] for line in log if line.detail["type"] == "held_back"] == [2]
 
 

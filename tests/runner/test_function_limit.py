@@ -117,7 +117,7 @@ class TestOwnWork:
         machine.limit.ended(worker)
         machine.limit.works(worker)
         machine.limit.calls(worker)
-        assert (machine.limit.under_way, machine.limit.free) == (0, FLOOR)
+        assert (machine.limit.in_flight, machine.limit.free) == (0, FLOOR)
 
 
 class TestMachine:
@@ -128,18 +128,18 @@ class TestMachine:
         for expected in (2 * START, 4 * START):
             machine.now += 1.0
             machine.start_in_calls(10**6)
-            assert machine.limit.under_way == expected
+            assert machine.limit.in_flight == expected
 
     def test_memory_bounds_it(self) -> None:
         machine = Machine(free=FreeResources(2 * CALL_BYTES * 300, None))
         begun = machine.start_in_calls(10**6)
-        assert len(begun) <= function_limit.MEASURE_FROM + 300
+        assert len(begun) <= function_limit.MIN_MEASURED_FUNCTIONS + 300
         assert machine.limit.held_by is Hold.MEMORY
 
     def test_descriptors_bound_it(self) -> None:
         machine = Machine(free=FreeResources(2**40, SPARE_DESCRIPTORS + 156))
         begun = machine.start_in_calls(10**6)
-        assert len(begun) <= function_limit.MEASURE_FROM + 156
+        assert len(begun) <= function_limit.MIN_MEASURED_FUNCTIONS + 156
         assert machine.limit.held_by is Hold.DESCRIPTORS
 
     def test_bound_stays_where_nothing_is_known_of_the_machine(self) -> None:
@@ -147,7 +147,7 @@ class TestMachine:
         machine.start_in_calls(10**6)
         machine.now += 10.0
         machine.start_in_calls(10**6)
-        assert machine.limit.under_way == START
+        assert machine.limit.in_flight == START
 
     def test_some_functions_may_always_run(self) -> None:
         machine = Machine(free=FreeResources(0, 0))

@@ -81,3 +81,20 @@ def test_connector_of_an_aiohttp_session_is_known(limit: int, pool: int | None) 
 
     with Simulator(SLOW) as simulator:
         asyncio.run(main(simulator))
+
+
+@pytest.mark.parametrize("module", [httpx, httpx2])
+def test_client_is_looked_at_once(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=50))
+    looked: list[object] = []
+    noted = registry.note_pool
+    monkeypatch.setattr(registry, "note_pool", lambda *facts: (looked.append(facts[1]), noted(*facts)))
+
+    async def main(simulator: Simulator) -> None:
+        async with module.AsyncClient(base_url=simulator.openai_url) as client:
+            registry.wrap(client)
+            assert await asked(module, simulator, [client], 40) == [200] * 40
+
+    with Simulator(SLOW) as simulator:
+        asyncio.run(main(simulator))
+    assert len(looked) == 1

@@ -43,7 +43,8 @@ from tidegate.settings import Settings
 ABANDONED = Outcome(Kind.ABANDONED)
 
 MEASURE_EVERY = 1.0
-"""Seconds between two measurements of the machine, at least, and between two raises of a bound."""
+"""Seconds between two measurements of the machine, at least, and between two raises of a bound. Raising it slows the
+rise of a bound; lowering it costs up to a millisecond a time. Chosen: a doubling a second reaches any real limit."""
 
 logger = logging.getLogger("tidegate")
 _warned = False
@@ -82,6 +83,8 @@ class KeyTable:
         self.routes: dict[tuple[object, ...], Any] = {}
         self._addresses: dict[str, str] = {}
         self._began_at = self._measured_at = clock()
+        # Keys whose bound is reached: they would admit more.
+        self._at_bound: set[KeyQueue] = set()
         self.clock = clock
         self.draw = draw
         self._lock = threading.Lock()
@@ -178,6 +181,8 @@ class KeyTable:
                 to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
         if to_wake or out or self._dropped or self._rejections:
             self._act(to_wake, out)
+        if self._at_bound:
+            self._raise_bounds()
         if rejoin is not None and rejoin.permit is None:
             _warn_of_blocking(rejoin)
 
@@ -277,10 +282,10 @@ class KeyTable:
 
         Calls beyond the pool of a key's only client wait in the queue instead of in the client.
         """
+        queue = self._queues.get(key)
+        if queue is None or (queue.pools is not None and pool in queue.pools):
+            return
         with self._lock:
-            queue = self._queues.get(key)
-            if queue is None or (queue.pools is not None and pool in queue.pools):
-                return
             queue.pools = WeakSet() if queue.pools is None else queue.pools
             queue.pools.add(pool)
             admission = queue.admission
@@ -452,8 +457,8 @@ class KeyTable:
             before = queue.admission.rejection
             queue.admission.settle(permit, outcome, now, draw, out)
             limit = queue.admission.concurrency
-            if limit.limit >= limit.highest and outcome.kind is OK:
-                self._raise_bound(queue.admission, now)
+            if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
+                self._at_bound.add(queue)
             if queue.admission.rejection is not before:
                 self._rejections.append((permit.key, before, queue.admission.rejection, False))
         if rejoin is None or rejoin.queue is None:
@@ -469,15 +474,25 @@ class KeyTable:
             to_wake = rejoin.queue.rejoin(rejoin, now, out)
         return [*to_wake, *self._pump(queue, now, out)]
 
-    def _raise_bound(self, admission: AdmissionController, now: float) -> None:
-        """Raise the bound of a key that admits more, as far as the machine carries it; at most once a second."""
-        if not admission.bound.may_rise or now < self._measured_at + MEASURE_EVERY:
+    def _raise_bounds(self) -> None:
+        """Raise the bounds of the keys that admit more, as far as the machine carries them; at most once a second.
+
+        The machine is measured with the lock free: that reads files.
+        """
+        now = self.clock()
+        if now < self._measured_at + MEASURE_EVERY:
             return
         self._measured_at = now
         more, _ = measure().calls
-        if more is not None:
-            admission.bound.rise(admission.in_flight + more)
-            admission.concurrency.limit_to(admission.bound.highest)
+        out, to_wake = self._out(), list[Waiter]()
+        with self._lock:
+            queues, self._at_bound = self._at_bound, set()
+            for queue in queues if more is not None else ():
+                admission = queue.admission
+                admission.bound.rise(admission.in_flight + (more or 0))
+                admission.concurrency.limit_to(admission.bound.highest)
+                to_wake += self._pump(queue, now, out)
+        self._act(to_wake, out)
 
     def _queue_behind(self, permit: Permit) -> KeyQueue | None:
         """Return the queue of the key that gave a permit; None if that key was forgotten, as after a fork."""

@@ -23,7 +23,7 @@ the old limit is restored and all levels are cleared. From time to time a higher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import sqrt
 
 from tidegate.core.values import INFINITY
@@ -424,3 +424,43 @@ class ConcurrencyLimit:
     def _set(self, value: float) -> None:
         self._value = min(float(self.highest), self.useful, value)
         self.limit = max(1, int(self._value * self.scarcity + 1e-9))
+
+
+FIRST_BOUND = 1000
+"""Calls in flight of one key at first, without a configured bound. Raising it opens more connections before the machine
+was measured. Precedent: openai and anthropic, max_connections=1000."""
+
+MAX_BOUND = 100_000
+"""Calls in flight of one key at most, without a configured bound. Chosen: no machine carries more connections."""
+
+
+class CallBound:
+    """Bound of one key: the `configured` one, else one that rises; at most the connections of the client's `pool`.
+
+    A call beyond the pool would wait in the client, where a short timeout fails it, instead of in the queue. `pool` is
+    None while no pool is known, or if several clients share the key. `client` refers to the client whose pool was
+    looked at last.
+    """
+
+    __slots__ = ("client", "configured", "pool", "risen")
+
+    def __init__(self, configured: int | None, start: int) -> None:
+        self.configured = configured
+        self.risen = max(FIRST_BOUND, start)
+        self.pool: int | None = None
+        self.client: Callable[[], object] | None = None
+
+    @property
+    def highest(self) -> int:
+        """Return the most calls that may be in flight."""
+        highest = self.risen if self.configured is None else self.configured
+        return highest if self.pool is None else max(1, min(highest, self.pool))
+
+    @property
+    def may_rise(self) -> bool:
+        """Return whether the bound rises once it is reached."""
+        return self.configured is None and self.risen < MAX_BOUND and (self.pool is None or self.pool > self.risen)
+
+    def rise(self, most: int) -> None:
+        """Double the bound, up to `most` calls, which the machine carries; it never falls."""
+        self.risen = max(self.risen, min(2 * self.risen, most, MAX_BOUND))

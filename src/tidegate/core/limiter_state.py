@@ -20,9 +20,8 @@ from typing import Protocol
 
 from tidegate.core import events
 from tidegate.core.backoff import Pause
-from tidegate.core.call_bound import CallBound
 from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
-from tidegate.core.concurrency_limit import ConcurrencyLimit, LatencyKnee
+from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import LimiterProvenance, Source

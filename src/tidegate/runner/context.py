@@ -20,7 +20,7 @@ from tidegate.storage import Store
 class RunnerContext:
     """Shared parts of one runner.
 
-    `wake` makes the dispatcher look for work again soon. `functions` counts what is under way, and says whether more
+    `wake` makes the dispatcher look for work again soon. `functions` counts those in flight, and says whether more
     may start. `draw` returns a uniform number in [0, 1). Instants are seconds of `loop.time()`.
     """
 

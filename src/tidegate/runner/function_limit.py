@@ -1,4 +1,4 @@
-"""Limit of the functions under way in one runner: it follows the keys, the machine, and the speed of own work.
+"""Limit of the functions in flight in one runner: it follows the keys, the machine, and the speed of own work.
 
 Theory of operation. A function is *in a call* while one of its governed calls is in flight, or waits in a key's queue.
 Otherwise it is *at work*: before, between and after its calls. The keys bound the functions in calls, because the
@@ -9,7 +9,7 @@ work divided by the seconds that each one works is the number that finish work p
 twice as many at work finish more per second: then they mostly wait. Functions that compute share the processors, so
 twice as many take twice as long. The margin then goes back, and is tried again later.
 
-*In all* at most `bound` functions may be under way. It starts at `START` and doubles each time it is reached, as long
+*In all* at most `bound` functions may be in flight. It starts at `START` and doubles each time it is reached, as long
 as free memory and file descriptors carry more. Their rows are bounded in bytes, by a share of the free memory.
 
 A configured `max_concurrency` replaces the margin and the bound. A function that waits in a queue does not count there.
@@ -25,28 +25,29 @@ from typing import Protocol
 from tidegate.admission.resources import FreeResources, measure
 
 FLOOR = 20
-"""Functions at work that are always allowed (Phoenix: 20), and rows that may be under way however large they are."""
+"""Functions at work that are always allowed (Phoenix: 20), and rows that may be in flight however large they are."""
 
 START = 1000
-"""First bound of the functions under way, and highest number at work (openai, anthropic: max_connections=1000)."""
+"""First bound of the functions in flight, and highest number at work (openai, anthropic: max_connections=1000)."""
 
-MOST = 100_000
-"""Highest bound of the functions under way."""
+MAX_FUNCTIONS = 100_000
+"""Highest bound of the functions in flight. Chosen: no machine carries more threads or connections."""
 
 MEASURE_EVERY = 1.0
-"""Seconds between two measurements of free memory and descriptors, at least."""
+"""Seconds between two measurements of free memory and descriptors, at least. Lowering it costs up to a millisecond of
+the event loop each time."""
 
-MEASURE_FROM = 100
-"""Functions under way from which on the machine is measured: fewer always fit."""
+MIN_MEASURED_FUNCTIONS = 100
+"""Functions in flight from which on the machine is measured: fewer always fit."""
 
-START_BYTES = 64 * 1024 * 1024
-"""Characters of rows under way, where free memory is unknown."""
+FIRST_CHARACTERS = 64 * 1024 * 1024
+"""Characters of rows in flight, where free memory is unknown. Raising it risks the memory of a small machine."""
 
-LEAST_BYTES = 16 * 1024 * 1024
-"""Characters of rows under way that are always allowed."""
+MIN_CHARACTERS = 16 * 1024 * 1024
+"""Characters of rows in flight that are always allowed. Raising it risks the memory of a nearly full machine."""
 
 ROW_COST = 16
-"""Bytes of free memory that each further character of a row under way needs. A row of 1 MB takes some 6 bytes a
+"""Bytes of free memory that each further character of a row in flight needs. A row of 1 MB takes some 6 bytes a
 character while it is sent: row, request, encoded body. Raising it keeps more memory free."""
 
 WORTH = 0.3
@@ -58,15 +59,16 @@ SATURATED = 0.8
 CHANGED = 2.0
 """Factor on the time at work at which a raised margin is given up: the functions do something else now."""
 
-HOLD_FIRST = 10.0
-"""Seconds after a raise that brought nothing before the next one; they double each time."""
+FIRST_HOLD_SECONDS = 10.0
+"""Seconds after a raise that brought nothing before the next one; they double each time. Lowering it slows functions
+that compute more often."""
 
-HOLD_MOST = 160.0
-"""Most seconds of that wait."""
+MAX_HOLD_SECONDS = 160.0
+"""Most seconds of that wait. Raising it makes a run adapt later to functions that have become faster."""
 
 
 class Hold(Enum):
-    """What holds back the start of another function."""
+    """Reason for which no other function may start."""
 
     CONFIGURED = "concurrency"
     OWN_WORK = "own work"
@@ -76,7 +78,7 @@ class Hold(Enum):
 
 
 class Worker(Protocol):
-    """Function under way, as this module counts it: `size` characters of its row, and its present time at work."""
+    """Function in flight, as this module counts it: `size` characters of its row, and its present time at work."""
 
     size: int
     at_work_since: float | None
@@ -92,7 +94,7 @@ class WorkMargin:
     def __init__(self) -> None:
         self.allowed = FLOOR
         self._since = self._hold_until = 0.0
-        self._hold = HOLD_FIRST
+        self._hold = FIRST_HOLD_SECONDS
         # Margin and functions finished per second before the present raise; None where none is on trial.
         self._before: tuple[int, float] | None = None
         # Mean seconds at work at a raised margin.
@@ -122,9 +124,9 @@ class WorkMargin:
             if rate < slower * (1.0 + WORTH * (allowed / margin - 1.0)):
                 self._set(margin, now)
                 self._hold_until = now + self._hold
-                self._hold = min(HOLD_MOST, 2.0 * self._hold)
+                self._hold = min(MAX_HOLD_SECONDS, 2.0 * self._hold)
                 return False
-            self._hold, self._known = HOLD_FIRST, mean
+            self._hold, self._known = FIRST_HOLD_SECONDS, mean
         elif self._known is not None and allowed > FLOOR and mean > CHANGED * self._known:
             self._known = None
             self._set(FLOOR, now)
@@ -144,7 +146,7 @@ class WorkMargin:
 
 
 class FunctionLimit:
-    """Functions under way in one runner, and whether another one may start.
+    """Functions in flight in one runner, and whether another one may start.
 
     `configured` is an explicit `max_concurrency`. `wake` is called, in any thread, when a function that the margin held
     back may start. The other methods run in the event loop's thread, except `works` and `calls`. `held_by` is what the
@@ -159,8 +161,8 @@ class FunctionLimit:
         free: Callable[[], FreeResources] = measure,
     ) -> None:
         self.configured = configured
-        self.under_way = self.lent = self.size = 0
-        self.bound, self.budget = START, START_BYTES
+        self.in_flight = self.lent = self.size = 0
+        self.bound, self.budget = START, FIRST_CHARACTERS
         self.margin = WorkMargin()
         self.held_by: Hold | None = None
         self.freed_at = float("-inf")
@@ -179,8 +181,8 @@ class FunctionLimit:
     def free(self) -> int:
         """Return the number of functions that could start now, as far as counts tell."""
         if self.configured is not None:
-            return self.configured - (self.under_way - self.lent)
-        return min(self.bound - self.under_way, self.margin.allowed - self._at_work)
+            return self.configured - (self.in_flight - self.lent)
+        return min(self.bound - self.in_flight, self.margin.allowed - self._at_work)
 
     def has_room(self) -> bool:
         """Return whether another function may start; set `held_by`."""
@@ -189,9 +191,9 @@ class FunctionLimit:
 
     def started(self, worker: Worker) -> None:
         """Count a function that starts; it is at work."""
-        self.under_way += 1
+        self.in_flight += 1
         self.size += worker.size
-        if self.under_way >= MEASURE_FROM:
+        if self.in_flight >= MIN_MEASURED_FUNCTIONS:
             self._measure()
         self.works(worker)
 
@@ -199,7 +201,7 @@ class FunctionLimit:
         """Count the end of a function."""
         if self.configured is not None and self.free <= 0:
             self.freed_at = self._clock()
-        self.under_way -= 1
+        self.in_flight -= 1
         self.size -= worker.size
         self._stops(worker, over=True)
 
@@ -233,15 +235,15 @@ class FunctionLimit:
             self._wake()
 
     def _holds(self) -> Hold | None:
-        if self.size >= self.budget and self.under_way >= FLOOR:
+        if self.size >= self.budget and self.in_flight >= FLOOR:
             self._measure()
             if self.size >= self.budget:
                 return Hold.MEMORY
         if self.configured is not None:
             return Hold.CONFIGURED if self.free <= 0 else None
-        if self.under_way >= self.bound:
+        if self.in_flight >= self.bound:
             self._measure()
-            if self.under_way >= self.bound:
+            if self.in_flight >= self.bound:
                 return self._scarce
         with self._lock:
             self._short = self._at_work >= self.margin.allowed
@@ -255,10 +257,10 @@ class FunctionLimit:
         self._measured_at = now
         free = self._free()
         if free.memory is not None:
-            self.budget = max(LEAST_BYTES, self.size + free.memory // ROW_COST)
+            self.budget = max(MIN_CHARACTERS, self.size + free.memory // ROW_COST)
         more, scarce = free.calls
-        if self.under_way >= self._wanted and more is not None:
-            self._wanted = min(MOST, 2 * self._wanted)
+        if self.in_flight >= self._wanted and more is not None:
+            self._wanted = min(MAX_FUNCTIONS, 2 * self._wanted)
         self.bound, self._scarce = self._wanted, Hold.MOST
-        if more is not None and self.under_way + more < self._wanted:
-            self.bound, self._scarce = max(FLOOR, self.under_way + more), Hold(scarce)
+        if more is not None and self.in_flight + more < self._wanted:
+            self.bound, self._scarce = max(FLOOR, self.in_flight + more), Hold(scarce)

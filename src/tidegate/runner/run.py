@@ -396,7 +396,7 @@ class ExperimentRun(RunState):
         self._told_of_bound = True
         self.log(LogLevel.INFO, Category.EXPERIMENT, type="held_back", by="max_concurrency", functions=self.cap)
         logger.info(
-            "experiment %s held back: max_concurrency=%d functions are under way, and more could start; leave"
+            "experiment %s held back: max_concurrency=%d functions are in flight, and more could start; leave"
             " max_concurrency out to follow the keys",
             self.experiment.name,
             self.cap,

@@ -74,7 +74,7 @@ class RunState:
         self._receiver = receiver
 
     def retry_slots(self) -> int:
-        """Return the number of slots that retries may have: a share of the `cap`, or of what is under way."""
+        """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
         slots = max(FLOOR, len(self.in_flight)) if self.cap is None else self.cap
         return max(1, int(self.shared.settings.retry_share * slots))
 

@@ -35,7 +35,7 @@ class RunnerSettings(BaseModel):
         None,
         ge=1,
         le=100_000,
-        description="Most functions under way at once, of all experiments together (None: as many as the keys admit).",
+        description="Most functions in flight at once, of all experiments together (None: as many as the keys admit).",
     )
     task_timeout: float = Field(
         120.0, gt=0, le=86_400, description="Seconds a task may run, its waits for capacity aside (Phoenix: 120)."
