@@ -73,10 +73,13 @@ class Place:
 
     @contextmanager
     def started(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-        """The process of `tidegate experiment WORDS`, gone at the end whatever happens."""
+        """Start the process of `tidegate experiment WORDS`; it is gone at the end whatever happens.
+
+        Twenty functions run at once, so that the rows and their sleeps decide the time of a run, not the machine.
+        """
         with subprocess.Popen(
             [*TIDEGATE, "experiment", *words],
-            env=environ(COLUMNS="200", **env),
+            env=environ(COLUMNS="200", **{"TIDEGATE_RUNNER_MAX_CONCURRENCY": "20", **env}),
             cwd=self.path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

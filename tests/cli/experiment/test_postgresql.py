@@ -14,7 +14,7 @@ import pytest
 from tests.cli.experiment.commands import Place
 from tests.postgres import Server, served
 
-ROWS = 60
+ROWS = 400
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def server() -> Iterator[Server]:
 
 def test_what_holds_on_a_file_holds_on_a_server(place: Place, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_DB", server.url("postgres"))
-    place.doubles(ROWS, seconds=0.1)
+    place.doubles(ROWS, seconds=0.2)
     with place.started("run", "my_eval.py", TIDEGATE_DB=server.url("postgres")) as process:
         while not answered(place):
             assert process.poll() is None, process.communicate()
@@ -34,7 +34,7 @@ def test_what_holds_on_a_file_holds_on_a_server(place: Place, server: Server, mo
         process.send_signal(signal.SIGKILL)
         process.wait(300)
     done = place.process("resume", "doubles", TIDEGATE_DB=server.url("postgres"))
-    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 60 rows × 2, 120 answered")
+    assert (done.code, done.out.splitlines()[0]) == (0, f"doubles: COMPLETED: {ROWS} rows × 2, {ROWS * 2} answered")
     assert place.run("stop", "doubles").out == "doubles not stopped: its state is COMPLETED\n"
     exported = [json.loads(line) for line in place.run("export", "doubles").out.splitlines()]
     assert sorted((run["row"]["n"], run["repetition"], run["output"]) for run in exported) == [
@@ -43,7 +43,7 @@ def test_what_holds_on_a_file_holds_on_a_server(place: Place, server: Server, mo
     assert place.run("export", "doubles", "--output", "out.csv").code == 0
     with (place.path / "out.csv").open(newline="") as file:
         assert {row["judge.score"] for row in csv.DictReader(file)} == {"1.0"}
-    assert re.search(r"^doubles +COMPLETED +120/120 +0 +0 ", place.run("list").out, re.MULTILINE)
+    assert re.search(rf"^doubles +COMPLETED +{ROWS * 2}/{ROWS * 2} +0 +0 ", place.run("list").out, re.MULTILINE)
 
 
 def answered(place: Place) -> bool:

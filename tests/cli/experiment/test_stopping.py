@@ -121,13 +121,13 @@ def test_a_termination_keeps_the_claim_and_what_was_under_way(place: Place, numb
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_whatever_ended_the_process_a_resume_goes_on_at_once(place: Place, number: signal.Signals) -> None:
-    place.doubles(60, seconds=0.1)
+    place.doubles(ROWS, seconds=0.2)
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
         process.send_signal(number)
         process.wait(timeout=300)
     done = place.process("resume", "doubles")
-    assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 60 rows × 2, 120 answered")
+    assert (done.code, done.out.splitlines()[0]) == (0, f"doubles: COMPLETED: {ROWS} rows × 2, {ROWS * 2} answered")
     # A claim that had to go stale first would have been waited for.
     assert "is run by" not in done.err
 
