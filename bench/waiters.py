@@ -140,7 +140,7 @@ class BareCall(GovernedCall):
 def driven(registry: RateLimitRegistry) -> Awaitable[object]:
     """What every waiting call comes down to: a turn, and its exchange."""
     call = BareCall(registry, KEY, POLICY, 60.0, 0)
-    return adrive(call, call.asend, call.finish)
+    return adrive(call)
 
 
 async def memory(count: int) -> dict[str, float]:

@@ -11,24 +11,56 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from tidegate.core.exchange import AttemptResult, ExchangeResult, Resume, Send
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY
 
-if TYPE_CHECKING:
-    # Its provider tables are loaded when the first call is made.
-    from tidegate.admission.call import GovernedCall
-
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 """Seconds of the longest wait that `threading` accepts."""
 
 
-def drive(call: GovernedCall, send: Callable[[Permit], AttemptResult], finish: Callable[[ExchangeResult], Any]) -> Any:
-    """Run a call to its end on this thread; return its result.
+class RunnableCall(Protocol):
+    """The part of `tidegate.admission.call.GovernedCall` that both interpreters use."""
 
-    `send` performs one attempt. `finish` returns or raises the result of a call that was not simply answered.
+    deadline: float
+
+    def now(self) -> float:
+        """Return the time in monotonic seconds."""
+
+    def try_start(self) -> Permit | None:
+        """Return a permit where the call is admitted at once."""
+
+    def abandon(self, permit: Permit) -> None:
+        """Give back the permit of an attempt that was cancelled."""
+
+    def finish_fast(self, permit: Permit, attempt: AttemptResult) -> bool:
+        """Settle a first attempt that ends the call; return whether it does."""
+
+    def exchange(self, make_waker: Callable[[], Any], permit: Permit | None, attempt: AttemptResult | None) -> Any:
+        """Return the generator that decides all else."""
+
+    def finish(self, ended: ExchangeResult) -> Any:
+        """Return or raise the result of a call that was not simply answered."""
+
+
+class BlockingCall(RunnableCall, Protocol):
+    """A call whose attempt blocks its thread."""
+
+    def send(self, permit: Permit) -> AttemptResult:
+        """Perform one attempt."""
+
+
+class AwaitedCall(RunnableCall, Protocol):
+    """A call whose attempt is awaited."""
+
+    def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
+        """Perform one attempt."""
+
+
+def drive(call: BlockingCall) -> Any:
+    """Run a call to its end on this thread; return its result.
 
     An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through.
     """
@@ -36,7 +68,7 @@ def drive(call: GovernedCall, send: Callable[[Permit], AttemptResult], finish: C
     permit = call.try_start()
     if permit is not None:
         try:
-            attempt = send(permit)
+            attempt = call.send(permit)
         except BaseException:
             call.abandon(permit)
             raise
@@ -49,7 +81,7 @@ def drive(call: GovernedCall, send: Callable[[Permit], AttemptResult], finish: C
         effect = next(flow)
         while True:
             if isinstance(effect, Send):
-                resume = Resume(0.0, send(effect.permit))
+                resume = Resume(0.0, call.send(effect.permit))
             else:
                 # The call keeps its own deadline, even if no other executor runs.
                 effect.waker.wait(call.deadline if effect.until is None else effect.until)
@@ -60,19 +92,17 @@ def drive(call: GovernedCall, send: Callable[[Permit], AttemptResult], finish: C
         result: ExchangeResult = stop.value
     finally:
         flow.close()
-    return finish(result)
+    return call.finish(result)
 
 
-async def adrive(
-    call: GovernedCall, send: Callable[[Permit], Awaitable[AttemptResult]], finish: Callable[[ExchangeResult], Any]
-) -> Any:
+async def adrive(call: AwaitedCall) -> Any:
     """Run a call to its end in this task, as `drive`; cancellation closes the exchange and passes through."""
     attempt = None
     permit = call.try_start()
     if permit is not None:
         permit.loop = _running_loop()
         try:
-            attempt = await send(permit)
+            attempt = await call.asend(permit)
         except BaseException:
             call.abandon(permit)
             raise
@@ -86,7 +116,7 @@ async def adrive(
         while True:
             if isinstance(effect, Send):
                 effect.permit.loop = _running_loop()
-                resume = Resume(0.0, await send(effect.permit))
+                resume = Resume(0.0, await call.asend(effect.permit))
             else:
                 until, waker = effect
                 del effect
@@ -100,7 +130,7 @@ async def adrive(
         flow.close()
         if waker is not None:
             waker.close()
-    return finish(result)
+    return call.finish(result)
 
 
 class ThreadWaker:

@@ -182,7 +182,7 @@ class RateLimitRegistry(KeyTable):
         governed = FunctionCall(
             self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority
         )
-        result: T = drive(governed, governed.send, governed.finish)
+        result: T = drive(governed)
         return result
 
     def aexecute(
@@ -204,7 +204,7 @@ class RateLimitRegistry(KeyTable):
         governed = FunctionCall(
             self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority
         )
-        return adrive(governed, governed.asend, governed.finish)
+        return adrive(governed)
 
 
 _lock = threading.Lock()

@@ -254,7 +254,7 @@ class AiohttpCall(HttpCall):
 
     async def checked(self) -> Any:
         """Return the response of a call with a status check; run the check on a response that tidegate made."""
-        response = await adrive(self, self.asend, self.finish)
+        response = await adrive(self)
         if self.received is None and response.status >= 400:
             await self.apply(response)
         return response
@@ -326,7 +326,7 @@ class AiohttpModule:
         call = self._call(wrapped, session, args, kwargs)
         if call is None:
             return wrapped(*args, **kwargs)
-        return call.checked() if call.check else adrive(call, call.asend, call.finish)
+        return call.checked() if call.check else adrive(call)
 
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
         """Return a refusal as `session` would have received it."""

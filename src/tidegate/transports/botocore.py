@@ -265,13 +265,13 @@ def _noted(endpoint: Any, request: Any, args: Any, kwargs: Any) -> Any:
 def get_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
     """Run `Endpoint._get_response`, governed if the client or the process is."""
     call = _call(wrapped, endpoint, args, kwargs)
-    return drive(call, call.send, call.finish) if call is not None else wrapped(*args, **kwargs)
+    return drive(call) if call is not None else wrapped(*args, **kwargs)
 
 
 def aget_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
     """Run `AioEndpoint._get_response`, governed if the client or the process is; return an awaitable."""
     call = _call(wrapped, endpoint, args, kwargs)
-    return adrive(call, call.asend, call.finish) if call is not None else wrapped(*args, **kwargs)
+    return adrive(call) if call is not None else wrapped(*args, **kwargs)
 
 
 def needs_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:

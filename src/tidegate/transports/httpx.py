@@ -197,12 +197,12 @@ class HttpxModule:
     def send(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """Run `Client.send`, governed if the client or the process is."""
         call = self._call(wrapped, client, args, kwargs)
-        return drive(call, call.send, call.finish) if call is not None else wrapped(*args, **kwargs)
+        return drive(call) if call is not None else wrapped(*args, **kwargs)
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """Run `AsyncClient.send`, governed if the client or the process is; return an awaitable."""
         call = self._call(wrapped, client, args, kwargs)
-        return adrive(call, call.asend, call.finish) if call is not None else wrapped(*args, **kwargs)
+        return adrive(call) if call is not None else wrapped(*args, **kwargs)
 
     def _call(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpxCall | None:
         try:

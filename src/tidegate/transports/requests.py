@@ -120,7 +120,7 @@ class RequestsModule:
     def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
         """Run `Session.send`, governed if the session or the process is."""
         call = self._call(wrapped, session, args, kwargs)
-        return drive(call, call.send, call.finish) if call is not None else wrapped(*args, **kwargs)
+        return drive(call) if call is not None else wrapped(*args, **kwargs)
 
     def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> RequestsCall | None:
         try:
