@@ -13,10 +13,10 @@ import pytest
 from tests.chaos.processes import SOURCE, Note, Scene, durable, everything, kept, known, status, until
 
 SLOTS = 20
-"""The runner's own default."""
+"""Functions that may run at once; without it, as many as the key admits."""
 
 BATCH = 100
-"""The same: so many answers may wait to be written when a process is killed."""
+"""Answers that may wait to be written when a process is killed, by the runner's own default."""
 
 
 def moments(kills: int, rows: int) -> list[tuple[int, float]]:
@@ -67,7 +67,7 @@ def test_a_run_that_is_killed_and_resumed_has_one_row_of_each_identity_and_asks_
     in_flight = 0
     for after, seconds in moments(kills, rows):
         lacking, seen = missing(scene, rows), scene.lines()
-        with scene.command(*words(scene)) as process:
+        with scene.command(*words(scene), TIDEGATE_RUNNER_MAX_CONCURRENCY=str(SLOTS)) as process:
             killed(scene, process, after, seconds)
         notes = scene.noted()[seen:]
         begun, ended = count(notes, "begin"), count(notes, "end")
@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_and_resumed_has_one_row_of_each_identity_and_asks_
         assert ended.total() - kept_of_it <= BATCH, "answers have waited for more than a batch"
         in_flight += begun.total() - kept_of_it
     lacking, seen = missing(scene, rows), scene.lines()
-    with scene.command(*words(scene)) as process:
+    with scene.command(*words(scene), TIDEGATE_RUNNER_MAX_CONCURRENCY=str(SLOTS)) as process:
         assert process.wait(600) == 0, scene.said()
     assert count(scene.noted()[seen:], "begin") == lacking, "the last one has asked for more than was missing"
     assert status(scene.place, "e0") == "COMPLETED"
