@@ -11,7 +11,7 @@ def read(
 ) -> float:
     given = {"window": None, **facts}
     reading = bucket(limit, limit - used, reset_after=reset, **given)
-    return period.window(reading, sent_at, 60.0)
+    return period.window(reading, sent_at, 60.0, 0.0)
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ class AdmissionController(LimiterState):
         kind = outcome.kind
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
-        elif permit.cost.produced or permit.cost.held:
+        elif permit.cost.produced or permit.cost.held or (self.quotas.follows_ends and permit.charges):
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             read_headers(self, permit, outcome, now, out)
@@ -188,4 +188,5 @@ class AdmissionController(LimiterState):
         produced = output * cost.weight
         # Without a stated usage, the held part stays charged.
         returned = cost.held - min(cost.held, produced) if usage is not None else 0.0
-        self.quotas.settle(permit.charges, produced, returned, self.order, now)
+        known = float(output) if usage is not None else None
+        self.quotas.settle(permit.charges, produced, returned, self.order, now, cost, known)

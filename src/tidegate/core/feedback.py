@@ -28,7 +28,7 @@ from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.values import OK, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
+from tidegate.core.values import OK, PLACES, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
 
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -37,7 +37,7 @@ def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     for mirror in made:
         if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
             # A refusal for lack of this quota has already seen all calls admitted before it.
-            _adopt(gates, mirror, permit, now)
+            _adopt(gates, mirror, permit, outcome, now)
         _emit_learned(gates, mirror, now, out)
     if scarcest is None:
         gates.concurrency.scale_down(1.0)
@@ -135,15 +135,17 @@ def _track_outage(gates: LimiterState, outcome: Outcome, now: float) -> None:
         clocks.stated(now, gates.quotas.ready_at(Cost(), now)[0])
 
 
-def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, now: float) -> None:
+def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Outcome, now: float) -> None:
     # Attempts in flight were sent before this mirror existed: charge it for those that the reading may not have seen.
     # Slow start opens its connections at once, so any of them may have been overtaken.
-    for flying in gates.permits_in_flight.values():
-        amount = flying.cost.amount(mirror.unit) if flying is not permit else 0.0
-        reserve = flying.cost.reserve(mirror.unit)
-        if amount or reserve:
+    if mirror.unit in PLACES:
+        others = [each for each in gates.permits_in_flight.values() if each is not permit]
+        quantum = next(reading.quantum for reading in outcome.readings if reading.name == mirror.name)
+        mirror.begin_charging(permit.cost, [each.cost for each in others], PLACES[mirror.unit], quantum, now)
+        for flying in gates.permits_in_flight.values():
             order = max(flying.order, permit.order + 1)
-            flying.charges.append(gates.quotas.debit_late(mirror, amount, reserve, order, flying.sent_at))
+            late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, flying is permit)
+            flying.charges.append(late)
     _hint_headroom(gates, mirror, now)
 
 

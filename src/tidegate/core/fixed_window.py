@@ -324,6 +324,10 @@ class FixedWindowMirror(QuotaMirror):
         high = self._boundaries.high
         return high + BOUNDARY_GUARD if high is not None else now + self.window
 
+    def state(self, order: int, until: float) -> None:
+        """Take note of the boundary that an answer states; a request must not arrive just before it."""
+        super().state(order, until + BOUNDARY_GUARD)
+
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """Return when `amount` and `reserve` fit: now, after the boundary, or when the next may try."""
         if amount + reserve <= 0.0:

@@ -81,6 +81,7 @@ class UnknownOwner:
 
 
 UNANSWERED, ANSWERED = UnknownOwner(False), UnknownOwner(True)
+UNIT_WEIGHT = Cost()
 
 Tabbed = tuple[list[Charge], Cost, int, float, ChargeOwner]
 """Charges to be booked: where they go, their cost, the order and the instant of their sending, and whose they are."""
@@ -93,17 +94,17 @@ def coalesce_charges(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
     """
     if not confirmed:
         return tab
-    sums, latest, rest = [0.0] * len(PLACES), None, []
+    sums, latest, rest = [0.0] * len(UNIT_WEIGHT), None, []
     for entry in tab:
         _, cost, order, _, call = entry
         if call.answered and order < confirmed and not cost.produced:
-            sums = [total + amount for total, amount in zip(sums, cost, strict=False)]
+            sums = [total + amount for total, amount in zip(sums, cost, strict=True)]
             latest = entry
         else:
             rest.append(entry)
     if latest is None:
         return rest
-    return [([], Cost(*sums), latest[2], latest[3], ANSWERED), *rest]
+    return [([], Cost(*sums)._replace(weight=UNIT_WEIGHT.weight), latest[2], latest[3], ANSWERED), *rest]
 
 
 READ_CALLS = 64
@@ -125,11 +126,19 @@ class SamplingBudget:
         """Begins again with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
         calls: float = READ_CALLS
         for mirror, place, reserves in charged:
-            amount = cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
+            plain, reserve = mirror.charges(cost, place, reserves)
+            amount = plain * mirror.scale + reserve
             if amount > 0.0:
                 calls = min(calls, READ_SHARE * mirror.room / amount)
         self.calls, self.until = int(calls), now + READ_SECONDS
 
+
+EXPLORE_WAIT = 1.0
+"""Seconds of a wait from which on one call tests whether another charging rule holds, and first seconds between such
+calls. Raising it makes wrong tables cost more time; lowering it costs refusals where the table is right."""
+
+EXPLORE_MAX = 60.0
+"""Most seconds between two such calls: the usual window of a quota."""
 
 AMPLE = 0.5
 """Share of every limit above which it does not matter when the next reading comes."""
@@ -148,6 +157,9 @@ class QuotaSet:
 
     __slots__ = (
         "_charged",
+        "_explore_at",
+        "_explore_wait",
+        "_explorer",
         "_mirrors",
         "_patience",
         "_portion",
@@ -156,6 +168,7 @@ class QuotaSet:
         "ample",
         "asks",
         "default_window",
+        "follows_ends",
         "provenance",
         "unproven",
     )
@@ -164,6 +177,8 @@ class QuotaSet:
         self.default_window = default_window
         self.ample = False
         self.asks = True
+        self.follows_ends = False
+        self._explorer, self._explore_wait, self._explore_at = 0, EXPLORE_WAIT, 0.0
         self._patience = SamplingBudget()
         self._mirrors: dict[str, QuotaMirror] = {}
         self._charged: list[tuple[QuotaMirror, int, bool]] = []
@@ -184,7 +199,8 @@ class QuotaSet:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
         if self.ample:
             for mirror, place, reserves in self._charged:
-                if cost[place] * mirror.scale + (cost.produced if reserves else 0.0) > mirror.room:
+                amount, reserve = mirror.charges(cost, place, reserves)
+                if amount * mirror.scale + reserve > mirror.room:
                     break
             else:
                 return now, ""
@@ -192,17 +208,39 @@ class QuotaSet:
         if self._tab:
             self._book()
         for mirror, place, reserves in self._charged:
-            ready = mirror.ready_at(cost[place], cost.produced if reserves else 0.0, now)
+            ready = mirror.ready_at(*mirror.charges(cost, place, reserves), now)
             if ready > latest:
-                latest, binding = ready, mirror.name
-        return latest, binding
+                ready = mirror.stated_by(ready, now)
+                if ready > latest:
+                    latest, binding = ready, mirror.name
+        if latest > now + EXPLORE_WAIT and self._may_explore(cost, now):
+            latest = max(now, self._explore_at)
+        return latest, binding if latest > now else ""
+
+    def _may_explore(self, cost: Cost, now: float) -> bool:
+        """Return whether one call may test the charging rules: it fits everywhere by a rule that is not refuted."""
+        if self._explorer:
+            return False
+        return all(
+            mirror.may_fit(cost, place, now)
+            or mirror.stated_by(mirror.ready_at(*mirror.charges(cost, place, reserves), now), now) <= now
+            for mirror, place, reserves in self._charged
+        )
+
+    def _explored(self, order: int, refused: bool, now: float) -> None:
+        """End the test by a call: after a refusal, the next one waits twice as long."""
+        if order < self._explorer:
+            return
+        self._explorer = 0
+        self._explore_wait = min(EXPLORE_MAX, 2.0 * self._explore_wait) if refused else EXPLORE_WAIT
+        self._explore_at = now + self._explore_wait
 
     def probed_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """As `ready_at`, by those quotas alone that this run has seen itself."""
         latest, binding = now, ""
         for mirror, place, reserves in self._charged:
             if mirror.name not in self.unproven:
-                ready = mirror.ready_at(cost[place], cost.produced if reserves else 0.0, now)
+                ready = mirror.ready_at(*mirror.charges(cost, place, reserves), now)
                 latest, binding = max((latest, binding), (ready, mirror.name))
         return latest, binding
 
@@ -247,11 +285,14 @@ class QuotaSet:
             return charges
         if not self.ample:
             self.asks = True
+            if not self._explorer and self._exceeds(cost, now):
+                self._explorer = order
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))
         for mirror, place, reserves in self._charged:
-            mirror.room -= cost[place] * mirror.scale + (cost.produced if reserves else 0.0)
+            amount, reserve = mirror.charges(cost, place, reserves)
+            mirror.room -= amount * mirror.scale + reserve
             if mirror.room < 0.0:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
@@ -263,22 +304,62 @@ class QuotaSet:
             patience.renew(self._charged, cost, now)
         return charges
 
-    def debit_late(self, mirror: QuotaMirror, amount: float, reserve: float, order: int, sent_at: float) -> Charge:
-        """Charges a new mirror with an attempt that was sent before it; nothing is learned from the estimate."""
+    def _exceeds(self, cost: Cost, now: float) -> bool:
+        """Return whether a call goes out although the charging rules in force hold it back."""
+        for mirror, place, reserves in self._charged:
+            if mirror.charging is not None and not mirror.charging.settled:
+                ready = mirror.ready_at(*mirror.charges(cost, place, reserves), now)
+                if ready > now + EXPLORE_WAIT and mirror.stated_by(ready, now) > now:
+                    return True
+        return False
+
+    def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge:
+        """Charges a new mirror with an attempt that was sent before it; nothing is learned from the estimate.
+
+        With `only_reserve`, the reading has seen the charge at admission.
+        """
+        amount, reserve = mirror.charges(cost, PLACES[mirror.unit], mirror.unit in PRODUCED)
         amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
+        if only_reserve:
+            amount = 0.0
         debit = mirror.debit(amount, reserve, order, sent_at)
         debit.estimate = 0.0
+        if not only_reserve:
+            mirror.book(debit, cost, PLACES[mirror.unit])
         mirror.used += debit.amount
         self._spend(mirror, amount * mirror.scale + reserve)
         return mirror, debit, reserve
 
-    def settle(self, charges: Iterable[Charge], produced: float, returned: float, order: int, now: float) -> None:
-        """Turns what an attempt had reserved into a charge of what it `produced`; `returned` tokens come back."""
+    def settle(
+        self,
+        charges: Iterable[Charge],
+        produced: float,
+        returned: float,
+        order: int,
+        now: float,
+        cost: Cost = UNIT_WEIGHT,
+        output: float | None = None,
+    ) -> None:
+        """Turns what an attempt had reserved into a charge of what it `produced`; `returned` tokens come back.
+
+        A quota with several charging rules charges `cost` by the one in force, with its `output` (tokens, None where
+        unknown).
+        """
         self._book()
         for charged, debit, reserve in charges:
+            mirror = self._mirrors.get(charged.name, charged)
+            if debit.by_rule and mirror.charging is not None and mirror.charging.follows_ends:
+                table = 0.0
+                if cost.produced and mirror.unit in PRODUCED:
+                    table = min(produced, mirror.limit)
+                elif mirror.unit == HOLDING:
+                    table = -returned
+                amount = mirror.settle_by_rules(reserve, cost, output, table, order, debit.charged_at, now)
+                mirror.used += amount
+                self._spend(mirror, max(0.0, amount - reserve))
+                continue
             if not reserve and not (returned and charged.unit == HOLDING):
                 continue
-            mirror = self._mirrors.get(charged.name, charged)
             amount = min(produced, mirror.limit) if reserve else -returned
             mirror.settle(reserve, amount, order, debit.charged_at, now)
             mirror.used += amount
@@ -295,8 +376,12 @@ class QuotaSet:
     def on_refused(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
         self.ample = False
+        if self._explorer:
+            self._explored(order, True, now)
         mirror = self.mirrors[name]
         mirror.on_refused(sent_at, now, retry_after)
+        if retry_after:
+            mirror.state(order, now + retry_after)
         portion = self._portion
         if portion is not None and portion.mirror is mirror:
             portion.refused()
@@ -313,6 +398,8 @@ class QuotaSet:
         Of that one, the share that is left and its name.
         """
         self._book(order)
+        if self._explorer:
+            self._explored(order, False, now)
         for _, debit, _ in charges:
             debit.answered = True
         made: list[QuotaMirror] = []
@@ -335,11 +422,14 @@ class QuotaSet:
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
+            if reading.reset_after is not None:
+                mirror.state(order, now + reading.reset_after + reading.resolution)
             if reading.remaining is not None and not mirror.is_predictable:
                 share = reading.remaining / mirror.limit, mirror.name
                 scarcest = share if scarcest is None else min(scarcest, share)
         if self._portion is not None:
             self._check_portion(self._portion, now)
+        self.follows_ends = any(mirror.charging.follows_ends for mirror, _, _ in self._charged if mirror.charging)
         self._find_room(now)
         return made, scarcest
 
@@ -405,12 +495,12 @@ class QuotaSet:
 
     def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
         for mirror, place, reserves in self._charged:
-            amount = cost[place]
-            reserve = cost.produced if reserves else 0.0
-            if amount or reserve:
+            amount, reserve = mirror.charges(cost, place, reserves)
+            if amount or reserve or (mirror.charging is not None and cost.output_bound):
                 # What is above the limit goes out alone and is refused there: it leaves an empty quota, and no debt.
                 amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
                 debit = mirror.debit(amount, reserve, order, now)
+                mirror.book(debit, cost, place)
                 debit.answered = answered
                 mirror.used += debit.amount
                 charges.append((mirror, debit, reserve))

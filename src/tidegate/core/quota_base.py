@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from tidegate.core.values import INFINITY, MAX_AMOUNT, QuotaReading, Refill
+from tidegate.core.charging import RULES, ChargingModel, at_admission, at_end
+from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, QuotaReading, Refill
 
 UNSEEN = 0.5
 UNDERWAY = 5.0
@@ -25,10 +26,10 @@ class LoggedCharge:
     """One charge against one quota.
 
     `estimate` is the amount before it was scaled, `mark` the sum of all charges up to this one; `answered` says that
-    its call has been.
+    its call has been. `by_rule` has the amount by each charging rule of the quota, where there are several.
     """
 
-    __slots__ = ("amount", "answered", "charged_at", "estimate", "live", "mark", "order")
+    __slots__ = ("amount", "answered", "by_rule", "charged_at", "estimate", "live", "mark", "order")
 
     def __init__(self, amount: float, order: int, charged_at: float, estimate: float = 0.0) -> None:
         self.amount = amount
@@ -38,17 +39,20 @@ class LoggedCharge:
         self.mark = 0.0
         self.answered = False
         self.live = True
+        self.by_rule: tuple[float, ...] = ()
 
 
 class ChargeLog:
     """Charges newer than the anchor, oldest first, with their sum; every operation is amortised O(1)."""
 
-    __slots__ = ("dropped", "entries", "total")
+    __slots__ = ("dropped", "dropped_by_rule", "entries", "total")
 
     def __init__(self) -> None:
         self.entries: deque[LoggedCharge] = deque()
         self.total = 0.0
         self.dropped = 0.0
+        # Since `take_dropped`, by each charging rule.
+        self.dropped_by_rule: list[float] = []
 
     def add(self, debit: LoggedCharge) -> None:
         """Books a charge, the newest of all."""
@@ -102,10 +106,18 @@ class ChargeLog:
         if not self.entries:
             self.total = 0.0
 
+    def take_dropped(self) -> list[float]:
+        """Return the sums of the charges forgotten since the last call, by each charging rule; empty without rules."""
+        dropped, self.dropped_by_rule = self.dropped_by_rule, []
+        return dropped
+
     def _forget(self, debit: LoggedCharge) -> None:
         debit.live = False
         self.total -= debit.amount
         self.dropped += debit.amount
+        if debit.by_rule:
+            before = self.dropped_by_rule or [0.0] * len(debit.by_rule)
+            self.dropped_by_rule = [total + each for total, each in zip(before, debit.by_rule, strict=True)]
 
 
 def _overtaken(
@@ -132,11 +144,15 @@ class QuotaMirror(ABC):
 
     `reserved` is held for what is charged when its answer ends, and `scale` is what an estimated unit is worth. `room`
     says how many units may be charged before less than half of the limit is left. `used` were charged by this process
-    from `since` on (monotonic seconds), when `stood` were left.
+    from `since` on (monotonic seconds), when `stood` were left. By its newest reset or refusal, the provider states
+    that it is full again, or that the next call fits, at `stated_at`; infinity where it states nothing. `charging` is
+    the model of its charging rule, None where there is only one.
     """
 
     __slots__ = (
         "_anchor_order",
+        "_stated_order",
+        "charging",
         "ledger",
         "limit",
         "name",
@@ -144,6 +160,7 @@ class QuotaMirror(ABC):
         "room",
         "scale",
         "since",
+        "stated_at",
         "stood",
         "unit",
         "used",
@@ -158,7 +175,9 @@ class QuotaMirror(ABC):
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self.ledger = ChargeLog()
         self.reserved = 0.0
-        self._anchor_order = -1
+        self._anchor_order = self._stated_order = -1
+        self.stated_at = INFINITY
+        self.charging = ChargingModel(reading.unit, now) if reading.unit in RULES else None
 
     @property
     @abstractmethod
@@ -179,6 +198,80 @@ class QuotaMirror(ABC):
     def is_predictable(self) -> bool:
         """Return whether the instant of the next free unit is known."""
         return True
+
+    def charges(self, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:
+        """Return the charge of a call at admission, and the reserve until its answer ends, by the rule in force."""
+        model = self.charging
+        if model is None or not model.rule or not cost.input_estimate:
+            return cost[place], cost.produced if reserves else 0.0
+        amount = at_admission(self.unit, cost, cost[place])[model.rule]
+        return amount, cost.output_estimate * cost.weight if model.produces else 0.0
+
+    def book(self, debit: LoggedCharge, cost: Cost, place: int) -> None:
+        """Note in a charge what it is by each charging rule."""
+        if self.charging is not None and cost.input_estimate:
+            debit.by_rule = at_admission(self.unit, cost, cost[place])
+
+    def may_fit(self, cost: Cost, place: int, now: float) -> bool:
+        """Return whether a call fits now by another charging rule than the one in force, which is still in doubt."""
+        model = self.charging
+        if model is None or model.settled or not cost.input_estimate:
+            return False
+        room = self.anchored_level(now) + self.ledger.total
+        amounts = at_admission(self.unit, cost, cost[place])
+        for rule, amount in enumerate(amounts):
+            charged = sum(debit.by_rule[rule] if debit.by_rule else debit.amount for debit in self.ledger.entries)
+            if rule != model.rule and min(amount, self.limit) <= min(self.limit, room - charged):
+                return True
+        return False
+
+    def anchored_level(self, now: float) -> float:
+        """Return the units left by the last answer, less all charges since; other limits are not applied."""
+        return self.level(now)
+
+    def begin_charging(self, own: Cost, others: Sequence[Cost], place: int, quantum: float, now: float) -> None:
+        """Check the charging rules by the first answer: to the call `own`, with `others` in flight.
+
+        Its reading was rounded to `quantum`.
+        """
+        if self.charging is None or not own.input_estimate:
+            return
+        mine = at_admission(self.unit, own, own[place])
+        sent = list(mine)
+        for cost in others:
+            sent = [total + each for total, each in zip(sent, at_admission(self.unit, cost, cost[place]), strict=True)]
+        self.charging.first(self.limit - self.stood, mine, sent, quantum, now)
+
+    def take_rule(self) -> None:
+        """Charge what no answer has confirmed by the rule that now holds."""
+        model = self.charging
+        assert model is not None, "only a model changes its rule"
+        for debit in self.ledger.entries:
+            if debit.by_rule:
+                self.amend(debit, debit.by_rule[model.rule])
+        self.reserved = 0.0
+
+    def amend(self, debit: LoggedCharge, amount: float) -> None:
+        """Correct a charge that no answer has confirmed."""
+        self.ledger.amend(debit, amount)
+
+    def state(self, order: int, until: float) -> None:
+        """Take note of what the answer to the request numbered `order` states: the quota is back at `until`."""
+        if order >= self._stated_order:
+            # A refusal may name both its reset and a time to wait: the earlier one holds.
+            self.stated_at = min(self.stated_at, until) if order == self._stated_order else until
+            self._stated_order = order
+
+    def stated_by(self, ready: float, now: float) -> float:
+        """Return `ready`, but no later than the provider states, where nothing was charged since its newest statement.
+
+        A wrong belief about the charge of a call, or the window, cannot hold calls back for longer.
+        """
+        if ready <= self.stated_at or self._anchor_order > self._stated_order or self.reserved > 0.0:
+            return ready
+        if any(debit.amount for debit in self.ledger.entries):
+            return ready
+        return max(now, self.stated_at)
 
     @abstractmethod
     def level(self, now: float) -> float:
@@ -204,6 +297,23 @@ class QuotaMirror(ABC):
         self.reserved = max(0.0, self.reserved - reserve)
         if produced:
             self._charge(LoggedCharge(produced, order, now))
+
+    def settle_by_rules(
+        self, reserve: float, cost: Cost, output: float | None, table: float, order: int, sent_at: float, now: float
+    ) -> float:
+        """Do the same as `settle` where several charging rules are possible; return the charge (below zero: returned).
+
+        `output` is the tokens produced, None where unknown; `table` is the charge by the provider's table.
+        """
+        assert self.charging is not None, "only quotas of tokens have several rules"
+        by_rule = at_end(self.unit, cost, output, table)
+        amount = by_rule[self.charging.rule]
+        self.reserved = max(0.0, self.reserved - reserve)
+        debit = LoggedCharge(amount, order, now, amount)
+        debit.by_rule = by_rule
+        if any(by_rule):
+            self._charge(debit)
+        return amount
 
     @abstractmethod
     def refund(self, debit: LoggedCharge, reserve: float) -> None:

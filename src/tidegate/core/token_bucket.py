@@ -26,7 +26,7 @@ The module has no clock and no randomness, and decides about nothing but this on
 from __future__ import annotations
 
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
-from tidegate.core.values import INFINITY, QuotaReading, Refill
+from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, usable_window
 
 SCALE_SPAN = 0.1
@@ -203,6 +203,7 @@ class TokenBucketMirror(QuotaMirror):
         "_drag_seen",
         "_held",
         "_margin",
+        "_refused_since",
         "_reorder",
         "_spilt",
         "_worth",
@@ -230,6 +231,7 @@ class TokenBucketMirror(QuotaMirror):
         self._reorder = REORDER_FIRST
         self._held = 0.0
         self._drag = self._drag_seen = 0.0
+        self._refused_since = False
 
     @property
     def turned(self) -> Refill | None:
@@ -274,6 +276,35 @@ class TokenBucketMirror(QuotaMirror):
         self.reserved += reserve
         return debit
 
+    def anchored_level(self, now: float) -> float:
+        """Return the units left by the last answer, less all charges since; other limits are not applied."""
+        return self._anchor_level + self.rate * (now - self._anchor_at) - self.ledger.total
+
+    def amend(self, debit: LoggedCharge, amount: float) -> None:
+        """Correct a charge that no answer has confirmed."""
+        self._ceiling -= self.ledger.amend(debit, amount)
+        debit.estimate = amount
+
+    def take_rule(self) -> None:
+        """Charge what no answer has confirmed by the rule that now holds; the worth of estimates is learned again."""
+        super().take_rule()
+        self.scale = 1.0
+        self._worth = EstimateScale(self._anchor_level, self._anchor_at)
+
+    def settle_by_rules(
+        self, reserve: float, cost: Cost, output: float | None, table: float, order: int, sent_at: float, now: float
+    ) -> float:
+        """Do the same as `settle` where several charging rules are possible; return the charge.
+
+        It is below zero where a part comes back.
+        """
+        if reserve:
+            self._held += HELD_WEIGHT * (now - sent_at - self._held)
+        self._advance(now)
+        amount = super().settle_by_rules(reserve, cost, output, table, order, sent_at, now)
+        self._ceiling -= amount
+        return amount
+
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
         """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`.
 
@@ -291,6 +322,10 @@ class TokenBucketMirror(QuotaMirror):
         """Takes back the charge of a request that the provider refused: it was not debited there."""
         self._ceiling -= self.ledger.amend(debit, 0.0)
         debit.estimate = 0.0
+        if debit.by_rule:
+            # Its charge may have been counted as confirmed before its refusal came.
+            debit.by_rule = tuple(0.0 for _ in debit.by_rule)
+            self._refused_since = True
         self.reserved = max(0.0, self.reserved - reserve)
 
     def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
@@ -309,14 +344,14 @@ class TokenBucketMirror(QuotaMirror):
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
         if reading.remaining is None:
             return
-        self._observe_size(reading, sent_at)
+        self._observe_size(reading, sent_at, now)
         level = max(-self.limit, min(reading.remaining, self.limit))
         if self.limit <= FEW and self.unit == "requests":
             level = self.period.whole_level(reading, level)
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return
-        first = self._anchor_order < 0
+        first, changed = self._anchor_order < 0, False
         low, _ = REORDER_BOUNDS
         self._reorder = max(low, self._reorder * REORDER_DECAY)
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
@@ -340,12 +375,30 @@ class TokenBucketMirror(QuotaMirror):
             unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
             self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
             self.scale = self._worth.scale
+            changed = not first and self._learn_charging(refilled, level, reading.quantum, now)
         self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining = level
+        if changed:
+            self.take_rule()
         self._advance(now)
         seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
         self._ceiling = seen_level if first else max(self._ceiling, seen_level)
+
+    def _learn_charging(self, refilled: float, level: float, quantum: float, now: float) -> bool:
+        """Compare the charging rules by the fall of the level since the last anchor; return whether another holds.
+
+        An empty or a full quota hides a part of the fall.
+        """
+        model, dropped = self.charging, self.ledger.take_dropped()
+        if model is None:
+            return False
+        empty = min(level, self._anchor_level) <= quantum
+        if self._refused_since or empty or max(refilled, level) >= FULL * self.limit:
+            self._refused_since = False
+            model.forget_span()
+            return False
+        return bool(dropped) and model.fell(refilled - level, dropped, self.limit, now)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: LoggedCharge | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
@@ -366,13 +419,13 @@ class TokenBucketMirror(QuotaMirror):
             low, high = REORDER_BOUNDS
             self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
 
-    def _observe_size(self, reading: QuotaReading, sent_at: float) -> None:
+    def _observe_size(self, reading: QuotaReading, sent_at: float, now: float) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = min(MOST, max(reading.limit, 1.0))
             self.period.forget()
         elif reading.limit is None:
             self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
-        self.window = self.period.window(reading, sent_at, self.window)
+        self.window = self.period.window(reading, sent_at, self.window, now - sent_at)
         self.rate = self.limit / self.window
         brim = self.period.capacity
         if brim is not None:

@@ -102,6 +102,9 @@ class Cost(NamedTuple):
     `produced` is the output that a provider charges only as it is generated (Anthropic). It is reserved at first, and
     counts against `tokens` and `output_tokens` when the answer ends. An output token counts `weight`. The part `held`
     of `tokens` is returned when the answer ends, except for the output produced.
+
+    The last three are the estimates behind these amounts: input, the request's bound of the output, and output. From
+    them other charging rules than the provider table's are computed (`core.charging`); zeros mean unknown.
     """
 
     requests: float = 1.0
@@ -111,12 +114,15 @@ class Cost(NamedTuple):
     produced: float = 0.0
     weight: float = 1.0
     held: float = 0.0
+    input_estimate: float = 0.0
+    output_bound: float = 0.0
+    output_estimate: float = 0.0
 
     @property
     def sound(self) -> bool:
         """Return whether no amount is negative, their sum is at most `MAX_AMOUNT`, and `weight` is above zero."""
         # Written out because every call runs this: `min` and `sum` take twice as long. A comparison with NaN is False.
-        requests, tokens, given, output, produced, weight, held = self
+        requests, tokens, given, output, produced, weight, held, *estimates = self
         return (
             requests >= 0.0
             and tokens >= 0.0
@@ -125,7 +131,8 @@ class Cost(NamedTuple):
             and produced >= 0.0
             and weight > 0.0
             and held >= 0.0
-            and requests + tokens + given + output + produced + weight + held <= MAX_AMOUNT
+            and min(estimates) >= 0.0
+            and requests + tokens + given + output + produced + weight + held + sum(estimates) <= MAX_AMOUNT
         )
 
     def mended(self) -> Cost:
@@ -182,7 +189,8 @@ class QuotaReading(NamedTuple):
     `name` identifies the quota within its key, and is constant over responses, whatever window is derived. `window` is
     in seconds where the header's name, its value or the provider's table states it, else None. `reset_after` is in
     seconds from the response: until full for `continuous`, until the boundary for `fixed`. It was rounded to
-    `resolution` seconds, and `remaining` to `quantum`.
+    `resolution` seconds, and `remaining` to `quantum`. With `from_receipt`, the header named an instant, and
+    `reset_after` counts from the receipt of the answer. Else it counts from the admission of the request.
     """
 
     name: str
@@ -194,6 +202,7 @@ class QuotaReading(NamedTuple):
     window: float | None = None
     resolution: float = 0.001
     quantum: float = 1.0
+    from_receipt: bool = False
 
 
 class ReplayableRefusal(NamedTuple):

@@ -2,10 +2,15 @@
 
 Theory of operation. A continuously refilled bucket of `limit` gets back `limit / window` a second. After `used` units
 were taken, it is full again in `used * window / limit` seconds. A response states `limit`, `remaining` and that time,
-each rounded. So `reset * limit / used` bounds the window, and the bounds of all answers are intersected. Source:
-PROVIDERS.md rules 2 and 3 (of 2,750 captured OpenAI answers 2,586 fit 60 s, 109 fit a day).
+each rounded up or down. So `reset * limit / used` bounds the window, and the bounds of all answers are intersected.
+Source: PROVIDERS.md rules 2 and 3 (of 2,750 captured OpenAI answers 2,586 fit 60 s, 109 fit a day).
 
-If no window satisfies all bounds, one of three cases applies:
+Each hypothesis in `CONVENTIONS` says how a provider rounds, and what its time counts from: the admission of the
+request, or the answer (what lies in between is at most the latency). Each has its own intersection. Those that become
+empty are refuted, and the first one left holds; of those that differ in the rounding, one with a natural window.
+
+If all are refuted, the answer contradicts the others, and is set aside. If the next one does so too, one of three cases
+applies:
 
 - All answers name the same instant: it is the boundary of a fixed window.
 - All answers name the same duration: units come back that long after they were taken, in a rolling window.
@@ -14,6 +19,8 @@ If no window satisfies all bounds, one of three cases applies:
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 
@@ -101,8 +108,45 @@ VARIED = 0.1
 MOST_TAKEN = 1024
 """Steps that are kept of what was taken when, for as long as the quota may be one of a rolling window."""
 
+ENOUGH = 2
+"""Answers that agree with each other, from which on a single contradiction is set aside. A lower number lets one odd
+answer replace a learned window; two odd answers in a row always do."""
+
+FINEST = 3
+"""Decimals of a second to which a reset is known at best. A provider whose resets so far need fewer rounds to fewer."""
+
+
+class Convention(NamedTuple):
+    """A way to state a reset: what is stated is at most so much above and below the truth.
+
+    `above` and `below` are shares of the rounding. `transit` is the share of the latency that the truth may be above.
+    """
+
+    above: float
+    below: float
+    transit: float
+
+
+CONVENTIONS = (
+    Convention(0.0, 1.0, 0.0),
+    Convention(1.0, 0.0, 0.0),
+    Convention(0.5, 0.5, 0.0),
+    Convention(0.0, 1.0, 1.0),
+    Convention(1.0, 0.0, 1.0),
+    Convention(1.0, 1.0, 1.0),
+)
+"""Cut, rounded up, rounded to the nearest; from the admission and from the answer. The last one allows any rounding,
+and the difference of two rounded instants. Instants begin with the fourth."""
+
+FROM_ANSWER = 3
+"""Index of the first convention that counts from the answer."""
+
 SHORTEST = 1.0
 """Seconds; no provider counts over less (PROVIDERS.md rule 2), so a bucket that is full sooner holds less."""
+
+
+NOTHING = (0.0, -1.0)
+"""Bounds that no window satisfies."""
 
 
 class WindowInference:
@@ -113,12 +157,15 @@ class WindowInference:
     """
 
     __slots__ = (
+        "_agreed",
+        "_bounds",
+        "_decimals",
         "_default",
         "_denied",
+        "_doubted",
         "_first",
-        "_high",
+        "_held",
         "_least",
-        "_low",
         "_most",
         "_natural",
         "_reset",
@@ -134,7 +181,7 @@ class WindowInference:
         self._default = default
         self._denied = False
         self.turned: Refill | None = None
-        self._low, self._high = 0.0, INFINITY
+        self._decimals = 0
         self._natural: float | None = None
         self._reset: float | None = None
         self._first: tuple[float, float] | None = None
@@ -151,11 +198,14 @@ class WindowInference:
         limit, reset = reading.limit, reading.reset_after
         if limit is None or reset is None or reading.window is not None or self.capacity is not None:
             return level
+        if reading.from_receipt or self._held >= FROM_ANSWER:
+            return level
         window = self._natural
         if window is None:
-            if self._low <= 0.0 or (self._high - self._low) * limit > FRACTION * self._low:
+            low, high = self._bounds[self._held]
+            if low <= 0.0 or (high - low) * limit > FRACTION * low:
                 return level
-            window = self._low
+            window = low
         return min(level + 1.0, max(level, limit - reset * limit / window))
 
     def waits(self, limit: float, wait: float, so_far: float) -> float:
@@ -166,10 +216,11 @@ class WindowInference:
         if limit <= 1.0 or self._reset is None or not 0.0 < wait < self._reset or self.capacity is not None:
             return so_far
         window = (self._reset - wait) * limit / (limit - 1.0)
-        if not self._low * (1.0 - EXACT) <= window <= self._high * (1.0 + EXACT):
+        low, high = self._bounds[self._held]
+        if not low * (1.0 - EXACT) <= window <= high * (1.0 + EXACT):
             return so_far
-        self._low, self._high = window * (1.0 - EXACT), window * (1.0 + EXACT)
-        self._natural = snap(self._low, self._high)
+        low, high = self._bounds[self._held] = window * (1.0 - EXACT), window * (1.0 + EXACT)
+        self._natural = snap(low, high)
         return self._natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
@@ -178,7 +229,9 @@ class WindowInference:
 
     def forget(self) -> None:
         """Begins again: the limit has changed."""
-        self._low, self._high = 0.0, INFINITY
+        self._bounds: list[tuple[float, float]] = [(0.0, INFINITY)] * len(CONVENTIONS)
+        self._held = 0
+        self._agreed, self._doubted = 0, False
         self._natural = self._reset = self.capacity = None
         self._first = None
         self._same_instant = self._same_time = True
@@ -186,60 +239,115 @@ class WindowInference:
         self._used = 0.0
         self._taken: list[tuple[float, float]] = []
 
-    def window(self, reading: QuotaReading, sent_at: float, so_far: float) -> float:
-        """The window in seconds, by one more answer, to the request sent at `sent_at`."""
+    def window(self, reading: QuotaReading, sent_at: float, so_far: float, took: float) -> float:
+        """Return the window in seconds by one more answer, which took `took` seconds, to the request of `sent_at`."""
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
         if limit is None or remaining is None or reset is None:
             return usable_window(declared, so_far)
         if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
             return usable_window(declared, so_far)
-        if self._natural == so_far and self._agrees(so_far, limit, limit - remaining, reset, reading):
+        rounding = self._rounding(reading, reset)
+        if self._natural == so_far and self._agrees(so_far, limit, limit - remaining, reset, rounding, took, reading):
             return so_far
-        early = reading.resolution if reading.resolution >= COARSE else 0.0
-        seen = window_interval(limit, remaining, max(0.0, reset - early), reading.resolution + early, reading.quantum)
-        if seen is None or seen[0] <= 0.0:
+        first = FROM_ANSWER if reading.from_receipt else 0
+        seen = [
+            window_interval(
+                limit,
+                remaining,
+                max(0.0, reset - each.above * rounding),
+                min(reset, each.above * rounding) + each.below * rounding + each.transit * took,
+                reading.quantum,
+            )
+            if number >= first
+            else NOTHING
+            for number, each in enumerate(CONVENTIONS)
+        ]
+        widest = seen[-1]
+        if widest is None or widest[0] <= 0.0:
             return so_far
         if declared is not None and not self._denied:
-            if seen[0] <= DENIED * declared and seen[1] * DENIED >= declared:
+            if widest[0] <= DENIED * declared and widest[1] * DENIED >= declared:
                 return usable_window(declared, so_far)
             self._denied = True
-        self._reset = reset if not early else None
-        self._compare(sent_at, limit - remaining, reset, reading.resolution)
-        return usable_window(self._infer(seen, limit, remaining, reset, early, so_far), so_far)
+        transit = took if reading.from_receipt else 0.0
+        coarse = rounding >= COARSE
+        self._reset = reset if not coarse and not transit else None
+        self._compare(sent_at, limit - remaining, reset + transit, rounding + transit)
+        bounds = [each or NOTHING for each in seen]
+        return usable_window(self._infer(bounds, first, limit, remaining, reset, coarse, so_far), so_far)
 
-    def _agrees(self, window: float, limit: float, used: float, reset: float, reading: QuotaReading) -> bool:
+    def _rounding(self, reading: QuotaReading, reset: float) -> float:
+        """Return the seconds to which this provider rounds its resets: by its header's form, and by all of them."""
+        if reading.from_receipt:
+            return reading.resolution
+        while self._decimals < FINEST and abs(reset - round(reset, self._decimals)) > NEARLY:
+            self._decimals += 1
+        return max(reading.resolution, 10.0**-self._decimals)
+
+    def _agrees(
+        self,
+        window: float,
+        limit: float,
+        used: float,
+        reset: float,
+        rounding: float,
+        took: float,
+        reading: QuotaReading,
+    ) -> bool:
         # The bounds of `window_interval`, for the many answers that tell nothing new.
         if self.capacity is not None or self.turned is not None or used <= 0.0:
             return False
-        quantum, back = reading.quantum, reset * limit
+        quantum, held = reading.quantum, CONVENTIONS[self._held]
         most = used + quantum if quantum > 1 else used
-        self._reset = reset
-        least = (used - quantum) * window
-        return back <= window * most * (1.0 + NEARLY) and least <= (back + reading.resolution * limit) * (1.0 + NEARLY)
+        self._reset = reset if self._held < FROM_ANSWER and rounding < COARSE else None
+        earliest = max(0.0, reset - held.above * rounding) * limit
+        latest = (reset + held.below * rounding + held.transit * took) * limit
+        agrees = earliest <= window * most * (1.0 + NEARLY) and (used - quantum) * window <= latest * (1.0 + NEARLY)
+        if agrees:
+            self._agreed += 1
+            self._doubted = False
+        return agrees
 
     def _infer(
-        self, seen: tuple[float, float], limit: float, remaining: float, reset: float, early: float, so_far: float
+        self,
+        seen: list[tuple[float, float]],
+        first: int,
+        limit: float,
+        remaining: float,
+        reset: float,
+        coarse: bool,
+        so_far: float,
     ) -> float | None:
-        low, high = max(self._low, seen[0]), min(self._high, seen[1])
-        natural = snap(low, high, so_far)
-        denied = low > high
+        bounds = [
+            (max(low, lower), min(high, upper)) for (low, high), (lower, upper) in zip(self._bounds, seen, strict=True)
+        ]
+        left = [number for number, (low, high) in enumerate(bounds) if number >= first and low <= high]
+        denied = not left
+        if denied and self._agreed >= ENOUGH and not self._doubted:
+            self._doubted = True
+            return so_far
         if denied:
             if (self._same_instant or self._same_time) and self._most - self._least >= VARIED * limit:
                 if not (self._same_instant and self._same_time):
                     self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
-            low, high = seen
-            natural = snap(low, high, so_far)
+            bounds, left, self._agreed = seen, [first], 0
+        self._agreed += 1
+        self._doubted = False
+        self._bounds = bounds
+        naturals = {number: snap(*bounds[number], so_far) for number in left}
+        alike = [number for number in left if CONVENTIONS[number].transit == CONVENTIONS[left[0]].transit]
+        self._held = next((number for number in alike if naturals[number] in NATURAL_WINDOWS), left[0])
+        (low, high), natural = bounds[self._held], naturals[self._held]
         # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
         small = high < SHORTEST or (denied and natural is None and high < self._default)
-        if small and self.capacity is None and not early:
+        if small and self.capacity is None and not coarse:
             self.capacity = 1.0
-        self._low, self._high = low, high
         self._natural = natural if natural in NATURAL_WINDOWS else None
         if self.capacity is None:
             longest = min(high, 2 * low)
             # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
-            return natural or (longest if early else (low + longest) / 2)
+            return natural or (longest if coarse else (low + longest) / 2)
         window = max(natural or 0.0, self._default)
         self.capacity = min(limit, max(self.capacity, remaining + reset * limit / window))
         return window

@@ -247,12 +247,15 @@ def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Fo
     return found
 
 
-def origin(found: Found, now_on: datetime) -> float:
-    """Return the time of the response in seconds since 1970: by its `date` header, else by the local clock."""
+def origin(found: Found, now_on: datetime) -> tuple[float, float]:
+    """Return the time of the response in seconds since 1970, and its rounding in seconds.
+
+    It is that of the `date` header, which is cut to seconds, else that of the local clock.
+    """
     cells = found.get(SPECIAL)
     date = cells[DATE] if cells is not None else None
     made = _values.http_date(date) if date is not None else None
-    return made if made is not None else now_on.timestamp()
+    return (made, 1.0) if made is not None else (now_on.timestamp(), 0.0)
 
 
 def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list[QuotaReading], int]:
@@ -267,7 +270,7 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
         row = rows[index]
         if row.dialect == "ietf":
             fields = (cells[LIMIT], cells[REMAINING], cells[RESET], cells[COMBINED], cells[POLICY])
-            several, bad = read_fields(*fields, origin(found, now_on))
+            several, bad = read_fields(*fields, origin(found, now_on)[0])
             readings += several
         else:
             reading, bad = _read_row(row, cells, provider, found, now_on)
@@ -306,21 +309,22 @@ def _read_row(
         else:
             window = period
             refill = row.period_refill or refill
-    reset, resolution = None, 1e-3
+    reset, resolution, from_receipt = None, 1e-3, False
     raw = cells[RESET]
     if raw is not None:
         time = _read_reset(row, raw, limit, remaining, window or provider.default_window, found, now_on)
         if time is None:
             bad += 1
         else:
-            reset, resolution = time
+            reset, resolution, from_receipt = time
     if limit is None and remaining is None and reset is None:
         return None, bad
     name = row.name
     if row.ceiling is not None and remaining is not None and remaining > row.ceiling:
         name, window = row.unit, None
     quantum = row.quantum if row.quantum == 1.0 or _is_rounded(limit, remaining, row.quantum) else 1.0
-    return QuotaReading(name, row.unit, refill, limit, remaining, reset, window, resolution, quantum), bad
+    reading = QuotaReading(name, row.unit, refill, limit, remaining, reset, window, resolution, quantum, from_receipt)
+    return reading, bad
 
 
 def _read_reset(
@@ -331,17 +335,22 @@ def _read_reset(
     period: float,
     found: Found,
     now_on: datetime,
-) -> tuple[float, float] | None:
-    """Return the reset as seconds from the response, and its resolution; None if it cannot be trusted."""
+) -> tuple[float, float, bool] | None:
+    """Return the reset in seconds, its resolution, and whether it is an instant; None if it cannot be trusted.
+
+    An instant is counted from the response's own time: its `date` header, else the local clock at its receipt.
+    """
     time = _values.time(raw)
     if time is None:
         return None
     form, seconds, resolution = time
     if form == "instant":
-        seconds = max(0.0, seconds - origin(found, now_on))
+        response_at, rounding = origin(found, now_on)
+        seconds, resolution = max(0.0, seconds - response_at), max(resolution, rounding)
     elif form == "bare" and row.bare == "fit":
-        return _values.fit(seconds, limit, remaining, period)
-    return (seconds, resolution) if seconds <= _values.MAX_SECONDS else None
+        fitted = _values.fit(seconds, limit, remaining, period)
+        return (*fitted, False) if fitted is not None else None
+    return (seconds, resolution, form == "instant") if seconds <= _values.MAX_SECONDS else None
 
 
 def _is_rounded(limit: float | None, remaining: float | None, quantum: float) -> bool:

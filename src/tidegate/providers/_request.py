@@ -220,7 +220,8 @@ def estimate(
         mean *= weight
         most = max(most, mean)
     tokens, input_tokens, output_tokens, produced = charging.choose((0.0, given, given + most, given + mean, mean))
-    return Cost(1.0, tokens, input_tokens, output_tokens, produced, weight, most if charging.gives_back else 0.0)
+    held = most if charging.gives_back else 0.0
+    return Cost(1.0, tokens, input_tokens, output_tokens, produced, weight, held, given, most, mean / weight)
 
 
 def charged(provider: Provider, usage: Usage) -> Usage:

@@ -368,7 +368,7 @@ def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
     cells = found.get(SPECIAL)
     if cells is None:
         return None, 0
-    now = origin(found, now_on) if cells[RETRY_AFTER] is not None else 0.0
+    now = origin(found, now_on)[0] if cells[RETRY_AFTER] is not None else 0.0
     milliseconds = _values.amount(cells[RETRY_AFTER_MS])
     exact = milliseconds / 1000.0 if milliseconds is not None and milliseconds <= 1000 * _values.MAX_SECONDS else None
     whole = _values.retry_after(cells[RETRY_AFTER], now)

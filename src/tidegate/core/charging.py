@@ -1,0 +1,170 @@
+"""Charging rules of token quotas, and the choice among them by the provider's own `remaining`.
+
+Theory of operation. The provider's table states how a call is charged: its input, its input and output bound, or its
+output as it is produced. The table may be wrong (a gateway, a change). So each charge is booked by every rule at once.
+Between two answers the level falls by the charges, less the refill, and each rule predicts that fall.
+
+- The first answer bounds what was charged so far: at least its own call, at most all calls sent until then. The table's
+  rule is dropped at once where it fits into no such bounds and another rule does.
+- Later, over spans of `SPAN` of the limit, the rule with the smallest error takes over if it is clearly better.
+
+Once a rule was confirmed by `SETTLED` spans, charges at the end of answers are followed only where the rule has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidegate.core.values import Cost, Unit
+
+SPAN = 0.05
+"""Share of the limit that a span uses. Raising it slows the learning; lowering it lets single odd answers count."""
+
+MEMORY = 0.7
+"""Weight of the earlier spans when one ends: about the last three. Requests overtake each other, so that a fall may
+show in the span before or after its charge. Raising it makes a change of the rule take more spans."""
+
+CLOSE = 0.2
+"""Relative error of a prediction that counts as right: estimates of the output are no better."""
+
+CLEARLY = 1 / 3
+"""Error of a rule, as a share of that of the rule in force, at which it takes over."""
+
+CONFIRMATIONS = 2
+"""Spans in a row that a better rule needs; one where the rule in force errs by half. A span may hold the calls of
+another client."""
+
+SETTLED = 8
+"""Spans after which the rule in force is no longer in doubt, unless it errs by more than `CLOSE` again."""
+
+RULES: dict[Unit, tuple[str, ...]] = {
+    "tokens": ("table", "input", "input + bound", "input + bound, unused returned", "input + output"),
+    "output_tokens": ("table", "bound", "bound, unused returned", "output"),
+}
+"""Charging rules by the unit of the quota. The first one is the provider table's."""
+
+RETURNING = frozenset({"input + bound, unused returned", "bound, unused returned"})
+PRODUCING = frozenset({"input + output", "output"})
+
+
+def at_admission(unit: Unit, cost: Cost, amount: float) -> tuple[float, ...]:
+    """Return the charge at admission by each rule; `amount` is the table's."""
+    given, bound = cost.input_estimate, cost.output_bound
+    if unit == "tokens":
+        return amount, given, given + bound, given + bound, given
+    return amount, bound, bound, 0.0
+
+
+def at_end(unit: Unit, cost: Cost, output: float | None, amount: float) -> tuple[float, ...]:
+    """Return the charge at the end of the answer by each rule (below zero: returned); `amount` is the table's.
+
+    `output` is the number of tokens produced, None where unknown: then the estimate stands for it.
+    """
+    produced = cost.output_estimate if output is None else output
+    returned = -max(0.0, cost.output_bound - produced)
+    if unit == "tokens":
+        return amount, 0.0, 0.0, returned, produced * cost.weight
+    return amount, 0.0, returned, produced * cost.weight
+
+
+class ChargingEvidence(NamedTuple):
+    """The rule in force for one quota: its name, the instant since which it holds, and the spans that confirmed it."""
+
+    rule: str
+    since: float
+    spans: int
+
+
+class ChargingModel:
+    """The charging rule of one token quota; `rule` is its place in `RULES`, 0 for the table's.
+
+    `follows_ends` says that charges at the end of answers must be booked, `produces` that the rule charges the output
+    then.
+    """
+
+    __slots__ = (
+        "_better",
+        "_fall",
+        "_predicted",
+        "_since_span",
+        "_spans",
+        "_votes",
+        "follows_ends",
+        "produces",
+        "rule",
+        "since",
+        "unit",
+    )
+
+    def __init__(self, unit: Unit, now: float) -> None:
+        self.unit = unit
+        self.rule = 0
+        self.since = now
+        self.follows_ends = True
+        self.produces = False
+        self._spans = 0
+        self._better = self._votes = 0
+        self.forget_span()
+
+    @property
+    def evidence(self) -> ChargingEvidence:
+        """Return the rule in force and its evidence."""
+        return ChargingEvidence(RULES[self.unit][self.rule], self.since, self._spans)
+
+    @property
+    def settled(self) -> bool:
+        """Return whether the rule in force was confirmed often enough to be believed."""
+        return self._spans >= SETTLED
+
+    def forget_span(self) -> None:
+        """Begin again: a full quota loses its refill, and a refusal returns charges, so that falls prove nothing."""
+        self._fall = 0.0
+        self._predicted = [0.0] * len(RULES[self.unit])
+        self._since_span = 0.0
+
+    def first(self, used: float, own: Sequence[float], sent: Sequence[float], quantum: float, now: float) -> bool:
+        """Check the rules by the first answer; return whether another one holds from now on.
+
+        `used` units, rounded to `quantum`, were taken when the answered call was admitted. By each rule, its `own`
+        charge is in it, and at most the charges of all calls `sent` until then.
+        """
+        slack = CLOSE * used + quantum
+        fits = [low <= used + slack and used <= high + slack for low, high in zip(own, sent, strict=True)]
+        if fits[0] or not any(fits):
+            return False
+        # Of the rules that fit, the dearest overdraws nothing; the spans find the right one.
+        best = max((each for each, fit in enumerate(fits) if fit), key=lambda each: (sent[each], -each))
+        return self._take(best, now)
+
+    def fell(self, fall: float, predicted: Sequence[float], limit: float, now: float) -> bool:
+        """Add the fall of the level between two answers; return whether another rule holds from now on."""
+        self._fall += fall
+        self._predicted = [total + each for total, each in zip(self._predicted, predicted, strict=True)]
+        self._since_span += max(fall, *predicted)
+        if self._since_span < SPAN * limit:
+            return False
+        scale = max(abs(self._fall), *self._predicted)
+        errors = [abs(self._fall - guess) / scale for guess in self._predicted]
+        self._fall *= MEMORY
+        self._predicted = [MEMORY * each for each in self._predicted]
+        self._since_span = 0.0
+        wrong = errors[self.rule] > CLOSE
+        best = min(range(len(errors)), key=lambda each: (errors[each], each))
+        if not wrong or errors[best] > CLEARLY * errors[self.rule]:
+            self._votes = 0
+            self._spans += not wrong
+            self.follows_ends = self._spans < SETTLED or wrong or RULES[self.unit][self.rule] in RETURNING | PRODUCING
+            return False
+        self._votes = self._votes + 1 if best == self._better else 1
+        self._better = best
+        self.follows_ends = True
+        needed = 1 if errors[self.rule] > 0.5 else CONFIRMATIONS
+        return self._votes >= needed and self._take(best, now)
+
+    def _take(self, rule: int, now: float) -> bool:
+        self.rule, self.since = rule, now
+        self.produces = RULES[self.unit][rule] in PRODUCING
+        self.follows_ends = True
+        self._spans = self._votes = 0
+        return True
