@@ -170,9 +170,9 @@ def test_a_refusal_ends_what_passed_for_ample() -> None:
 def test_what_was_in_flight_before_the_mirror_counts_against_what_is_ample() -> None:
     quotas = QuotaSet()
     (mirror,), _ = quotas.observe((bucket(1000.0, 999.0),), 1, 0.0, 0.0, [])
-    quotas.debit_late(mirror, 450.0, 0.0, 2, 0.0)
+    quotas.debit_late(mirror, Cost(450.0), 2, 0.0, False)
     assert quotas.ample
-    quotas.debit_late(mirror, 100.0, 0.0, 3, 0.0)
+    quotas.debit_late(mirror, Cost(100.0), 3, 0.0, False)
     assert not quotas.ample
 
 

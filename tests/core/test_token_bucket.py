@@ -233,7 +233,7 @@ def test_the_window_is_inferred_from_the_time_to_full() -> None:
 
 def test_a_window_that_no_provider_uses_is_taken_from_the_interval() -> None:
     mirror = TokenBucketMirror(reading(1000.0, window=None), 0.0)
-    observe(mirror, reading(1000.0, 0.0, reset_after=25.0, window=None), 1, 0.0)
+    observe(mirror, reading(1000.0, 0.0, reset_after=25.004, window=None), 1, 0.0)
     assert mirror.window == pytest.approx(25.0, rel=0.01)
 
 

@@ -1,9 +1,60 @@
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 
 from tests.core.values import bucket
 from tidegate.core.window_inference import WindowInference
+
+
+def resets(round_to: Callable[[float], float], take: int = 40) -> WindowInference:
+    """Return what is inferred of a bucket of 300 in 5.6 s, whose resets are whole seconds, rounded so."""
+    period = WindowInference(60.0)
+    for used in range(300 - take, 300):
+        reading = bucket(300.0, 300.0 - used, reset_after=round_to(used * 5.6 / 300.0), window=None)
+        window = period.window(reading, 0.0, 60.0, 0.4)
+    assert period.capacity is None, "it holds its whole limit"
+    assert window == pytest.approx(5.6, rel=0.06)
+    return period
+
+
+@pytest.mark.parametrize("round_to", [math.floor, math.ceil, round])
+def test_resets_of_whole_seconds_are_understood_however_they_are_rounded(round_to: Callable[[float], float]) -> None:
+    resets(round_to, 200)
+
+
+def test_an_instant_counts_from_the_answer() -> None:
+    period = WindowInference(60.0)
+    for used, took in ((150, 0.4), (200, 0.9), (250, 0.3), (280, 0.7), (299, 0.5)):
+        until_full = used * 6.0 / 300.0 - took
+        reading = bucket(300.0, 300.0 - used, reset_after=until_full, window=None)
+        reading = reading._replace(from_receipt=True, resolution=1e-6)
+        window = period.window(reading, 0.0, 60.0, took)
+    assert period.capacity is None
+    assert window == pytest.approx(6.0, rel=0.1)
+
+
+def test_a_duration_that_counts_from_the_answer_is_seen_to_do_so() -> None:
+    period = WindowInference(60.0)
+    window = 60.0
+    for used, took in ((150, 0.4), (200, 0.9), (250, 0.3), (280, 0.7), (299, 0.5)):
+        reading = bucket(300.0, 300.0 - used, reset_after=round(used * 6.0 / 300.0 - took, 3), window=None)
+        window = period.window(reading, 0.0, window, took)
+    assert period.capacity is None
+    assert window == pytest.approx(6.0, rel=0.1)
+
+
+def test_one_odd_answer_does_not_overturn_a_learned_window() -> None:
+    period = WindowInference(60.0)
+    for used in (100, 150, 200):
+        read(period, used, used * 6.001 / 300.0, 0.0)
+    learned = read(period, 250, 250 * 6.001 / 300.0, 0.0)
+    odd = bucket(300.0, 100.0, reset_after=0.777, window=None)
+    assert period.window(odd, 0.0, learned, 0.0) == learned
+    assert period.capacity is None
+    assert period.window(odd, 0.0, learned, 0.0) != learned, "two odd answers in a row do"
 
 
 def read(
@@ -57,7 +108,7 @@ def test_a_bucket_that_is_full_soon_holds_what_remains_and_comes_back_until_then
 def test_a_bucket_full_within_a_second_holds_less_than_its_limit_from_the_first_answer_on(
     period: WindowInference,
 ) -> None:
-    assert read(period, 600.0, 0.1, 0.0, limit=600.0) == 60.0
+    assert read(period, 600.0, 0.099, 0.0, limit=600.0) == 60.0
     assert period.capacity == 1.0
 
 
@@ -66,8 +117,8 @@ def test_a_declared_window_holds_while_little_is_used(period: WindowInference) -
 
 
 def test_a_declared_window_is_denied_by_a_reset_far_off_it_while_much_is_used(period: WindowInference) -> None:
-    assert read(period, 150.0, 3.0, 0.0, window=60.0) == pytest.approx(6.0, rel=0.01)
-    assert read(period, 10.0, 0.2, 0.1, window=60.0) == pytest.approx(6.0, rel=0.01), "and stays denied"
+    assert read(period, 150.0, 3.002, 0.0, window=60.0) == pytest.approx(6.0, rel=0.01)
+    assert read(period, 10.0, 0.201, 0.1, window=60.0) == pytest.approx(6.0, rel=0.01), "and stays denied"
 
 
 def test_resets_of_whole_seconds_may_err_to_either_side(period: WindowInference) -> None:

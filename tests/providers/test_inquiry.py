@@ -303,7 +303,13 @@ INQUIRY = RequestFacts("m", 400, 50, False)
     ],
 )
 def test_a_call_is_charged_by_the_providers_rule(provider, mean, cost):
-    assert estimate(provider, INQUIRY, 4.0, mean) == cost
+    assert estimate(provider, INQUIRY, 4.0, mean)[:7] == cost[:7]
+
+
+def test_a_cost_has_the_estimates_that_other_charging_rules_need():
+    cost = estimate(OPENAI, INQUIRY, 4.0, 20)
+    assert (cost.input_estimate, cost.output_bound, cost.output_estimate) == (100, 50, 20)
+    assert estimate(OPENAI, RequestFacts("m", 400), 4.0, 30.0).output_bound == 30, "the mean stands for no bound"
 
 
 def test_without_a_bound_azure_is_charged_the_mean():

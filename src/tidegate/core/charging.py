@@ -21,6 +21,10 @@ from tidegate.core.values import Cost, Unit
 SPAN = 0.05
 """Share of the limit that a span uses. Raising it slows the learning; lowering it lets single odd answers count."""
 
+NOISE = 0.01
+"""Share of the limit below which a fall counts as none: providers round, and other clients take a little. Raising it
+lets cheap rules pass for each other."""
+
 MEMORY = 0.7
 """Weight of the earlier spans when one ends: about the last three. Requests overtake each other, so that a fall may
 show in the span before or after its charge. Raising it makes a change of the rule take more spans."""
@@ -141,11 +145,11 @@ class ChargingModel:
         """Add the fall of the level between two answers; return whether another rule holds from now on."""
         self._fall += fall
         self._predicted = [total + each for total, each in zip(self._predicted, predicted, strict=True)]
-        self._since_span += max(fall, *predicted)
+        self._since_span += max(fall, predicted[self.rule])
         if self._since_span < SPAN * limit:
             return False
-        scale = max(abs(self._fall), *self._predicted)
-        errors = [abs(self._fall - guess) / scale for guess in self._predicted]
+        least = max(abs(self._fall), NOISE * limit)
+        errors = [abs(self._fall - guess) / max(least, abs(guess)) for guess in self._predicted]
         self._fall *= MEMORY
         self._predicted = [MEMORY * each for each in self._predicted]
         self._since_span = 0.0
