@@ -168,11 +168,13 @@ class WindowInference:
         "_least",
         "_most",
         "_natural",
+        "_only_reset",
         "_reset",
         "_same_instant",
         "_same_time",
         "_taken",
         "_used",
+        "_varied",
         "capacity",
         "turned",
     )
@@ -182,6 +184,8 @@ class WindowInference:
         self._denied = False
         self.turned: Refill | None = None
         self._decimals = 0
+        self._only_reset: float | None = None
+        self._varied = False
         self._natural: float | None = None
         self._reset: float | None = None
         self._first: tuple[float, float] | None = None
@@ -272,7 +276,9 @@ class WindowInference:
         transit = took if reading.from_receipt else 0.0
         coarse = rounding >= COARSE
         self._reset = reset if not coarse and not transit else None
-        self._compare(sent_at, limit - remaining, reset + transit, rounding + transit)
+        # A single value, however often it comes, shows no rounding.
+        exact = rounding if self._varied else reading.resolution
+        self._compare(sent_at, limit - remaining, reset + transit, exact + transit)
         bounds = [each or NOTHING for each in seen]
         return usable_window(self._infer(bounds, first, limit, remaining, reset, coarse, so_far), so_far)
 
@@ -282,6 +288,9 @@ class WindowInference:
             return reading.resolution
         while self._decimals < FINEST and abs(reset - round(reset, self._decimals)) > NEARLY:
             self._decimals += 1
+        if self._only_reset is None:
+            self._only_reset = reset
+        self._varied = self._varied or reset != self._only_reset
         return max(reading.resolution, 10.0**-self._decimals)
 
     def _agrees(
@@ -323,14 +332,19 @@ class WindowInference:
         ]
         left = [number for number, (low, high) in enumerate(bounds) if number >= first and low <= high]
         denied = not left
+        # An unvaried time or instant, while the use varied, speaks for another kind of refill sooner than for a reset
+        # that counts from the answer.
+        stretched = denied or CONVENTIONS[left[0]].transit > CONVENTIONS[first].transit
+        if stretched and self._most - self._least >= VARIED * limit:
+            if self._same_instant != self._same_time:
+                self.turned = "fixed" if self._same_instant else "rolling"
+                return so_far
+            if denied and self._same_instant:
+                return so_far
         if denied and self._agreed >= ENOUGH and not self._doubted:
             self._doubted = True
             return so_far
         if denied:
-            if (self._same_instant or self._same_time) and self._most - self._least >= VARIED * limit:
-                if not (self._same_instant and self._same_time):
-                    self.turned = "fixed" if self._same_instant else "rolling"
-                return so_far
             bounds, left, self._agreed = seen, [first], 0
         self._agreed += 1
         self._doubted = False
