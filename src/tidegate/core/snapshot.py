@@ -10,7 +10,7 @@ ones. An unknown value is None.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, floor
 from typing import NamedTuple
 
@@ -124,13 +124,21 @@ def _slots_given(queue_forecast: QueueForecast) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSnapshot:
-    """Mirrored quota: `limit` units of `unit` per `window` seconds, of which `level` are left as far as is known."""
+    """Mirrored quota: `limit` units of `unit` per `window` seconds, of which `level` are left as far as is known.
+
+    `charging` is the rule by which calls are charged: `table`, the provider table's, or the one that predicts the
+    provider's own `remaining` better. It holds for `charging_for` seconds, and `charging_spans` spans of the limit have
+    confirmed it.
+    """
 
     name: str
     unit: str
     limit: float
     window: float
     level: float
+    charging: str = "table"
+    charging_for: float = 0.0
+    charging_spans: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +239,14 @@ class RegistrySnapshot:
         return sum(each.waiting for each in self.keys.values())
 
 
+def _quota_snapshot(mirror: QuotaMirror, now: float) -> QuotaSnapshot:
+    known = QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, mirror.window, mirror.level(now))
+    if mirror.charging is None:
+        return known
+    rule, since, spans = mirror.charging.evidence
+    return replace(known, charging=rule, charging_for=now - since, charging_spans=spans)
+
+
 def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
     """Return the state of one key at `now`, with `waiting` calls: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
@@ -255,10 +271,7 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
         learnt=tuple(_learnt(admission, now)),
         breaker=admission.breaker.state.value,
         paused_for=max(0.0, admission.pause.until - now),
-        quotas=tuple(
-            QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, mirror.window, mirror.level(now))
-            for mirror in admission.quotas.mirrors.values()
-        ),
+        quotas=tuple(_quota_snapshot(mirror, now) for mirror in admission.quotas.mirrors.values()),
         attempts=counts.attempts,
         answered=counts.answered,
         refused=counts.refused,
