@@ -1,7 +1,7 @@
 """The laboratory: every scenario of the table in virtual time and over HTTP, against an oracle that knows every limit.
 
 python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary] [--plots]
-python -m bench.lab --families [NAME,…] [--http] [--seeds 8 | --seeds 1,3,5] [--odd | --even]
+python -m bench.lab --families [NAME,…] [--http] [--seeds 8 | --seeds 1,3,5] [--odd | --even] [--page]
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ def main() -> int:
         const=",".join(drawntable.NAMES),
         help=f"families whose numbers the seed draws, in virtual time if not --http: {', '.join(drawntable.NAMES)}",
     )
+    parser.add_argument("--page", action="store_true", help=f"also write the table into docs/{drawntable.PAGE.name}")
     parser.add_argument("--only", help=f"rows by name, with commas between: {', '.join(NAMES)}")
     parser.add_argument("--family", choices=[family.name for family in FAMILIES], help="rows of one family")
     for way, (title, _) in WAYS.items():
@@ -109,7 +110,10 @@ def main() -> int:
         if unknown := set(given.families.split(",")) - set(drawntable.NAMES):
             parser.error(f"no family is called {', '.join(sorted(unknown))}")
         way = "http" if given.http else "virtual"
-        return drawntable.play(way, *WAYS[way], drawntable.named(given.families.split(",")), seeds)
+        families = drawntable.named(given.families.split(","))
+        if given.page and (len(families) < len(drawntable.NAMES) or not given.odd or given.http):
+            parser.error("the page shows all families by odd seeds in virtual time")
+        return drawntable.play(way, *WAYS[way], families, seeds, drawntable.PAGE if given.page else None)
     rows = chosen(parser, given)
     if given.plots:
         draw(rows, PLOTS)

@@ -9,7 +9,7 @@ import pytest
 
 from bench import virtual
 from bench.drawn import Draw, Drawn, families, supplied
-from bench.drawntable import DRAWN, HEADER, NAMES, YARDSTICKS, line, named
+from bench.drawntable import BARS, DRAWN, HEADER, MARKS, NAMES, PAGE, YARDSTICKS, Bar, asked, line, named, shown
 from bench.lab import seeds_of
 from bench.players import knowing, phaseless
 from bench.scenarios import NAMES as ROW_NAMES
@@ -246,16 +246,45 @@ def test_draws_stay_within_their_bounds() -> None:
     assert supplied(Limit(limit=10, window=1.0, burst=5), 2.0) == 25
 
 
-def test_a_line_of_the_table_has_medians_the_worst_and_the_yardstick() -> None:
+def test_a_line_of_the_table_has_medians_the_worst_the_yardstick_and_the_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(BARS, "small", Bar(0.9, 0.5, 1.9, hits=3))
     family = Drawn("small", lambda draw: SMALL)
     runs = [virtual.run(family.row(seed), seed) for seed in (1, 2, 3)]
     cells = dict(
         zip([*HEADER[:3], "worst", *HEADER[4:5], "most", *HEADER[6:]], line(family, runs, [SMALL] * 3), strict=True)
     )
     assert cells["worst"] == f"{max(run.ratio for run in runs):.3f}"
-    assert (cells["lost"], cells["hits"], cells["yardstick"]) == ("0", "", "")
+    assert (cells["lost"], cells["hits"], cells["yardstick"]) == ("0", "0", "")
+    assert cells["bounds"] == "0.9, max 1.9, 0.5"
+    assert [each.name for each in asked(family, runs, [SMALL] * 3) if not each.holds] == ["small: ratio"]
     assert [each.name for each in named(["flips", "growth"])] == ["growth", "flips"]
-    assert set(YARDSTICKS) <= set(NAMES)
+    assert set(YARDSTICKS) <= set(NAMES) == set(BARS) - {"small"}
+
+
+def test_a_family_may_be_as_near_to_its_yardstick_as_to_the_ideal(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = FAMILIES["hidden-fixed"]
+    row = family.row(SEED)
+    played = phaseless(row, SEED)
+    run = replace(virtual.run(short(row), SEED), calls=row.count, ideal=row.ideal(SEED).makespan, bare=None)
+    monkeypatch.setitem(BARS, "hidden-fixed", Bar(0.5, 0.0))
+    bounds = {each.name.partition(": ")[2]: each.bound for each in asked(family, [run], [row])}
+    assert bounds["ratio"] == pytest.approx(played.seconds / run.ideal + 0.03)
+    assert bounds["429s per call"] == pytest.approx(played.refused / row.count)
+
+
+def test_the_page_shows_each_family_and_a_new_table_takes_the_place_of_the_old() -> None:
+    page = PAGE.read_text()
+    begin, end = MARKS
+    old = page.partition(begin)[2].partition(end)[0]
+    assert [row.split("|")[1].strip() for row in old.splitlines()[2:]] == list(NAMES)
+    made = shown(page, [["only", *["0"] * (len(HEADER) - 1)]])
+    assert "| only | 0 |" in made
+    assert old not in made
+    assert shown(made, []) == shown(page, [])
+    with pytest.raises(ValueError, match="no place"):
+        shown("nothing", [])
 
 
 def test_seeds_are_counted_or_named_and_may_be_odd_or_even() -> None:
