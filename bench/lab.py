@@ -1,6 +1,6 @@
 """The laboratory: every scenario of the table in virtual time and over HTTP, against an oracle that knows every limit.
 
-python -m bench.lab [--virtual | --http] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary] [--plots]
+python -m bench.lab [--virtual | --http | --late] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary] [--plots]
 python -m bench.lab --families [NAME,…] [--http] [--seeds 8 | --seeds 1,3,5] [--odd | --even] [--page]
 """
 
@@ -23,7 +23,11 @@ Runner = Callable[[Row, int], Run]
 WAYS: dict[str, tuple[str, Runner]] = {
     "virtual": ("Virtual time", virtual.run),
     "http": ("Over HTTP", overhttp.run),
+    "late": ("Virtual time, late event loop", virtual.run_late),
 }
+
+USUAL = ("virtual", "http")
+"""The ways where none is named."""
 
 HEADER = ("", *(column.name for column in COLUMNS), "")
 
@@ -117,7 +121,7 @@ def main() -> int:
     rows = chosen(parser, given)
     if given.plots:
         draw(rows, PLOTS)
-    ways = [way for way in WAYS if getattr(given, way)] or list(WAYS)
+    ways = [way for way in WAYS if getattr(given, way)] or USUAL
     return max([play(way, rows, seeds, given.vary) for way in ways])
 
 

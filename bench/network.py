@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bench.world import Timeline
+from bench.world import PUNCTUAL, LateLoop, Timeline
 
 TRAVEL = 0.005
 """Seconds each way."""
@@ -20,10 +20,11 @@ MOST_IDLE = 100
 
 
 class Network:
-    """One client's connections."""
+    """One client's connections, whose ends are handled by the client's event loop."""
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, loop: LateLoop = PUNCTUAL) -> None:
         self._timeline = timeline
+        self._loop = loop
         self._idle = self._opening = 0
 
     def carry(self, action: Callable[[], object]) -> None:
@@ -33,17 +34,21 @@ class Network:
             self._idle -= 1
         else:
             self._opening += 1
-            delay = SETUP * self._opening
+            delay = self._handled(SETUP * self._opening)
             self._timeline.after(delay, self._opened)
         self._timeline.after(TRAVEL + delay, action)
 
     def bring_back(self, action: Callable[[], object]) -> None:
         """Plays `action` when an answer that leaves now has arrived."""
-        self._timeline.after(TRAVEL, action)
+        self._timeline.after(self._handled(TRAVEL), action)
 
     def release(self) -> None:
         """An answer has been read to its end: its connection is free."""
         self._idle = min(MOST_IDLE, self._idle + 1)
+
+    def _handled(self, delay: float) -> float:
+        now = self._timeline.now
+        return self._loop.handles(now + delay) - now
 
     def _opened(self) -> None:
         self._opening -= 1

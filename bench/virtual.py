@@ -17,7 +17,7 @@ from bench.answers import ASKING, USUAL_OUTPUT, Answer, Answers
 from bench.measures import Run, measured
 from bench.network import SETUP, TRAVEL, Network
 from bench.scenarios import MODELS, Row
-from bench.world import VirtualCall, World
+from bench.world import PUNCTUAL, LateLoop, VirtualCall, World
 from tidegate import providers
 from tidegate.admission.call import GovernedCall
 from tidegate.core.exchange import AttemptResult, CallPolicy
@@ -75,8 +75,8 @@ class LabCall(HttpCall):
 class Laboratory(World):
     """One row at one seed: its provider, its network, and its callers, who take the calls in order."""
 
-    def __init__(self, row: Row, seed: int, settings: Settings | None = None) -> None:
-        super().__init__(settings or Settings(), seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS)
+    def __init__(self, row: Row, seed: int, settings: Settings | None = None, loop: LateLoop = PUNCTUAL) -> None:
+        super().__init__(settings or Settings(), seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS, loop=loop)
         self.row = row
         self.scenario = row.seeded(seed)
         asking = ASKING[row.sdk]
@@ -86,7 +86,7 @@ class Laboratory(World):
         self.key = Key(provider.name, f"https://{HOST}", "0123456789abcdef", MODELS[row.sdk])
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
         self.answers = Answers(row, self.scenario, self.wall)
-        self.network = Network(self.timeline)
+        self.network = Network(self.timeline, loop)
         self.losses: dict[str, int] = {}
         self.unfinished = row.count
         self.refused_at: list[float] = []
@@ -217,10 +217,19 @@ def bare(row: Row, seed: int) -> float:
     return last - SETUP - TRAVEL
 
 
-def run(row: Row, seed: int, settings: Settings | None = None) -> Run:
+LATE = {"late": 0.02, "share": 0.05}
+"""What a busy machine makes of an event loop: it handles everything 20 ms late, and stalls for 5 % of the time."""
+
+
+def run_late(row: Row, seed: int) -> Run:
+    """One row at one seed, whose callers share an event loop that is late."""
+    return run(row, seed, loop=LateLoop(seed, **LATE))
+
+
+def run(row: Row, seed: int, settings: Settings | None = None, loop: LateLoop = PUNCTUAL) -> Run:
     """One row at one seed, to its end."""
     began = time.process_time()
-    laboratory = Laboratory(row, seed, settings)
+    laboratory = Laboratory(row, seed, settings, loop)
     laboratory.run()
     losses = dict(laboratory.losses)
     if laboratory.unfinished:

@@ -47,6 +47,43 @@ class Timeline:
         return True
 
 
+class LateLoop:
+    """An event loop that handles each event `late` seconds late and, drawn by `seed`, does not run for a while.
+
+    A stall takes `shortest` to `longest` seconds, evenly drawn; in all, stalls take up `share` of the time.
+    """
+
+    def __init__(
+        self, seed: int, *, late: float = 0.0, share: float = 0.0, shortest: float = 0.05, longest: float = 0.5
+    ) -> None:
+        self._random = random.Random(seed)
+        self._late = late
+        self._range = (shortest, longest)
+        self._gap = (shortest + longest) / 2.0 * (1.0 - share) / share if share else math.inf
+        self._stalls: list[tuple[float, float]] = []
+        self._drawn_until = 0.0
+
+    def handles(self, at: float) -> float:
+        """Return when the loop handles what is due at `at`; the order of events stays."""
+        at += self._late
+        while self._drawn_until <= at < math.inf:
+            begin = self._drawn_until + (
+                self._random.expovariate(1.0 / self._gap) if self._gap < math.inf else math.inf
+            )
+            self._drawn_until = begin + self._random.uniform(*self._range)
+            self._stalls.append((begin, self._drawn_until))
+        for begin, end in reversed(self._stalls):
+            if at >= end:
+                break
+            if at >= begin:
+                return end
+        return at
+
+
+PUNCTUAL = LateLoop(0)
+"""An event loop that is never late."""
+
+
 @dataclass(frozen=True)
 class Sending:
     """One attempt as it left: the permit it went under, and how many of its call had gone before."""
@@ -62,7 +99,7 @@ class World(ABC):
 
     `lag` is the most seconds between the waking of a call and its looking; `repeats` is how often a caller, as an SDK
     does, makes a call again that came back with a transient failure; `watch` is called
-    with the world after every event.
+    with the world after every event. `loop` runs the callers; the provider is never late.
     """
 
     def __init__(
@@ -74,6 +111,7 @@ class World(ABC):
         repeats: int = 0,
         watch: Callable[[Any], object] | None = None,
         most_steps: int = MOST_STEPS,
+        loop: LateLoop = PUNCTUAL,
     ) -> None:
         self.timeline = Timeline()
         self.random = random.Random(seed)
@@ -82,6 +120,7 @@ class World(ABC):
         self.repeats = repeats
         self.watch = watch
         self.most_steps = most_steps
+        self.loop = loop
         self.sends: list[Sending] = []
         self.first_reading_at = math.inf
         self.ended: dict[int, ExchangeResult] = {}
@@ -96,6 +135,10 @@ class World(ABC):
     def after(self, delay: float, action: Callable[[], object]) -> None:
         """Plays `action` in `delay` seconds."""
         self.timeline.after(delay, action)
+
+    def handle(self, delay: float, action: Callable[[], object]) -> None:
+        """Plays `action`, which is due in `delay` seconds, as soon as the event loop of the callers handles it."""
+        self.after(self.loop.handles(self.now + max(0.0, delay)) - self.now, action)
 
     def join(self, call: VirtualCall, at: float) -> None:
         """A call that comes at `at`."""
@@ -161,7 +204,9 @@ class VirtualCall:
         """Looks again at `until`."""
         governed = self.waiting_for
         late = self.world.lag * self.world.random.random() if self.world.lag else 0.0
-        self.world.after(max(0.0, until - self.world.now) + late, lambda: self._resume(governed))
+        delay = until - self.world.now
+        schedule = self.world.handle if delay > 0.0 else self.world.after
+        schedule(max(0.0, delay) + late, lambda: self._resume(governed))
         return True
 
     def _resume(self, governed: int) -> None:
@@ -209,7 +254,7 @@ class VirtualCall:
             return False
         self.repeated += 1
         backoff = min(8.0, 0.5 * 2.0 ** (self.repeated - 1)) * (1.0 - 0.25 * self.world.random.random())
-        self.world.after(backoff, self.start)
+        self.world.handle(backoff, self.start)
         return True
 
     def _reply(self, sent: AttemptResult) -> None:
