@@ -96,6 +96,23 @@ def test_a_slot_opens_only_to_a_call_that_waits_for_it(limit: ConcurrencyLimit) 
     assert limit.limit == 4
 
 
+def test_slots_that_a_late_event_loop_missed_open_at_once_within_one_doubling(limit: ConcurrencyLimit) -> None:
+    limit.note_accepted()
+    limit.filled(4, 0.0)
+    in_flight, now = 4, 10.0
+    while limit.opens_at(now) <= now:
+        in_flight += 1
+        limit.filled(in_flight, now, waited=10.0)
+    assert 8 <= limit.limit <= 9
+
+
+def test_a_slot_that_no_call_waited_for_makes_no_other_open_earlier(limit: ConcurrencyLimit) -> None:
+    limit.note_accepted()
+    limit.filled(4, 0.0)
+    limit.filled(5, 10.0, waited=0.0)
+    assert limit.opens_at(10.0) > 10.0
+
+
 def test_a_round_of_answers_doubles_the_limit(limit: ConcurrencyLimit) -> None:
     a_round(limit)
     assert limit.limit == 8

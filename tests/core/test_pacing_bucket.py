@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.rate_meter import BURST_SECONDS, PacingBucket
+from tidegate.core.rate_meter import PacingBucket
 
 
 @pytest.fixture
@@ -23,9 +23,18 @@ def test_calls_go_one_after_the_other(spacing: PacingBucket) -> None:
     assert instants == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
-def test_what_a_late_timer_missed_is_caught_up(spacing: PacingBucket) -> None:
-    spacing.sent(100.0, 0.1 + 0.5 * BURST_SECONDS)
-    assert spacing.opens_at(0.13) == pytest.approx(0.2)
+def test_what_a_late_event_loop_missed_is_caught_up(spacing: PacingBucket) -> None:
+    for _ in range(5):
+        assert spacing.opens_at(0.55) == 0.55
+        assert spacing.sent(100.0, 0.55, 0.55) == (False, False)
+    assert spacing.opens_at(0.55) == pytest.approx(0.6)
+
+
+def test_no_more_is_caught_up_than_the_bucket_of_the_provider_keeps(spacing: PacingBucket) -> None:
+    for _ in range(2):
+        assert spacing.opens_at(0.55) == 0.55
+        spacing.sent(2.0, 0.55, 0.55)
+    assert spacing.opens_at(0.55) == pytest.approx(0.65)
 
 
 def test_where_the_bucket_keeps_nothing_nothing_is_caught_up(spacing: PacingBucket) -> None:
@@ -36,7 +45,7 @@ def test_where_the_bucket_keeps_nothing_nothing_is_caught_up(spacing: PacingBuck
 def test_a_pace_that_was_left_unused_is_known_and_not_saved(spacing: PacingBucket) -> None:
     assert spacing.sent(100.0, 0.1) == (False, False)
     assert spacing.sent(100.0, 3600.0) == (False, True)
-    assert spacing.opens_at(3600.0) == pytest.approx(3600.0 + 0.1 * (1.0 - 10.0 * BURST_SECONDS))
+    assert spacing.opens_at(3600.0) == pytest.approx(3600.1)
 
 
 def test_a_refusal_leaves_nothing(spacing: PacingBucket) -> None:

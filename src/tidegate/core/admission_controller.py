@@ -56,9 +56,9 @@ class AdmissionController(LimiterState):
             if overcommits:
                 permit.overcommitted = permit.beyond = True
             elif under_way >= self.concurrency.limit:
-                self.concurrency.filled(under_way, now)
+                self.concurrency.filled(under_way, now, waited)
             if self.pacer.active:
-                self.pacer.sent(now)
+                self.pacer.sent(now, waited)
         self.used_at = now
         if self.rejection is not None:
             self.rejection.note_sent(self.order, now)

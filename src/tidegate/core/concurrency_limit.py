@@ -268,16 +268,22 @@ class ConcurrencyLimit:
         """Record an answer that does not reject the whole key."""
         self._heard = True
 
-    def filled(self, in_flight: int, now: float) -> None:
-        """Record that the last slot, or one more, was taken by the attempt that makes it `in_flight`."""
+    def filled(self, in_flight: int, now: float, waited: float = 0.0) -> None:
+        """Record that the last slot, or one more, was taken by the attempt that makes it `in_flight`.
+
+        Its call has waited for `waited` seconds. Where it waited for a new slot and the event loop was late, the next
+        slots open earlier, within one doubling: a refusal may wait for the same loop.
+        """
         if self.ceiling < INFINITY:
             if in_flight > self.limit:
                 self._tried(now)
             return
         if not self._ramping or self.scarcity < 1.0 or self.useful < INFINITY:
             return
+        late = 0.0
         if in_flight > self.limit:
             self._set(float(in_flight))
+            late = min(RAMP, waited, now - self.opens_at(-INFINITY))
         if self.limit < in_flight or self._value >= self.highest:
             self._opens = INFINITY
             return
@@ -289,7 +295,7 @@ class ConcurrencyLimit:
             pause = min(pause, TOLD_RAMP / (DOUBLING * self.limit))
         if not self._heard and self._listens_until == -INFINITY:
             self._listens_until = now + LISTEN
-        self._opens = now + pause
+        self._opens = now - late + pause
 
     def withdrawn(self, in_flight: int) -> None:
         """Undo one of `in_flight` attempts that was never sent: if it was to test the ceiling, no test was made."""

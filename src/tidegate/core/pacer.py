@@ -146,14 +146,14 @@ class Pacer:
         """Return what an attempt that goes out now must bring along to its refusal; -1 while nothing is paced."""
         return self.gauge.sent if self.active else -1
 
-    def sent(self, now: float) -> None:
-        """A call goes out; asked only while active."""
+    def sent(self, now: float, waited: float = 0.0) -> None:
+        """A call goes out that has waited for `waited` seconds; asked only while active."""
         gauge, spacing = self.gauge, self.spacing
         gauge.sent += 1
         if spacing.proven(now) and spacing.waits >= OUTAGE_WAITS and self._former >= 0.0:
             self._recover(now)
             return
-        alone, unused = spacing.sent(gauge.burst, now)
+        alone, unused = spacing.sent(gauge.burst, now, waited)
         if unused:
             self._rest(now)
         if not alone and now >= self._next and gauge.sent >= self._next_count:

@@ -6,10 +6,10 @@ provider admitted exactly the units that came back. So `admitted / seconds` is i
 bucket is. The calls admitted before the very first refusal are the content of the bucket, except for the units that
 came back.
 
-`PacingBucket` is a small token bucket that refills at `rate`; a refusal empties it. It holds hardly more than one call:
-a late timer may catch up, but an idle client may not. After a refusal nothing goes for a while, then one attempt goes
-*alone*. Since refusals return much sooner than answers, it was admitted if it is not refused within a few refusal round
-trips. Only then do others follow.
+`PacingBucket` is a small token bucket that refills at `rate`; a refusal empties it. It holds one call, and what came
+back while a call waited: a late event loop catches up, but an idle client does not. After a refusal nothing goes for a
+while, then one attempt goes *alone*. Since refusals return much sooner than answers, it was admitted if it is not
+refused within a few refusal round trips. Only then do others follow.
 """
 
 from __future__ import annotations
@@ -75,6 +75,8 @@ class RateMeter:
         """The first refusal of all came after `run`; repeating it does nothing."""
         if self._first is None:
             self._first = run
+            # Most that the bucket may hold, until its rate is measured.
+            self.burst = max(self.burst, float(run.calls))
 
     def begin(self, at: float) -> None:
         """Counts from here on, where the hidden quota was empty."""
@@ -125,10 +127,6 @@ class RateMeter:
         return self.burst > DEEP * pace
 
 
-BURST_SECONDS = 0.05
-"""What a late timer may catch up, in seconds of the pace, on top of one call."""
-
-
 class PacingBucket:
     """The spacing of one key's calls; `rate` is in calls a second, instants are monotonic seconds.
 
@@ -163,14 +161,14 @@ class PacingBucket:
         self._judged_at = INFINITY
         return True
 
-    def sent(self, burst: float, now: float) -> tuple[bool, bool]:
-        """A call goes out where the provider's bucket holds `burst`.
+    def sent(self, burst: float, now: float, waited: float = 0.0) -> tuple[bool, bool]:
+        """A call goes out that has waited for `waited` seconds, where the provider's bucket holds `burst`.
 
         Returns whether it goes alone, and whether the pace had been left unused before it.
         """
         level = self._level + self.rate * (now - self._at)
-        most = min(burst, 1.0 + BURST_SECONDS * self.rate)
-        self._level, self._at = min(level, most) - 1.0, now
+        most = 1.0 + self.rate * waited
+        self._level, self._at = min(level, most, burst) - 1.0, now
         alone, self._lone = self._lone, False
         if alone:
             self._judged_at = now + self.grace

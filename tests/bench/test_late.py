@@ -1,0 +1,63 @@
+"""An event loop that is late: it loses the time for which it does not run, and concludes nothing from it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from bench import virtual
+from bench.scenarios import row_named
+from bench.world import PUNCTUAL, LateLoop
+
+SEED = 1
+
+MOST_SLOWER = 1.10
+"""The makespan on a busy machine over that on a quiet one, at most."""
+
+
+def test_punctual_loop_handles_everything_at_once() -> None:
+    assert [PUNCTUAL.handles(at) for at in (0.0, 1.5, 100.0)] == [0.0, 1.5, 100.0]
+
+
+def test_late_loop_keeps_the_order_and_stalls_for_its_share() -> None:
+    loop = LateLoop(0, late=0.02, share=0.05)
+    due = [number * 0.001 for number in range(1_000_000)]
+    handled = [loop.handles(at) for at in due]
+    assert handled == sorted(handled)
+    assert min(later - at for at, later in zip(due, handled, strict=True)) == pytest.approx(0.02)
+    assert max(later - at for at, later in zip(due, handled, strict=True)) <= 0.02 + 0.5
+    stalled = sum(later - at > 0.0205 for at, later in zip(due, handled, strict=True)) / len(due)
+    assert math.isclose(stalled, 0.05, rel_tol=0.2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "request-bound",
+        "token-bound",
+        "streams",
+        "fixed-short-windows",
+        "limit-that-does-not-bind",
+        "silent-steady",
+        "silent-changing",
+        "silent-tokens",
+        "latency-knee",
+        "unlimited",
+    ],
+)
+def test_late_event_loop_costs_little_more_than_its_own_time(name: str) -> None:
+    row = row_named(name)
+    quiet, late = virtual.run(row, SEED), virtual.run_late(row, SEED)
+    assert late.lost == 0
+    assert late.makespan <= MOST_SLOWER * quiet.makespan
+
+
+@pytest.mark.parametrize("name", ["silent-steady", "silent-changing", "limit-that-does-not-bind"])
+def test_stalls_of_the_event_loop_cost_a_hidden_rate_nothing(name: str) -> None:
+    """The provider keeps what is not used meanwhile, and it is used afterwards."""
+    row = row_named(name)
+    quiet = virtual.run(row, SEED)
+    stalled = virtual.run(row, SEED, loop=LateLoop(SEED, share=0.05))
+    assert stalled.makespan <= 1.04 * quiet.makespan
+    assert stalled.refused_share <= quiet.refused_share + 0.02
