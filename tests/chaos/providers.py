@@ -31,12 +31,17 @@ def per_second(rate: float, **more: Any) -> Scenario:
 
 
 class Provider:
-    """One provider; `order` has who was let in, in that order."""
+    """One provider; `order` has who was let in, in that order.
 
-    def __init__(self, name: str, scenario: Scenario) -> None:
+    Requests that come from `silent[0]` until `silent[1]` (seconds) are taken and never answered: `unanswered` of them.
+    """
+
+    def __init__(self, name: str, scenario: Scenario, silent: tuple[float, float] = (0.0, 0.0)) -> None:
         self.key = tidegate.Key("openai", f"https://{name}.test")
         self.order: list[str] = []
         self.scenario = scenario
+        self.unanswered = 0
+        self._silent = silent
         self._dialect = DIALECT_TABLE[scenario.dialect]
         self.accounts = Accounts(scenario, asyncio.get_running_loop().time)
 
@@ -54,6 +59,9 @@ class Provider:
         return self.accounts.truth()
 
     async def _answer(self, who: str) -> Mapping[str, str]:
+        if self._silent[0] <= asyncio.get_running_loop().time() < self._silent[1]:
+            self.unanswered += 1
+            await asyncio.Event().wait()
         verdict = self.accounts.admit("key", "", Call(), stream=False)
         headers = self._dialect.headers(verdict.announced, 0.0)
         if isinstance(verdict.outcome, Refusal):

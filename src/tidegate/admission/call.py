@@ -76,7 +76,7 @@ class GovernedCall(Waiter):
             return True
         self.registry.settle(permit, attempt.outcome)
         if handoff is not None:
-            handoff.note_settled()
+            handoff.note_settled(permit)
         return True
 
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
@@ -120,21 +120,21 @@ class GovernedCall(Waiter):
             if given is not None:
                 self.handed_permit = None
                 self.registry.bind_waiter(self, self.key, self.window)
-                self.handoff.note_sending()
+                self.handoff.note_sending(given)
                 return given
         permit = self.registry.enqueue(self, self.key, self.window)
         if self.handoff is not None:
             if permit is None:
                 self.handoff.note_wait_started(self, now)
             else:
-                self.handoff.note_sending()
+                self.handoff.note_sending(permit)
         return permit
 
     def poll(self, now: float) -> Permit | None:
         """Return the permit if the call has one by now."""
         permit = self.registry.poll(self)
         if permit is not None and self.handoff is not None:
-            self.handoff.note_sending()
+            self.handoff.note_sending(permit)
             self.handoff.note_wait_ended(self, now)
         return permit
 
@@ -156,7 +156,7 @@ class GovernedCall(Waiter):
                 self.handoff.note_wait_started(self, now)
         self.registry.settle(permit, outcome, self if rejoin else None)
         if self.handoff is not None:
-            self.handoff.note_settled()
+            self.handoff.note_settled(permit)
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
         """Settle the permit of a streaming answer at its end."""
@@ -164,13 +164,13 @@ class GovernedCall(Waiter):
             self.handoff.note_outcome(permit, outcome, False)
         self.registry.settle(permit, outcome)
         if self.handoff is not None:
-            self.handoff.note_settled()
+            self.handoff.note_settled(permit)
 
     def abandon(self, permit: Permit) -> None:
         """Settle the permit of an attempt that was cut short."""
         self.registry.settle(permit, ABANDONED)
         if self.handoff is not None:
-            self.handoff.note_settled()
+            self.handoff.note_settled(permit)
 
     def count_resent(self, after: Kind) -> None:
         """Count a repeated attempt."""
@@ -209,7 +209,7 @@ class GovernedCall(Waiter):
             if registry.listening:
                 self.handed_permit = permit
                 return None
-            handoff.note_sending()
+            handoff.note_sending(permit)
             return permit
         handoff.note_use(self.key, UNPRICED)
         if handoff.refused_at == self.key:
@@ -217,7 +217,7 @@ class GovernedCall(Waiter):
             self.policy = policy._replace(max_wait=0.0, patient=False)
         permit = registry.enter(self.key, self.price, self.window)
         if permit is not None:
-            handoff.note_sending()
+            handoff.note_sending(permit)
         return permit
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome, Silence
 
 _handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
@@ -64,7 +64,7 @@ class PermitHandoff:
         self.outcome_at: Key | None = None
         self.recalled = False
         self._waiting_calls: set[Any] = set()
-        self._sending = 0
+        self._sending: set[Permit] = set()
         self._waiting_since = self._waited = 0.0
 
     def __enter__(self) -> PermitHandoff:
@@ -128,15 +128,25 @@ class PermitHandoff:
                 if not self._waiting_calls:
                     self._waited += now - self._waiting_since
 
-    def note_sending(self) -> None:
+    def note_sending(self, permit: Permit) -> None:
         """Note that one of the work's calls holds a permit and makes an attempt."""
         with self._lock:
-            self._sending += 1
+            self._sending.add(permit)
 
-    def note_settled(self) -> None:
+    def note_settled(self, permit: Permit) -> None:
         """Note that an attempt of the work has ended; that of a stream ends with the stream."""
         with self._lock:
-            self._sending -= 1
+            self._sending.discard(permit)
+
+    def note_timeout(self, slow: bool) -> Silence:
+        """Note that the work's time is over; return what the silence of the providers that it asks means.
+
+        Earlier attempts at the work are known to be `slow`, though the provider answers other calls.
+        """
+        with self._lock:
+            sending = list(self._sending)
+        found = [self._queues.note_silent(permit, slow) for permit in sending]
+        return next((each for each in (Silence.OUTAGE, Silence.SLOW) if each in found), Silence.UNKNOWN)
 
     @property
     def is_waiting(self) -> bool:
@@ -146,7 +156,7 @@ class PermitHandoff:
     @property
     def calling(self) -> bool:
         """Return whether one of the work's calls waits in a queue, or is in flight, now."""
-        return bool(self._waiting_calls) or self._sending > 0
+        return bool(self._waiting_calls or self._sending)
 
     def waited_seconds(self) -> float:
         """Return the seconds for which at least one of the work's calls has waited in a queue, until now."""

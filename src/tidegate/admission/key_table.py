@@ -35,7 +35,7 @@ from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import RegistrySnapshot
-from tidegate.core.values import CAPACITY, INFINITY, OK, Key, Kind, Outcome, RequestFacts, Usage
+from tidegate.core.values import CAPACITY, INFINITY, OK, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
@@ -185,6 +185,22 @@ class KeyTable:
             self._raise_bounds()
         if rejoin is not None and rejoin.permit is None:
             _warn_of_blocking(rejoin)
+
+    def note_silent(self, permit: Permit, slow: bool) -> Silence:
+        """Record that an attempt got no answer within the time limit of its caller; return what that means.
+
+        Earlier attempts at the same work are known to be `slow`, though the provider answers other calls.
+        """
+        out = self._out()
+        with self._lock:
+            queue = self._queue_behind(permit)
+            if queue is None or permit.generation != queue.admission.generation:
+                return Silence.UNKNOWN
+            now = self.clock()
+            silence = queue.admission.note_silent(permit, slow, now, self.draw(), out)
+            to_wake = queue.pump(now, out, threading.get_ident())
+        self._act(to_wake, out)
+        return silence
 
     def dequeue(self, waiter: Waiter) -> None:
         """Give up a place in the queue, or an unused permit."""

@@ -21,10 +21,11 @@ from tidegate.core.feedback import (
     read_headers,
     refused,
     rejected,
+    silent,
     succeeded,
 )
 from tidegate.core.limiter_state import LimiterState, Out, Permit
-from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Usage
+from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Silence, Usage
 
 MAX_OUTPUT_TOKENS = 10**9
 """Tokens of one answer that are believed at most. Raising it lets a garbled usage close a token quota for longer.
@@ -108,6 +109,7 @@ class AdmissionController(LimiterState):
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Learn from the headers of an answer whose body is still streaming; `settle` follows at its end."""
         self.concurrency.note_accepted()
+        self.answered_order = max(self.answered_order, permit.order)
         if outcome.readings:
             read_headers(self, permit, outcome, now, out)
         if self.quotas.unproven:
@@ -120,6 +122,20 @@ class AdmissionController(LimiterState):
             accepted(self, permit, outcome, now, out)
         permit.probe = False
         permit.learned = True
+
+    def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
+        """Record that an attempt got no answer in all the time that its caller gives it; return what that means.
+
+        The attempt goes on, and counts only once. If later attempts are answered, it is slow by itself, and so are all
+        attempts at the same work (`slow`): while the breaker is closed, they do not count.
+        """
+        if permit.learned or self.answered_order > permit.order:
+            return Silence.SLOW
+        if not (permit.silent or permit.settled or (slow and self.breaker.closed)):
+            permit.silent = True
+            silent(self, permit, now, draw, out)
+            permit.probe = False
+        return Silence.UNKNOWN if self.breaker.closed else Silence.OUTAGE
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         """Release the slot and learn from the attempt's outcome. `draw` is uniform in [0, 1)."""
@@ -142,6 +158,7 @@ class AdmissionController(LimiterState):
         if kind is OK:
             succeeded(self, permit, saturation, now, out)
         elif kind in CAPACITY:
+            self.answered_order = max(self.answered_order, permit.order)
             refused(self, permit, outcome, now, draw, out)
         elif kind is Kind.TRANSIENT:
             failed(self, permit, outcome, now, draw, out)
@@ -150,6 +167,7 @@ class AdmissionController(LimiterState):
             self.breaker.abandoned(permit.probe, now)
         else:
             self.counts.failed += 1
+            self.answered_order = max(self.answered_order, permit.order)
             answered(self, permit, now, out)
             self.unavailability.answered()
             rejected(self, permit, outcome, now, out)

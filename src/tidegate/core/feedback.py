@@ -59,6 +59,8 @@ def confirm_saved_quotas(gates: LimiterState, permit: Permit, outcome: Outcome, 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
     """Record a success that ended while `saturation` attempts were in flight."""
     permit.answered = True
+    if permit.order > gates.answered_order:
+        gates.answered_order = permit.order
     if gates.unavailability.running:
         gates.unavailability.answered()
     for _, debit, _ in permit.charges:
@@ -114,13 +116,26 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
 
 def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Record a failure of the provider or of the connection to it. `draw` is uniform in [0, 1)."""
-    if outcome.cause is Cause.OUTAGE or permit.probe:
-        gates.provenance.breaker.record(Source.FAILURES, now)
-        if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
-            out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
-        _track_outage(gates, outcome, now)
+    if (outcome.cause is Cause.OUTAGE or permit.probe) and not permit.silent:
+        _count_outage(gates, permit, outcome, now, draw, out)
     # Last: counters in shared memory save the breaker's state together with this count.
     gates.counts.failed += 1
+
+
+SILENT = Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="timeout")
+"""Outcome of an attempt that a server took and did not answer within the time limit of the caller."""
+
+
+def silent(gates: LimiterState, permit: Permit, now: float, draw: float, out: Out) -> None:
+    """Record a silent attempt as a failure of the provider; it is still to be settled. `draw` is uniform in [0, 1)."""
+    _count_outage(gates, permit, SILENT, now, draw, out)
+
+
+def _count_outage(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+    gates.provenance.breaker.record(Source.FAILURES, now)
+    if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
+        out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
+    _track_outage(gates, outcome, now)
 
 
 def _track_outage(gates: LimiterState, outcome: Outcome, now: float) -> None:

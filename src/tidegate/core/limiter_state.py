@@ -41,6 +41,8 @@ class Permit:
     A permit `beyond` the learned slots and rate is for a call that does not wait: its refusal cuts neither. An
     `overcommitted` permit is beyond them, too: it took a slot that an attempt of a stalled event loop may still hold.
 
+    A `silent` attempt was given no answer within the time limit of its caller.
+
     `thread` is the identifier of the thread that runs the attempt, 0 if unknown. `loop` is the event loop that runs it,
     None for an attempt that blocks its thread.
     """
@@ -63,6 +65,7 @@ class Permit:
         "probe",
         "sent_at",
         "settled",
+        "silent",
         "state",
         "thread",
     )
@@ -86,6 +89,7 @@ class Permit:
         self.loop: object = None
         self.overcommitted = False
         self.settled = False
+        self.silent = False
         self.answered = False
         self.learned = False
         self.charges: list[Charge] = state.quotas.debit(cost, order, sent_at, self)
@@ -189,12 +193,14 @@ class LimiterState:
     nothing was sent since. `untaken` permits, the last one granted at `given_at`, are of calls that have not run since.
     Until they run, the absence of refusals proves little. `stalled_loops` are event loops that do not run. Their
     attempts cannot end, and do not count from `overcommit_at` on. `home` identifies the key table that the key is in.
+    `answered_order` is the order of the newest attempt that any answer came to.
     """
 
     __slots__ = (
         "_attempts_before",
         "_began",
         "_refused_before",
+        "answered_order",
         "bound",
         "breaker",
         "concurrency",
@@ -239,7 +245,7 @@ class LimiterState:
         self.unavailability = OutageClock()
         self.home: object = None
         self.permits_in_flight: dict[int, Permit] = {}
-        self.order = 0
+        self.order = self.answered_order = 0
         self.epoch = 0
         self.generation = 0
         self.untaken = 0

@@ -43,6 +43,18 @@ OK = Kind.OK
 """Alias for every call's path, because Python 3.11 needs 50 ns to find a member of an enumeration."""
 
 
+class Silence(StrEnum):
+    """Meaning of an attempt that got no answer within the time limit of its caller.
+
+    `SLOW`: it alone takes so long, as later attempts were answered. `UNKNOWN`: no later one was answered. `OUTAGE`: so
+    many in a row were silent that the circuit breaker is not closed.
+    """
+
+    SLOW = "slow"
+    UNKNOWN = "unknown"
+    OUTAGE = "outage"
+
+
 class Cause(StrEnum):
     """Cause of a result, where one status means several things (a 429 has seven meanings)."""
 

@@ -22,7 +22,8 @@ class Item:
     function. `refused_at` is its first refusal for lack of capacity (monotonic seconds, None: never). `closed_before`
     is the total time that its gate (the key that it waits for) had been closed until a known reset by then. `elsewhere`
     counts refusals at another key than the one asked for it. `ready_at` is the time since when it could be dispatched
-    (monotonic seconds). `size` is the stored size of its row and answer in characters.
+    (monotonic seconds). `size` is the stored size of its row and answer in characters. `slow`: a call of it took all
+    its time, though the provider answered others.
     """
 
     __slots__ = (
@@ -36,6 +37,7 @@ class Item:
         "refused_at",
         "seconds",
         "size",
+        "slow",
         "stage",
     )
 
@@ -51,6 +53,7 @@ class Item:
         self.refused_at: float | None = None
         self.closed_before = 0.0
         self.elsewhere = 0
+        self.slow = False
 
     @property
     def identity(self) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 from tidegate.admission.handoff import PermitHandoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import Cost, Key, Silence
 from tidegate.runner import forked
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.item import TASK, Item, copied
@@ -249,14 +249,14 @@ class ObservedHandoff(PermitHandoff):
             self._on_wait_changed()
             self._update_slot()
 
-    def note_sending(self) -> None:
+    def note_sending(self, permit: Permit) -> None:
         """Report that the work is in a call."""
-        super().note_sending()
+        super().note_sending(permit)
         self._update_slot()
 
-    def note_settled(self) -> None:
+    def note_settled(self, permit: Permit) -> None:
         """Report that the work is in no call any more."""
-        super().note_settled()
+        super().note_settled(permit)
         self._update_slot()
 
     def _update_slot(self) -> None:
@@ -301,7 +301,8 @@ class JobOwner(Protocol):
 class Job:
     """One execution of an item. It reports to its owner exactly once, whether or not its function ends.
 
-    At the end it has the function's `value` or `error`; `cancel_reason` is the reason of a cancellation. A function
+    At the end it has the function's `value` or `error`; `cancel_reason` is the reason of a cancellation. With
+    `in_outage` its time was over while it waited for a provider that answers nothing. A function
     that ignores its cancellation is abandoned after `cancel_grace` seconds: its slot is free, and its result dropped.
     While the function waits in a key's queue, the job `slot_lent` its slot. The runner's `FunctionLimit` keeps
     `at_work_since`, `beside` and `over`.
@@ -321,6 +322,7 @@ class Job:
         "done",
         "error",
         "handoff",
+        "in_outage",
         "item",
         "over",
         "probe",
@@ -344,7 +346,7 @@ class Job:
         self.value: Any = None
         self.error: BaseException | None = None
         self.cancel_reason: CancelReason | None = None
-        self.done = self.slot_lent = self._suspended = False
+        self.done = self.slot_lent = self.in_outage = self._suspended = False
         self.seconds = 0.0
         self.size = item.size
         self.at_work_since: float | None = None
@@ -444,6 +446,9 @@ class Job:
         elif remaining_seconds > 0.001:
             self._timer = self._loop.call_later(remaining_seconds, self._check_timeout)
         else:
+            silence = self.handoff.note_timeout(self.item.slow)
+            self.in_outage = silence is Silence.OUTAGE
+            self.item.slow = self.item.slow or silence is Silence.SLOW
             self.cancel(CancelReason.TIMEOUT)
 
     def _report(self) -> None:

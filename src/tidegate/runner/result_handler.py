@@ -13,7 +13,7 @@ from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import CancelReason, Job
 from tidegate.runner.key_gates import StageGate
 from tidegate.runner.redaction import redacted
-from tidegate.runner.results import OUTAGE, TIMEOUT, FailureClass, NextStep, NoJudgement, classify
+from tidegate.runner.results import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, NoJudgement, classify
 from tidegate.runner.run import ExperimentRun
 from tidegate.storage import ResultStatus, RunResult, Status
 
@@ -38,9 +38,13 @@ class ResultHandler:
         failure_class = (
             classify(job.error, job.handoff.outcome, job.handoff.refused, job.probe)
             if job.cancel_reason is None
+            else UNHEARD
+            if job.in_outage
             else TIMEOUT
         )
-        if failure_class.next_step in (NextStep.CAPACITY, NextStep.TRANSIENT) and job.error is not None:
+        if failure_class.next_step in (NextStep.CAPACITY, NextStep.TRANSIENT) and (
+            job.error is not None or failure_class is UNHEARD
+        ):
             job.stage.last_error = _text(job) or ""
         if failure_class.next_step is NextStep.ANSWERED:
             self._answered(item, job.value)
@@ -97,7 +101,7 @@ class ResultHandler:
             run.shared.gates.refused(gate, failure_class.retry_after, failure_class.kind == OUTAGE)
         if not run.timers.refused(item):
             run.park(item)
-        elif isinstance(gate, Key) and job.handoff.refused is None:
+        elif isinstance(gate, Key) and job.handoff.refused is None and failure_class is not UNHEARD:
             self._delay_elsewhere(item, failure_class)
         else:
             run.work_queue.put_back(item)

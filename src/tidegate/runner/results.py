@@ -3,9 +3,10 @@
 Theory of operation. A call ends as an answer, a refusal for lack of capacity, a failure that may pass, or a permanent
 failure. The outcome of the last governed attempt decides, by the provider's own tables. If no attempt was governed, or
 the last one was answered, `tidegate.classification` decides by the exception's status, type and text. A request that
-never reached a server, and a plain 503, count as missing capacity: they spend no attempt and wait for the key's circuit
-breaker. An unusable answer (a judge that named no score) may be repaired by another attempt, as models vary. If all
-attempts fail so, the prompt is the cause, and the failure counts as permanent.
+never reached a server, a plain 503, and a timeout while the provider answers no call at all, count as missing capacity:
+they spend no attempt and wait for the key's circuit breaker. An unusable answer (a judge that named no score) may be
+repaired by another attempt, as models vary. If all attempts fail so, the prompt is the cause, and the failure counts as
+permanent.
 
 Every terminal outcome leaves one row in the store. An evaluator's result has named outputs, each a score, a label or a
 value. A failure has no score.
@@ -181,6 +182,8 @@ OUTAGE = "outage"
 
 ANSWERED = FailureClass(NextStep.ANSWERED)
 TIMEOUT = FailureClass(NextStep.TRANSIENT, "timeout")
+UNHEARD = FailureClass(NextStep.CAPACITY, OUTAGE)
+"""Class of a timeout while the provider answers nothing, to no call of the key."""
 CANCELLED = FailureClass(NextStep.TRANSIENT, "cancelled")
 
 
