@@ -19,8 +19,10 @@ from bench.peers import catalogue
 from bench.peers.catalogue import HERE, NAMES, OURS, PEERS, PINS, Peer
 from bench.peers.drivers.work import Work
 from bench.peers.node import NodeEnvironment
-from bench.peers.playing import play
+from bench.peers.playing import play, told
 from bench.peers.report import cells, page
+from bench.peers.rows import NAMES as ROW_NAMES
+from bench.peers.rows import row_of
 from bench.peers.runs import Middle, Run, keep, kept
 from bench.peers.verdict import standing, verdict
 from bench.scenarios import Row, row_named
@@ -57,6 +59,27 @@ def imported(path: Path) -> set[str]:
 def test_the_table_has_the_peers_that_tidegate_is_to_beat() -> None:
     assert NAMES == ("tidegate", "sdk-2", "sdk-20", "tenacity", "aiolimiter", "langroid", "inspect", "datadesigner",
                      "litellm", "mlflow", "promptfoo")  # fmt: skip
+
+
+def test_every_row_is_one_of_the_laboratory_and_the_seed_draws_the_flips() -> None:
+    assert [row_of(name, 3).name for name in ROW_NAMES] == list(ROW_NAMES)
+    first, second = row_of("flips", 0), row_of("flips", 1)
+    assert first.scenario.limiters != second.scenario.limiters
+    assert first == row_of("flips", 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_flips_change_the_rate_at_least_four_times_a_run(seed: int) -> None:
+    row = row_of("flips", seed)
+    (limit,) = row.scenario.limiters
+    assert limit.period is not None
+    assert row.ideal(seed).makespan > 4 * limit.period / 2
+
+
+def test_peer_is_told_what_a_bucket_holds_and_how_long_it_takes_to_fill() -> None:
+    assert told(Limit(limit=30, window=1.0)) == {"unit": "requests", "limit": 30, "window": 1.0}
+    assert told(Limit(limit=30, window=1.0, burst=6)) == {"unit": "requests", "limit": 6, "window": 0.2}
+    assert told(Limit(kind="slots", limit=4))["unit"] == "slots"
 
 
 def test_every_driver_has_a_peer_and_every_peer_a_driver() -> None:

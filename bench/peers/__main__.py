@@ -22,19 +22,10 @@ from bench.common import RESULTS
 from bench.peers.catalogue import NAMES, PEERS, Peer
 from bench.peers.playing import play
 from bench.peers.report import page, show, verdicts
+from bench.peers.rows import NAMES as ROWS
+from bench.peers.rows import row_of
 from bench.peers.runs import Run, keep, kept
-from bench.scenarios import Row, row_named
-
-ROWS = (
-    "request-bound",
-    "token-bound",
-    "silent-steady",
-    "silent-changing",
-    "silent-slots",
-    "outage",
-    "unlimited",
-)
-"""Of the laboratory's table: what every peer can be asked."""
+from bench.scenarios import Row
 
 
 def install(peers: Sequence[Peer]) -> dict[str, str]:
@@ -48,11 +39,12 @@ def install(peers: Sequence[Peer]) -> dict[str, str]:
     return failures
 
 
-def compare(rows: Sequence[Row], peers: Sequence[Peer], seeds: Sequence[int], results: Path, before: list[Run]) -> None:
+def compare(rows: Sequence[str], peers: Sequence[Peer], seeds: Sequence[int], results: Path, before: list[Run]) -> None:
     """Plays every peer on every row, and keeps what is known after each run."""
     failures = install(peers)
     done = {run.key: run for run in before}
-    for seed, row, peer in itertools.product(seeds, rows, peers):
+    for seed, name, peer in itertools.product(seeds, rows, peers):
+        row = row_of(name, seed)
         failure = failures.get(peer.name)
         run = _missing(row, peer, seed, failure) if failure else play(row, peer, seed)
         done[run.key] = replace(run, at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
@@ -71,9 +63,8 @@ def main() -> int:
     results = RESULTS / "peers.json"
     before = kept(results) if given.add or given.report else []
     if not given.report:
-        rows = [row_named(name) for name in given.only]
         peers = [peer for peer in PEERS if peer.name in given.peers]
-        compare(rows, peers, range(min(20, max(1, given.seeds))), results, before)
+        compare(given.only, peers, range(min(20, max(1, given.seeds))), results, before)
     runs = kept(results)
     show(runs)
     (RESULTS / "peers.md").write_text(page(runs, _facts(runs)))

@@ -79,8 +79,10 @@ def _run(facts: dict[str, Any], outcome: dict[str, Any], truth: Truth) -> Run:
 
 
 def told(limit: Limit) -> dict[str, Any]:
-    """A limit as a peer is told of it that is told at all."""
-    return {"unit": "slots" if limit.kind == "slots" else limit.unit, "limit": limit.limit, "window": limit.window}
+    """A limit as a peer is told of it that is told at all; of a bucket, what it holds and how long it takes to fill."""
+    holds = limit.limit if limit.burst is None else limit.burst
+    fills = limit.window * holds / limit.limit
+    return {"unit": "slots" if limit.kind == "slots" else limit.unit, "limit": holds, "window": fills}
 
 
 def _drive(peer: Peer, python: Path, work: dict[str, Any], provider: SimulatorProcess) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from bench.common import markdown, table
 from bench.peers.catalogue import NAMES, PEERS, Peer
+from bench.peers.rows import NAMES as ROWS
 from bench.peers.runs import Middle, Run
 from bench.peers.verdict import Verdict, verdict
-from bench.scenarios import NAMES as ROWS
 
 HEADER = ("", "ratio", "429s/call", "lost", "requests/answer", "displaced", "CPU ms/call", "")
 

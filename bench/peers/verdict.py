@@ -8,8 +8,8 @@ from typing import Literal
 
 from bench.families import UNLIMITED
 from bench.peers.catalogue import OURS, PEERS
+from bench.peers.rows import row_of
 from bench.peers.runs import Middle
-from bench.scenarios import row_named
 
 LEVEL = 0.02
 """Shares of the makespan within which two are level: what the last latencies and the machine move it by."""
@@ -56,7 +56,7 @@ def standing(row: str, ours: Middle, theirs: Middle) -> Standing:
         return "did not run"
     if theirs.lost:
         return "loses calls"
-    level = UNLIMITED.ratio - 1 if row_named(row).family is UNLIMITED else LEVEL
+    level = UNLIMITED.ratio - 1 if row_of(row).family is UNLIMITED else LEVEL
     if abs(ours.ratio - theirs.ratio) > level * theirs.ratio:
         return "beaten" if ours.ratio < theirs.ratio else "ahead"
     if abs(ours.requests_per_answer - theirs.requests_per_answer) > LEVEL_REQUESTS:
