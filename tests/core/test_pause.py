@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from tidegate.core.backoff import Pause
@@ -112,3 +114,30 @@ def test_lone_attempt_that_is_withdrawn_leaves_the_next_one_alone() -> None:
     pause.withdrawn(1.0)
     assert pause.opens_at(1.0) == 1.0
     assert pause.alone
+
+
+def test_refusals_that_repeat_right_after_the_time_that_they_name_wait_longer_each_time(pause: Pause) -> None:
+    now, waits = 0.0, []
+    for _ in range(6):
+        pause.repeated(3)
+        until = close(pause, now, 0.001, alone=False)
+        waits.append(until - now)
+        now = until
+    assert waits[0] == pytest.approx(0.001)
+    assert all(later >= 1.99 * earlier for earlier, later in itertools.pairwise(waits))
+    assert pause.alone
+    assert pause.is_unanswerable
+
+
+def test_refusals_between_which_calls_are_admitted_wait_as_long_as_they_name(pause: Pause) -> None:
+    for wave in range(6):
+        pause.repeated(100 * wave)
+        assert close(pause, 10.0 * wave, 0.5, alone=False) == 10.0 * wave + 0.5
+    assert not pause.is_unanswerable
+
+
+def test_many_refusals_of_one_wave_show_that_nothing_held_them_back(pause: Pause) -> None:
+    pause.repeated(100)
+    for _ in range(10):
+        close(pause, 0.0, 0.5, alone=False, new_wave=False)
+    assert pause.is_unanswerable

@@ -43,6 +43,18 @@ GRACE_BOUNDS = (0.02, 2.0)
 those of a slow one. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
+PROGRESS = 4
+"""Calls admitted between two waves of refusals from which on the second one does not repeat the first. Raising it slows
+a key down whose provider admits a few calls after each time that it names."""
+
+
+IN_VAIN = 2
+WAVE = 8
+"""Waves in a row that repeat the one before, and refusals of one wave, from which on a quota's mirror is not trusted to
+hold calls back. Raising them sends more refused calls where a mirror is wrong; lowering them paces calls that a mirror
+would hold back better."""
+
+
 class Pause:
     """Pause of one key. Instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
@@ -51,7 +63,20 @@ class Pause:
     attempt not refused within `grace` seconds was admitted.
     """
 
-    __slots__ = ("_grace_until", "_known", "alone", "base", "cap", "grace", "refusals", "until", "used")
+    __slots__ = (
+        "_admitted",
+        "_grace_until",
+        "_known",
+        "_repeats",
+        "_wave",
+        "alone",
+        "base",
+        "cap",
+        "grace",
+        "refusals",
+        "until",
+        "used",
+    )
 
     def __init__(self, base: float, cap: float) -> None:
         self.base = base
@@ -62,18 +87,33 @@ class Pause:
         self.grace = GRACE_FIRST
         self._known = False
         self.refusals = 0
+        self._admitted, self._repeats, self._wave = -PROGRESS, 0, 0
+
+    def repeated(self, admitted: int) -> None:
+        """Record a wave of refusals, after `admitted` attempts of this key in all: few since the last one, or many."""
+        self._repeats = self._repeats + 1 if admitted - self._admitted < PROGRESS else 0
+        self._admitted, self._wave = admitted, 0
+
+    @property
+    def is_unanswerable(self) -> bool:
+        """Return whether calls went when they should, and were refused again and again, or many at once."""
+        return self._repeats >= IN_VAIN or self._wave >= WAVE
 
     def close(self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool) -> float:
         """Close the gate for `hint` seconds, or without one for a growing jittered delay; return its end.
 
         A hint is capped at `cap` seconds. With `alone` the gate opens with a single attempt. Without a hint only the
-        first refusal of a wave extends it.
+        first refusal of a wave extends it. Where refusals repeat right after the time that they name, the wait doubles
+        each time, and the gate opens with a single attempt.
         """
         self.used = True
+        self._wave += not new_wave
         if new_wave:
             self.refusals += 1
         if hint is not None and hint > 0.0:
-            self._extend(now + min(hint, self.cap))
+            least = self.grace * 2.0 ** min(self._repeats, 60) if self._repeats else 0.0
+            self._extend(now + min(max(hint, least), self.cap))
+            alone = alone or self._repeats > 0
         elif new_wave:
             self._extend(now + half_jitter(self.refusals, self.base, self.cap, draw))
         if alone and new_wave:

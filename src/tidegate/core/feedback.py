@@ -208,6 +208,11 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         gates.epoch += 1
     hint = _checked_hint(gates, outcome.retry_after)
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
+    if new_wave:
+        gates.pause.repeated(_confirmed(gates, now))
+    if gate and gates.pause.is_unanswerable and gates.quotas.ready_at(permit.cost, now)[0] <= now:
+        # The mirror would let the next call go at once, as it did before.
+        gate = ""
     paced = not gate and (outcome.cause in CUTTING or permit.beyond)
     if permit.overcommitted and not gate:
         gates.refuse_overcommit(now)
@@ -231,6 +236,12 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if out is not None:
         facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
         out.append(events.RateLimitHit(gates.key, now, *facts))
+
+
+def _confirmed(gates: LimiterState, now: float) -> int:
+    """Return the attempts that are known to have been admitted: answered ones, and those not refused in time."""
+    settled = now - gates.pause.grace
+    return gates.counts.answered + sum(each.sent_at <= settled for each in gates.permits_in_flight.values())
 
 
 def exhausted_quota(
