@@ -100,7 +100,7 @@ def test_who_names_a_time_or_a_slope_has_no_want_of_slots(admission: AdmissionCo
     assert (admission.concurrency.ceiling, admission.pacer.active) == (float("inf"), True)
 
 
-def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(admission: AdmissionController) -> None:
+def test_a_want_of_slots_under_the_ceiling_lowers_it_to_what_was_admitted(admission: AdmissionController) -> None:
     told = refusal(cause=Cause.CONCURRENCY)
     early = admit(admission, 20)
     settle(admission, early[19], told)
@@ -108,10 +108,10 @@ def test_a_want_of_slots_that_the_ceiling_does_not_explain_cuts_once_an_epoch(ad
         settle(admission, permit, OK, NOW + 1.0)
     late = admit(admission, 4, NOW + 1.0)
     settle(admission, late[3], told, NOW + 1.1)
-    assert (admission.concurrency.limit, admission.epoch) == (6, 2)
+    assert (admission.concurrency.limit, admission.epoch) == (12, 2)
     for permit in late[:3]:
         settle(admission, permit, told, NOW + 1.1)
-    assert (admission.concurrency.limit, admission.epoch, admission.pacer.active) == (6, 2, False)
+    assert (admission.concurrency.limit, admission.epoch, admission.pacer.active) == (9, 2, False)
 
 
 def test_a_success_from_before_a_refusal_shortens_no_pause(admission: AdmissionController) -> None:

@@ -13,6 +13,7 @@ from tidegate.core.concurrency_limit import (
     TOLD_RAMP,
     TRIAL_FIRST,
     TRIAL_GRACE,
+    TRIAL_GROWTH,
     TRIALS,
     ConcurrencyLimit,
 )
@@ -149,6 +150,15 @@ def test_an_overlap_is_no_ceiling(limit: ConcurrencyLimit) -> None:
     assert limit.ceiling == INFINITY
 
 
+def test_a_test_of_the_ceiling_waits_half_the_time_between_two_calls(limit: ConcurrencyLimit) -> None:
+    """Right after its predecessor it would be refused by a rate too, and prove nothing."""
+    capped(limit, 33)
+    limit.filled(32, 10.0)
+    limit.filled(32, 10.4)
+    assert limit.opens_at(10.4) == pytest.approx(10.6)
+    assert limit.opens_at(10.7) == 10.7
+
+
 def test_the_lowest_of_a_wave_decides(limit: ConcurrencyLimit) -> None:
     open_until(limit, 1.0)
     capped(limit, 35)
@@ -156,9 +166,15 @@ def test_the_lowest_of_a_wave_decides(limit: ConcurrencyLimit) -> None:
     assert limit.limit == 32
 
 
-def test_what_is_refused_under_the_ceiling_is_not_explained_by_it(limit: ConcurrencyLimit) -> None:
+def test_a_refusal_under_the_ceiling_lowers_it(limit: ConcurrencyLimit) -> None:
     capped(limit, 33)
-    assert not limit.refused(20, 19, 1.0, True, TRIAL_GRACE)
+    assert limit.refused(20, 19, 1.0, True, TRIAL_GRACE)
+    assert limit.limit == 19
+
+
+def test_no_ceiling_explains_the_refusal_of_a_lone_call(limit: ConcurrencyLimit) -> None:
+    capped(limit, 33)
+    assert not limit.refused(1, 0, 1.0, True, TRIAL_GRACE)
 
 
 def test_a_provider_that_says_so_cuts_the_limit_where_no_ceiling_explains(limit: ConcurrencyLimit) -> None:
@@ -192,7 +208,7 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: Co
         limit.filled(33, now)
         assert limit.opens_at(now) == now + TRIAL_GRACE
         capped(limit, 33, now)
-    assert delays[:3] == pytest.approx([TRIAL_FIRST, 2 * TRIAL_FIRST, 4 * TRIAL_FIRST])
+    assert delays[:3] == pytest.approx([TRIAL_FIRST * TRIAL_GROWTH**count for count in range(3)])
     assert delays[-1] == MAX_TRIAL_SECONDS
 
 

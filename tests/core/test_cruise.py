@@ -4,7 +4,6 @@ import pytest
 
 from tidegate.core.pacer_phases import (
     ANNOUNCED_PATIENCE,
-    CERTAIN,
     KEPT_SHARE,
     MARGIN,
     PATIENCE_CALLS,
@@ -34,8 +33,8 @@ def test_the_same_rate_again_is_held_until_calls_have_paid_for_each_refusal() ->
 
 def test_a_rate_that_has_changed_or_is_known_from_few_calls_is_soon_measured_again() -> None:
     assert cruise_seconds(measured(), 10.0, 200, 9, INFINITY) == PATIENCE_KNOWN
-    assert cruise_seconds(measured(), 0.0, CERTAIN - 1, 9, INFINITY) == PATIENCE_KNOWN
-    assert cruise_seconds(measured(), 0.0, CERTAIN, 2, INFINITY) > PATIENCE_KNOWN
+    assert cruise_seconds(measured(), 0.0, 200, 2, INFINITY) == PATIENCE_KNOWN
+    assert cruise_seconds(measured(), 0.0, 200, 2, INFINITY, precise=True) > PATIENCE_KNOWN
 
 
 def test_far_under_the_best_rate_it_is_soonest() -> None:

@@ -60,6 +60,8 @@ class AdmissionController(LimiterState):
                 self.concurrency.filled(under_way, now, waited)
             if self.pacer.active:
                 self.pacer.sent(now, waited)
+            if self.cause is not None:
+                self.cause.sent(self.order, under_way, now)
         self.used_at = now
         if self.rejection is not None:
             self.rejection.note_sent(self.order, now)
@@ -87,6 +89,8 @@ class AdmissionController(LimiterState):
             self.concurrency.withdrawn(len(self.permits_in_flight))
         if self.pacer.active and permit.mark >= 0:
             self.pacer.withdrawn(permit.sent_at, now)
+        if self.cause is not None:
+            self.cause.withdrawn(permit.order)
         self._end(permit)
         self.counts.attempts -= 1
         if out is not None:

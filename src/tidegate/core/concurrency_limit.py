@@ -191,14 +191,11 @@ DOUBLING = 0.6931
 TRIAL_FIRST = 0.25
 """Seconds before the first test of one call above the ceiling."""
 
-TRIAL_GROWTH = 2.0
+TRIAL_GROWTH = 4.0
 """Factor on that wait after each refused test."""
 
 MAX_TRIAL_SECONDS = 16.0
 """Most seconds of that wait."""
-
-SUSPICIONS = 3
-"""Refusals in a row with more in flight than any admitted call, from which on a pace is given up for a ceiling."""
 
 TRIAL_GRACE = 0.05
 """Least seconds between two tests of a ceiling."""
@@ -213,6 +210,7 @@ class ConcurrencyLimit:
 
     __slots__ = (
         "_before",
+        "_filled_at",
         "_grace",
         "_headroom_hint",
         "_heard",
@@ -222,7 +220,7 @@ class ConcurrencyLimit:
         "_opens",
         "_ramping",
         "_seeded",
-        "_suspicions",
+        "_test_at",
         "_trial_delay",
         "_value",
         "ceiling",
@@ -244,9 +242,9 @@ class ConcurrencyLimit:
         self.useful = INFINITY
         self._before = 1.0
         self._trial_delay = TRIAL_FIRST
+        self._test_at = self._filled_at = -INFINITY
         self._held = 0
         self._lift = 1.0
-        self._suspicions = 0
         self._grace = TRIAL_GRACE
         self._headroom_hint = 0.0
         self.highest = highest
@@ -262,7 +260,7 @@ class ConcurrencyLimit:
 
     def opens_at(self, now: float) -> float:
         """Return when one more call may go although all slots are taken; infinity: when a slot is released."""
-        return max(now, self._opens if self._heard else max(self._opens, self._listens_until))
+        return max(now, self._opens, self._test_at) if self._heard else max(now, self._opens, self._listens_until)
 
     def note_accepted(self) -> None:
         """Record an answer that does not reject the whole key."""
@@ -277,6 +275,10 @@ class ConcurrencyLimit:
         if self.ceiling < INFINITY:
             if in_flight > self.limit:
                 self._tried(now)
+            else:
+                # Right after its predecessor, a rate refuses one more call too. Half way to the next one tells them
+                # apart.
+                self._test_at, self._filled_at = now + 0.5 * (now - self._filled_at), now
             return
         if not self._ramping or self.scarcity < 1.0 or self.useful < INFINITY:
             return
@@ -337,7 +339,7 @@ class ConcurrencyLimit:
             self._unseed()
         self._seeded = False
         known = self.ceiling < INFINITY
-        if in_flight <= max(1.0, self.ceiling if known and new_wave else admitted):
+        if in_flight <= (1 if known else max(1, admitted)):
             return False
         if known and new_wave:
             self._trial_delay = min(MAX_TRIAL_SECONDS, self._trial_delay * TRIAL_GROWTH)
@@ -345,13 +347,11 @@ class ConcurrencyLimit:
         self._cap(min(self.ceiling, in_flight - 1.0), now)
         return True
 
-    def suspect_ceiling(self, in_flight: int, admitted: int, now: float, grace: float) -> bool:
-        """Return whether a ceiling explains the refusals of a pace; that needs `SUSPICIONS` of them in a row."""
-        self._suspicions = self._suspicions + 1 if in_flight > max(1, admitted) else 0
-        if self._suspicions < SUSPICIONS:
-            return False
-        self._suspicions = 0
-        return self.refused(in_flight, admitted, now, True, grace)
+    def cap(self, slots: int, now: float) -> bool:
+        """Set a ceiling of so many slots; return True."""
+        self._ramping = False
+        self._cap(float(slots), now)
+        return True
 
     def cut_to(self, in_flight: int, now: float) -> None:
         """Cut the limit where the provider calls `in_flight` too many and no ceiling explains it; once per epoch."""
@@ -409,6 +409,7 @@ class ConcurrencyLimit:
 
     def _cap(self, ceiling: float, now: float) -> None:
         self.ceiling = max(1.0, ceiling)
+        self._test_at, self._filled_at = now, now
         self._held = 0
         self._lift = 1.0
         self._opens = now + self._trial_delay

@@ -27,8 +27,9 @@ from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.refusal_cause import EVIDENCE, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.values import OK, PLACES, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
+from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
 
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -61,6 +62,8 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
     permit.answered = True
     if permit.order > gates.answered_order:
         gates.answered_order = permit.order
+    if gates.cause is not None:
+        gates.cause.answered(now)
     if gates.unavailability.running:
         gates.unavailability.answered()
     for _, debit, _ in permit.charges:
@@ -69,7 +72,9 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
     gates.counts.answered += 1
     if permit.probe or gates.breaker.failures:
         answered(gates, permit, now, out)
-    if gates.latency_knee.answered(permit.in_flight, permit.sent_at, now):
+    # While a quota binds, it decides how many calls are in flight: latencies prove nothing.
+    quotas = gates.quotas
+    if (quotas.ample or not quotas.mirrors) and gates.latency_knee.answered(permit.in_flight, permit.sent_at, now):
         _update_useful_max(gates, now, out)
     if permit.epoch == gates.epoch:
         if gates.pause.refusals or gates.pause.alone:
@@ -217,6 +222,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if permit.overcommitted and not gate:
         gates.refuse_overcommit(now)
     if paced and not permit.beyond:
+        gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
         _unexplained(gates, permit, outcome, now, new_wave, out)
     if not (gate or paced) or hint:
         before_pause = gates.pause.until
@@ -319,12 +325,13 @@ def _forget_pace(gates: LimiterState, permit: Permit) -> None:
 
 def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
     """Decide between a ceiling and a rate as the cause of a refusal; either then holds calls back."""
+    _record(gates, permit, now)
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
     before, pacer = gates.concurrency.limit, gates.pacer
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
         pacer.active = False
-        pacer.gauge.note(gates.run(permit))
+        pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
         gates.provenance.limit.record(Source.REFUSALS, now)
         if new_wave and out is not None and gates.concurrency.limit < before:
             told = (outcome.cause, outcome.status)
@@ -333,10 +340,24 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     gates.provenance.pace.record(Source.REFUSALS, now)
     latency = gates.counts.latency
     if pacer.active:
+        if new_wave and gates.cause is not None:
+            pacer.stray_odds = gates.cause.random_odds(now)
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace, latency)
     else:
+        known = gates.cause.rate(now) if gates.cause is not None and gates.concurrency.ceiling < INFINITY else 0.0
         gates.concurrency.remove_ceiling()
-        pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace, latency)
+        pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
+        pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace, latency, known)
+
+
+def _record(gates: LimiterState, permit: Permit, now: float) -> None:
+    """Record the refusal for the comparison of causes, which begins with the first one."""
+    if gates.cause is None:
+        gates.cause = RefusalCause(gates.run(permit, before=True), permit.in_flight == 1)
+        for each in sorted([*gates.permits_in_flight.values(), permit], key=lambda each: each.order):
+            if not each.beyond:
+                gates.cause.sent(each.order, each.in_flight, each.sent_at)
+    gates.cause.refused(permit.order, permit.sent_at, now)
 
 
 def _explained_by_concurrency(
@@ -349,12 +370,22 @@ def _explained_by_concurrency(
     cause, limit, grace = outcome.cause, gates.concurrency, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
         return False
+    if cause is not Cause.CONCURRENCY and permit.in_flight > 1:
+        assert gates.cause is not None
+        odds = gates.cause.log_odds(now)
+        if gates.pacer.active:
+            return new_wave and odds < -4 * EVIDENCE and limit.cap(gates.cause.slots(now), now)
+        if new_wave and odds > EVIDENCE:
+            return False
+    # The fate of the youngest attempts is not known yet.
     admitted = max(
-        (each.in_flight for each in gates.permits_in_flight.values() if each.order < permit.order), default=0
+        (
+            each.in_flight
+            for each in gates.permits_in_flight.values()
+            if each.order < permit.order and each.sent_at <= now - min(grace, 2.0 * (now - permit.sent_at))
+        ),
+        default=0,
     )
-    if gates.pacer.active and cause is not Cause.CONCURRENCY:
-        overload = new_wave and cause is Cause.OVERLOAD
-        return overload and limit.suspect_ceiling(permit.in_flight, admitted, now, grace)
     if limit.refused(permit.in_flight, admitted, now, new_wave, grace):
         return True
     if cause is not Cause.CONCURRENCY:

@@ -27,6 +27,7 @@ from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import LimiterProvenance, Source
 from tidegate.core.quota import Charge, QuotaSet
 from tidegate.core.rate_meter import Burst
+from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.unavailability import KeyOutage, OutageClock
 from tidegate.core.values import INFINITY, Cost, Key, Outcome
@@ -203,6 +204,7 @@ class LimiterState:
         "answered_order",
         "bound",
         "breaker",
+        "cause",
         "concurrency",
         "counts",
         "epoch",
@@ -234,6 +236,7 @@ class LimiterState:
         self.concurrency = ConcurrencyLimit(settings.start_concurrency, self.bound.highest, settings.concurrency_cut)
         self.latency_knee = LatencyKnee()
         self.pacer = Pacer()
+        self.cause: RefusalCause | None = None
         self.pause = Pause(settings.pause_base, settings.max_pause)
         self.breaker = CircuitBreaker(
             settings.breaker_threshold, settings.breaker_cooldown, settings.max_breaker_cooldown
@@ -377,10 +380,12 @@ class LimiterState:
             clocks.stated(now, self.quotas.ready_at(Cost(), now)[0])
         return clocks.at(now)
 
-    def run(self, permit: Permit) -> Burst:
-        """Return the calls admitted before `permit` was sent, since the key was last idle."""
+    def run(self, permit: Permit, before: bool = False) -> Burst:
+        """Return the calls admitted since the key was last idle; `before`: without those sent after `permit`."""
         counts = self.counts
         count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
+        if before:
+            count -= sum(order > permit.order for order in self.permits_in_flight)
         rates = [
             mirror.limit / mirror.window
             for mirror in self.quotas.mirrors.values()

@@ -25,15 +25,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from math import sqrt
 
+from tidegate.core.hidden_window import HiddenWindow
 from tidegate.core.pacer_phases import (
     ANNOUNCED_PATIENCE,
+    FEW,
+    FEW_SECONDS,
     MARGIN,
     OUTAGE_WAITS,
     PATIENCE_SECONDS,
     SAME,
+    SEEK_BACK,
     SEEK_CALLS,
     SLOWEST,
+    SMALL,
     STEP,
     STEP_CALLS,
     STEP_MOST,
@@ -46,9 +52,9 @@ from tidegate.core.pacer_phases import (
     cruise_seconds,
     first_wait,
     next_wait,
-    shallow,
 )
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
+from tidegate.core.refusal_cause import EVIDENCE
 from tidegate.core.values import INFINITY, Cause
 
 DROP = 0.25
@@ -70,13 +76,25 @@ DOUBTS = 2
 """Calls admitted between two refusals from which their rate is taken, and so many from a deep bucket. While holding,
 less than `TRUE_SHARE` of the pace was no drop but a measurement too high; a few calls are doubted so many times."""
 
+NARROWEST = 1.02
+"""Least first step of a rise, where a bucket of one or two calls is known well."""
+
+WINDOW_WAITS = 3
+WINDOW_CALLS = 4
+WINDOW_AGAIN = 50
+"""Lone attempts refused in a row after which a window may have been used up, the fewest calls of one, and calls before
+a window is suspected again. Raising them finds fewer windows; lowering them costs slow buckets refusals."""
+
+SHORTEST_RUN = 0.05
+"""Least seconds in which the calls of a window are sent. Raising it begins windows more gently."""
+
+WIDE = 2.5
+"""Ratio of the highest to the least rate that explain the calls between two refusals, from which on they measure none.
+Raising it holds rates that are less certain; lowering it costs more refusals until a rate is held."""
+
 KEPT_CALLS = 2 * SURE
 """A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too high.
 Raising it lets more random refusals pass for a rate."""
-
-SURPLUS = (0.97, 1.015)
-"""Where a rise finds no more than what was held, nothing was kept of what came back unused. Then, as with a bucket that
-is `shallow`, the pace that it began with is held, on trial."""
 
 
 class PacerPhase(IntEnum):
@@ -86,37 +104,47 @@ class PacerPhase(IntEnum):
     CRUISE = 1
     PROBE_UP = 2
     RAMP = 3
+    WINDOWED = 4
 
 
 class Pacer:
     """The pace of one key; idle until `active`. Instants are monotonic seconds."""
 
     __slots__ = (
+        "_again",
         "_base",
         "_broken",
         "_drain_delay",
         "_floor",
         "_former",
-        "_held",
+        "_highest",
         "_instead",
-        "_kept",
+        "_least",
+        "_lone_at",
         "_most",
         "_next",
         "_next_count",
+        "_no_window_until",
         "_patience",
         "_probe_up",
-        "_promoted_from",
         "_ramp",
+        "_refused_at",
         "_seeded",
         "_startup",
+        "_window",
+        "_window_begun_at",
+        "_window_let_in",
+        "_window_size",
         "active",
         "gauge",
+        "hint",
         "phase",
         "spacing",
+        "stray_odds",
     )
 
     def __init__(self) -> None:
-        self.active = self._seeded = self._kept = False
+        self.active = self._seeded = False
         self.phase = PacerPhase.STARTUP
         self._instead = (self.phase, 0.0, 0.0, 0)
         self.gauge = RateMeter()
@@ -129,9 +157,16 @@ class Pacer:
             DrainDelay(),
         )
         self._floor = PaceFloor()
-        self._base = self._held = self._promoted_from = 0.0
+        self._base = self.hint = 0.0
+        # Logarithm of the odds that refusals come at random, and not from a hidden rate.
+        self.stray_odds = -INFINITY
+        self._lone_at = self._refused_at = 0.0
+        self._no_window_until = self._window_size = 0
+        self._window_begun_at, self._window_let_in = 0.0, 0
         self._next, self._next_count = 0.0, 0
-        self._broken = 0
+        self._broken = self._again = 0
+        self._least = 0.0
+        self._highest = INFINITY
         self._patience = PATIENCE_SECONDS
         # The pace before trouble began: 0 where there was none, negative where it is not to come back.
         self._former = 0.0
@@ -149,11 +184,21 @@ class Pacer:
     def sent(self, now: float, waited: float = 0.0) -> None:
         """A call goes out that has waited for `waited` seconds; asked only while active."""
         gauge, spacing = self.gauge, self.spacing
-        gauge.sent += 1
-        if spacing.proven(now) and spacing.waits >= OUTAGE_WAITS and self._former >= 0.0:
+        gauge.went(now)
+        proven = spacing.proven(now)
+        if proven and spacing.waits >= OUTAGE_WAITS and self._former >= 0.0:
             self._recover(now)
             return
+        if self.phase is PacerPhase.WINDOWED:
+            self._send_windowed(proven, now)
+            return
+        suspicious = self.phase is PacerPhase.STARTUP or self._window_size or spacing.waits >= OUTAGE_WAITS
+        if proven and spacing.waits >= WINDOW_WAITS and suspicious and self.phase is not PacerPhase.RAMP:
+            self._suspect_window(now)
+            return
         alone, unused = spacing.sent(gauge.burst, now, waited)
+        if alone:
+            self._lone_at = now
         if unused:
             self._rest(now)
         if not alone and now >= self._next and gauge.sent >= self._next_count:
@@ -166,7 +211,14 @@ class Pacer:
         self.spacing.withdrawn(sent_at, now)
 
     def begin(
-        self, run: Burst, sent_at: float, now: float, cause: Cause, grace: float, latency: float = INFINITY
+        self,
+        run: Burst,
+        sent_at: float,
+        now: float,
+        cause: Cause,
+        grace: float,
+        latency: float = INFINITY,
+        known: float = 0.0,
     ) -> None:
         """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were admitted.
 
@@ -177,7 +229,7 @@ class Pacer:
         self.active, self._seeded = True, False
         self._most = run.most
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
-        self.gauge.note(run)
+        self.gauge.note(run, sent_at)
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
         self.spacing.reset_backoff()
@@ -188,6 +240,8 @@ class Pacer:
             self._after(self._ramp.seconds, 0, now)
         else:
             rate = self._startup.first(run, wait)
+            if known > 0.0:
+                rate, wait = known, max(grace, 1.0 / known)
             self._start_up(ANNOUNCED_SHARE * run.most if rate > ANNOUNCED_NEAR * run.most else rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
@@ -214,21 +268,116 @@ class Pacer:
             return
         let_in = self.gauge.refused(mark)
         if not new_wave:
+            if self.phase is PacerPhase.WINDOWED and not alone:
+                self._window.late()
+            return
+        if self.phase is PacerPhase.WINDOWED and self._refuse_windowed(alone, let_in, sent_at, now):
+            self.gauge.zero(let_in, sent_at)
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
+        self._least, self._highest = self.gauge.bounds(mark, sent_at)
         if cause is Cause.SLOPE:
             self._too_steep(count, now)
         else:
-            if self._floor.judge(let_in, alone, sent_at):
+            slow = self._floor.trying or self.rate < self._floor.pace
+            self.gauge.doubted = slow and self.stray_odds > 0.0
+            if slow and self.stray_odds > -EVIDENCE:
+                self._floor.doubt()
+            tried = self._floor.judge(let_in, alone, sent_at)
+            if tried:
                 self.phase, self.spacing.rate, self._next, self._next_count = self._instead
-                if sent_at > self._floor.since:
+                if sent_at > self._floor.since and (not self.gauge.informed or self._highest > WIDE * self._least):
                     return
-            self._learn(let_in, count, seconds, cause, now)
+            held = self.phase is PacerPhase.CRUISE and not (tried and sent_at > self._floor.since)
+            self._learn(let_in, count, seconds, cause, held, sent_at, now)
         if not 0 < count < SURE:
             # Where nothing came back it is still empty.
             self.gauge.zero(let_in, sent_at)
         if count >= SURE:
             self.spacing.reset_backoff()
+        if self.hint > 0.0 and self.gauge.rate and self.phase is not PacerPhase.RAMP:
+            self.spacing.paused(self.hint)
+
+    def _suspect_window(self, now: float) -> None:
+        """The first call after a silence was admitted: where a window began, as many follow as before the silence."""
+        first, self.spacing.waits = self.gauge.first, 0
+        self.spacing.sent(self.gauge.burst, now)
+        if first is None or first.calls < WINDOW_CALLS or self.gauge.let_in < self._no_window_until:
+            return
+        self.phase, self._floor.trying = PacerPhase.WINDOWED, False
+        size, begun_at = self._window_size, self._window_begun_at
+        if not size:
+            # Where calls were admitted since the first refusal, this window shows how many the next one has.
+            fresh = self.gauge.let_in <= WINDOW_CALLS
+            size, begun_at = first.calls if fresh else 0, self.gauge.first_at - first.seconds
+        self._window = HiddenWindow(size, begun_at, self._refused_at, self._lone_at)
+        self._window.sent(now)
+        # The call that went alone, and this one.
+        self._window_let_in = self.gauge.let_in - 2
+        self.spacing.rate = first.calls / max(first.seconds, SHORTEST_RUN)
+        self.spacing.ready(0.0, now)
+
+    def _send_windowed(self, proven: bool, now: float) -> None:
+        window, spacing = self._window, self.spacing
+        if proven and not window.found(self._lone_at):
+            self._leave_window(now)
+            return
+        if window.settled and not spacing.lone:
+            window.rest(now)
+        alone, _ = spacing.sent(self.gauge.burst, now)
+        if alone:
+            self._lone_at = now
+        elif window.sent(now):
+            self._await_window(window.wait(now), now)
+        else:
+            self._delay(window.next_at(now), now)
+
+    def _delay(self, until: float, now: float) -> None:
+        if until > now:
+            self.spacing.ready(min(0.0, 1.0 - self.rate * min(until - now, 1.0 / SLOWEST)), now)
+
+    def _await_window(self, until: float, now: float) -> None:
+        self.spacing.ready(0.0, now)
+        self.spacing.wait_alone(min(until - now, 1.0 / SLOWEST))
+
+    def _refuse_windowed(self, alone: bool, let_in: int, sent_at: float, now: float) -> bool:
+        """Return whether the model of a window goes on after a refusal."""
+        window = self._window
+        if window.waiting:
+            until = window.refused(sent_at)
+            if until < INFINITY:
+                self._await_window(max(until, now), now)
+                return True
+        elif window.settled:
+            until, ended = window.early(now)
+            if ended:
+                self._await_window(max(now, until), now)
+            elif until < INFINITY:
+                self._delay(until, now)
+            if until < INFINITY:
+                return True
+        elif window.settle(let_in - self._window_let_in):
+            window.admitted -= 1
+            self._await_window(max(now, window.wait(sent_at)), now)
+            return True
+        else:
+            # Not as many as before the silence, but the next window may have as many as this one. The calls since the
+            # silence show no rate: nobody knows when it ended.
+            size = let_in - self._window_let_in
+            begun_at = window.begun_at
+            self._leave_window(now)
+            if size > WINDOW_CALLS:
+                self._window_size, self._window_begun_at, self._no_window_until = size, begun_at, 0
+                return True
+            return False
+        self._leave_window(now)
+        return False
+
+    def _leave_window(self, now: float) -> None:
+        self._no_window_until = self.gauge.let_in + WINDOW_AGAIN
+        self.spacing.reset_backoff()
+        self._window_size = 0
+        self._start_up(max(SLOWEST, self._window.rate, self.gauge.pace(now)), now)
 
     def export(self, now: float) -> dict[str, float]:
         """The pace, for a later run; nothing before it was measured."""
@@ -254,21 +403,22 @@ class Pacer:
         seeded, self._seeded = self._seeded, False
         return seeded and self.gauge.sent <= SURE
 
-    def _learn(self, let_in: int, count: int, seconds: float, cause: Cause, now: float) -> None:
+    def _learn(
+        self, let_in: int, count: int, seconds: float, cause: Cause, cruising: bool, sent_at: float, now: float
+    ) -> None:
         """Take in that `count` calls were admitted within `seconds` since the zero, of `let_in` altogether."""
-        cruising, rate = self.phase is PacerPhase.CRUISE, self.rate
+        rate = self.rate
         if cruising and count >= KEPT_CALLS:
             self._broken += 1
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
-        if cruising and self._promoted_from:
-            # It did not hold: what comes back unused is kept, and was spent.
-            self._kept = True
-            self._cruise(self._promoted_from, now)
-        elif count < SURE and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
-            self._wait(cause, now)
+        if count < SURE and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
+            self._wait(cause, sent_at, now)
         elif count < SURE:
-            self._start_up(self._startup.back(rate, count, seconds), now)
-        elif cruising and count / seconds > TRUE_SHARE * rate and self._broken < DOUBTS:
+            middle = sqrt(self._least * self._highest) if self.gauge.informed else 0.0
+            self._start_up(
+                min(rate, max(middle, SEEK_BACK * rate)) if middle else self._startup.back(rate, count, seconds), now
+            )
+        elif cruising and (count / seconds > TRUE_SHARE * rate or self._dropped(rate)) and self._broken < DOUBTS:
             self._former = rate
             self._patience = PATIENCE_SECONDS
             if rate < self._floor.pace:
@@ -277,16 +427,22 @@ class Pacer:
         elif cruising and count < MANY and deep:
             before, took = self.gauge.last
             self._measure(count + before, seconds + took, now)
+        elif self.gauge.informed and self._highest > WIDE * self._least:
+            self._start_up(sqrt(max(SLOWEST, self._least) * self._highest), now)
         else:
             self._measure(count, seconds, now)
         if self.phase is PacerPhase.CRUISE:
             self._drain_delay.refused(self.spacing.wait, now)
 
-    def _wait(self, cause: Cause, now: float) -> None:
+    def _dropped(self, rate: float) -> bool:
+        return self.gauge.informed and self._highest < rate
+
+    def _wait(self, cause: Cause, sent_at: float, now: float) -> None:
         """Nothing, or next to nothing, was admitted since the last refusal: the next one goes alone, and later."""
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
         seconds = next_wait(self.spacing, cause)
+        self._refused_at = sent_at
         if self.rate < self._floor.pace and self.phase is not PacerPhase.RAMP:
             self._floor.doubt()
             self._start_up(self.rate, now)
@@ -322,33 +478,51 @@ class Pacer:
         self._try_floor(now)
 
     def _measure(self, count: int, seconds: float, now: float) -> None:
-        gauge, held = self.gauge, self._held
+        gauge = self.gauge
         probed_up, started_up = self.phase is PacerPhase.PROBE_UP, self.phase is PacerPhase.STARTUP
         before, price = gauge.rate, gauge.price
+        overflown = gauge.informed and count < self._least * seconds
+        if overflown:
+            seconds = count / sqrt(self._least * self._highest)
         gauge.measured(count, seconds)
         rate = gauge.rate
         if probed_up and abs(rate - before) <= SAME * before:
             self._broken = 0
-        self._patience = cruise_seconds(gauge, before, count, price, self._most) if self._broken < DOUBTS else 0.0
+        self._again = self._again + 1 if not gauge.informed or abs(rate - before) <= SAME * before else 0
+        precise = MARGIN * self._highest <= self._least
+        self._patience = (
+            cruise_seconds(gauge, before, count, price, self._most, self._again, precise)
+            if self._broken < DOUBTS
+            else 0.0
+        )
         # Half a call for what may have been left at either instant.
-        sure = min(ANNOUNCED_SHARE * self._most, MARGIN * (count - 0.5) / seconds)
-        lost = shallow(gauge) or SURPLUS[0] * held < rate < SURPLUS[1] * held
-        if probed_up and lost and self._base > held and not (self._kept or gauge.deep(self.rate)):
-            self._cruise(min(self._base, STEP * held), now)
-            self._promoted_from = max(sure, held)
-        else:
-            self._cruise(sure, now)
+        sure = min(ANNOUNCED_SHARE * self._most, MARGIN * (rate if overflown else (count - 0.5) / seconds))
+        gauge.believe(self._least, self._highest)
+        if gauge.content < SMALL or overflown:
+            # Half a call is much of such a bucket: what it is known to admit is held.
+            sure = min(ANNOUNCED_SHARE * self._most, gauge.low)
+        self._cruise(sure, now)
         if probed_up or started_up:
             self.spacing.hold_off(self._drain_delay.seconds(gauge.burst, self.rate))
+        lost = max(0.0, rate * self.hint - gauge.content)
+        if lost and gauge.high > self.rate:
+            # What is left unused until the next rise may be as much as its refusal costs.
+            self._patience = max(self._patience, 2.0 * lost / (gauge.high - self.rate))
+            self._after(self._patience, 0, now)
         self._drain_delay.drained(now)
 
     def _cruise(self, rate: float, now: float) -> None:
         rate = max(SLOWEST, rate)
         self.phase = PacerPhase.CRUISE
-        self.spacing.rate = self._base = self._held = rate
+        self.spacing.rate = self._base = rate
         self.gauge.best = max(self.gauge.best, rate)
-        self._promoted_from = 0.0
-        self._probe_up.prepare(rate, self.gauge.best if self._broken < DOUBTS else INFINITY)
+        gauge = self.gauge
+        best = gauge.best if self._broken < DOUBTS else INFINITY
+        if gauge.content < SMALL and 0.0 < gauge.low <= rate * NARROWEST:
+            # Such a bucket refuses the first pace above its rate: the middle of what is possible is tried.
+            self._probe_up.narrow(rate, best, min(STEP, max(NARROWEST, sqrt(gauge.high / rate))))
+        else:
+            self._probe_up.prepare(rate, best)
         self._after(self._patience, 0, now)
         self._try_floor(now)
 
@@ -359,12 +533,15 @@ class Pacer:
             self._after(self._ramp.seconds, 0, now)
         elif self.phase is PacerPhase.STARTUP:
             self._after(STEP_SECONDS, SEEK_CALLS, now)
-            if self._floor.trying:
+            gauge = self.gauge
+            if self._floor.trying and (not gauge.informed or self._floor.holds(gauge.let_in, gauge.content, now)):
                 # Nothing was refused at the floor, so the rate that refusals suggested was none: nothing is known.
                 self.spacing.rate *= STEP_MOST
                 self._after(self.spacing.grace, 1, now)
             else:
-                self.spacing.rate = self._startup.step(self.rate, self.gauge.pace(now), now)
+                self.spacing.rate = self._startup.step(
+                    self.rate, self.gauge.pace(now), now, self.gauge.content < max(FEW, FEW_SECONDS * self.rate)
+                )
             if self.rate >= ANNOUNCED_SHARE * self._most:
                 self._patience = ANNOUNCED_PATIENCE
                 self._cruise(ANNOUNCED_SHARE * self._most, now)
@@ -381,7 +558,7 @@ class Pacer:
         if count:
             self._ramp.refused()
         else:
-            self._wait(Cause.SLOPE, now)
+            self._wait(Cause.SLOPE, now, now)
         self._after(self._ramp.seconds, 0, now)
 
     def _rest(self, now: float) -> None:

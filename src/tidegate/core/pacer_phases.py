@@ -38,10 +38,9 @@ SAME = 0.15
 many calls pay for each refusal since the last measurement (one in 150 is 0.007), less where fewer than `PRECISE` were
 measured. A bucket that keeps nothing loses what is held too low: there fewer pay for a rise."""
 
-CERTAIN = 80
 KEPT_SHARE = 0.5
-"""A first measurement of so many calls is precise enough to be held as long. Nothing is held for longer than it takes
-until what is left unused is this share of the bucket: the next rise spends it, beyond that it would run over."""
+"""Nothing is held for longer than it takes until what is left unused is this share of the bucket: the next rise spends
+it, beyond that it would run over."""
 
 SMALL = 2.5
 SMALL_SECONDS = 0.5
@@ -56,15 +55,30 @@ def shallow(gauge: RateMeter) -> bool:
     return gauge.burst < max(SMALL, SMALL_SECONDS * gauge.rate)
 
 
-def cruise_seconds(gauge: RateMeter, before: float, count: int, price: int, most: float) -> float:
-    """Seconds to hold the rate that was just measured from `count` calls, at the price of so many refusals.
+FEW = 16.0
+FEW_SECONDS = 0.5
+"""A bucket of less than so many calls, or seconds of its rate, soon runs over where its rate rises. Raising them looks
+for a higher rate sooner and costs refusals."""
 
-    It was `before` (0: not known); `most` is the fastest announced rate. Rates are in calls a second.
+PATIENCE_FIRST = 20.0
+PATIENCE_GROWTH = 3.0
+"""Calls for which a rate is held that was measured once, and the factor with each time that it is measured again. A
+rate that has just changed may change again. Raising them finds a rate later that has risen; lowering them costs
+refusals."""
+
+
+def cruise_seconds(
+    gauge: RateMeter, before: float, count: int, price: float, most: float, again: int = 9, precise: bool = False
+) -> float:
+    """Return the seconds to hold the rate that was just measured from `count` calls, at the price of so many refusals.
+
+    It was `before` (0: not known); `most` is the fastest announced rate. Rates are in calls a second. A `precise` rate
+    is known within the share that is left unused.
     """
     rate, best = gauge.rate, gauge.best
     if rate < TOP * best:
         patience = PATIENCE_SECONDS
-    elif abs(rate - before) > SAME * before and (before or count < CERTAIN):
+    elif abs(rate - before) > SAME * before and (before or not precise):
         patience = PATIENCE_KNOWN
     else:
         if shallow(gauge):
@@ -72,6 +86,9 @@ def cruise_seconds(gauge: RateMeter, before: float, count: int, price: int, most
         else:
             paid, kept = price * PATIENCE_CALLS, KEPT_SHARE * gauge.burst / ((1.0 - MARGIN) * rate)
         patience = max(PATIENCE_KNOWN, min(kept, paid * min(1.0, count / PRECISE) / rate))
+    first = PATIENCE_FIRST * max(1.0, price - 1.0) * PATIENCE_GROWTH ** min(again, 9)
+    if gauge.content < max(FEW, FEW_SECONDS * rate):
+        patience = max(PATIENCE_SECONDS, min(patience, first / rate))
     return max(patience, ANNOUNCED_PATIENCE) if rate > TOP * most else patience
 
 
@@ -150,9 +167,9 @@ class StartupPhase:
         """The pace after one at which only `count` calls were admitted, in so many seconds."""
         return min(pace, max(pace * SEEK_BACK, (count + 0.5) / seconds))
 
-    def step(self, pace: float, let_in: float, now: float) -> float:
+    def step(self, pace: float, let_in: float, now: float, small: bool = False) -> float:
         """The pace after one that was not refused; `let_in` is how many calls a second were, since the search began."""
-        if now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD * let_in:
+        if not small and now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD * let_in:
             return pace
         self.begin(now)
         return pace * SEEK_STEP
@@ -170,20 +187,26 @@ under the best rate it begins with that. Beyond twice the best a step has to hol
 class ProbeUpPhase:
     """The next rise of one key; paces are in calls a second."""
 
-    __slots__ = ("_factor", "_highest")
+    __slots__ = ("_factor", "_growth", "_highest")
 
     def __init__(self) -> None:
-        self._factor, self._highest = STEP, 0.0
+        self._factor, self._growth, self._highest = STEP, 2.0, 0.0
+
+    def narrow(self, pace: float, best: float, step: float) -> None:
+        """It will go up from `pace` in small equal steps."""
+        self.prepare(pace, best)
+        self._factor, self._growth = step, 1.0
 
     def prepare(self, pace: float, best: float) -> None:
         """It will go up from `pace`, where `best` was known."""
+        self._growth = 2.0
         self._factor = STEP if pace >= TOP * best else STEP_MOST
         self._highest = RISE_MOST * best
 
     def step(self, pace: float) -> tuple[float, float]:
         """The pace to try after `pace`, and the seconds for which it has to hold."""
         tried = pace * self._factor
-        self._factor = min(STEP_MOST, self._factor * self._factor)
+        self._factor = min(STEP_MOST, self._factor**self._growth)
         if tried <= self._highest:
             return tried, STEP_SECONDS
         # Twice the best was never known: it is believed where it holds for a while.
@@ -302,6 +325,10 @@ class PaceFloor:
         self.slow = pace
         self._count, self.since = let_in, now
         return self.pace
+
+    def holds(self, let_in: int, content: float, now: float) -> bool:
+        """Return whether the trial has admitted more than a bucket of this content would at the slow pace."""
+        return let_in - self._count > content + BETTER * self.slow * (now - self.since)
 
     def judge(self, let_in: int, alone: bool, sent_at: float) -> bool:
         """Judge a trial by the refusal of what was sent at `sent_at`; return whether the pace is what it was before.

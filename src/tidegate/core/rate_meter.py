@@ -14,6 +14,8 @@ refused within a few refusal round trips. Only then do others follow.
 
 from __future__ import annotations
 
+from collections import deque
+from math import ceil
 from typing import NamedTuple
 
 from tidegate.core.values import INFINITY
@@ -21,12 +23,18 @@ from tidegate.core.values import INFINITY
 BEST_FADES = 0.93
 """What is left of the best rate at each measurement: it is forgotten over some ten of them."""
 
+REMEMBERED = 512
+"""Sends whose instants are kept. Raising it costs memory (16 bytes each) and time at each refusal."""
+
+MORE_CONTENT = 4
+"""Calls by which the content of a bucket is corrected at one refusal at most."""
+
 DEEP = 3.0
 """Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is admitted at first."""
 
 
 class Burst(NamedTuple):
-    """Calls that were admitted within `seconds` before a refusal, since the key was last idle.
+    """Calls that were admitted within `seconds` before a refused one, since the key was last idle.
 
     `most` is the rate of the fastest announced quota of requests, in calls a second; infinity without any.
     """
@@ -44,37 +52,54 @@ class RateMeter:
     """
 
     __slots__ = (
-        "_first",
+        "_least_content",
         "_refused",
         "_seen",
+        "_sends",
         "_zero_at",
         "_zero_count",
         "best",
         "burst",
+        "consistent",
+        "doubted",
+        "first",
+        "first_at",
+        "high",
         "last",
+        "low",
         "price",
         "rate",
         "sent",
     )
 
     def __init__(self) -> None:
-        self.rate = self.best = 0.0
+        self.rate = self.best = self.low = 0.0
+        self.high = INFINITY
         self.burst = 1.0
+        self.consistent = True
+        self.doubted = False
         self.last = (0, 0.0)
         self.sent = self.price = self._refused = 0
         self._zero_at, self._zero_count = 0.0, 0
         self._seen = -1
-        self._first: Burst | None = None
+        self.first: Burst | None = None
+        self.first_at = 0.0
+        self._least_content = 1.0
+        self._sends: deque[tuple[int, float]] | None = None
 
     @property
     def let_in(self) -> int:
         """Calls that were admitted, or are not known to have been refused."""
         return self.sent - self._refused
 
-    def note(self, run: Burst) -> None:
-        """The first refusal of all came after `run`; repeating it does nothing."""
-        if self._first is None:
-            self._first = run
+    def note(self, run: Burst, at: float = 0.0, alone: bool = False) -> None:
+        """The first refusal of all came after `run`, of what was sent at `at`; repeating it does nothing.
+
+        Where it went `alone`, with nothing in flight, the calls before it do not show what the bucket holds.
+        """
+        if self.first is None:
+            self.first, self.first_at = run, at
+            self._least_content = INFINITY if alone else 1.0
             # Most that the bucket may hold, until its rate is measured.
             self.burst = max(self.burst, float(run.calls))
 
@@ -84,12 +109,82 @@ class RateMeter:
         self._seen = self._zero_count
         self.price = 0
 
+    def went(self, now: float) -> None:
+        """Count a call that goes out at `now`."""
+        if self._sends is None:
+            self._sends = deque(maxlen=REMEMBERED)
+        self._sends.append((self.sent, now))
+        self.sent += 1
+
+    def bounds(self, mark: int, sent_at: float) -> tuple[float, float]:
+        """Return the least and the highest rate that explain the calls since the zero and the refusal of `sent_at`.
+
+        Where no rate does, the refusals have another cause or the rate has changed: `consistent` is False then.
+        """
+        for more in range(MORE_CONTENT + 1):
+            # The bucket may hold more than it seemed.
+            content = self.content + more
+            low, high = self._bounds(mark, sent_at, content)
+            self.consistent = low <= high
+            if self.consistent:
+                self._least_content = max(self._least_content, content) if more else self._least_content
+                break
+        return min(low, high), high
+
+    def _bounds(self, mark: int, sent_at: float, content: float) -> tuple[float, float]:
+        times = [at for index, at in self._sends or () if index < mark and at >= self._zero_at]
+        seconds = sent_at - self._zero_at
+        if seconds <= 0.0:
+            return 0.0, INFINITY
+        low, high = 0.0, (len(times) + 1.0) / seconds
+        for place, at in enumerate(times):
+            after = len(times) - place + 1.0 - content
+            if after > 0.0 and sent_at > at:
+                high = max(high, after / (sent_at - at))
+            if at > self._zero_at:
+                low = max(low, place / (at - self._zero_at))
+        last = times[-1] if times else sent_at
+        for place, at in enumerate(times):
+            if last > at:
+                low = max(low, (len(times) - place - content) / (last - at))
+        return low, high
+
+    @property
+    def informed(self) -> bool:
+        """Return whether it is known what the bucket holds, and a rate explains the calls since the zero."""
+        return self.content < INFINITY and self.consistent and not self.doubted
+
+    def believe(self, least: float, highest: float) -> None:
+        """Narrow the bounds of the rate; where they contradict the former ones, the rate has changed."""
+        if least > self.high or highest < self.low:
+            self.low, self.high = least, highest
+        else:
+            self.low, self.high = max(self.low, least), min(self.high, highest)
+
+    @property
+    def content(self) -> float:
+        """Most calls that the bucket may hold, by the run before the first refusal."""
+        if self.first is None:
+            return self.burst
+        return max(self._least_content, float(ceil(self.first.calls - self.rate * self.first.seconds)))
+
     def refused(self, mark: int) -> int:
         """Counts a refusal of what was sent after `mark` others; returns how many of those were admitted."""
         self.price += 1
         let_in = mark - self._refused
         self._refused += 1
+        self._forget(mark)
         return let_in
+
+    def _forget(self, mark: int) -> None:
+        sends = self._sends
+        if sends is None:
+            return
+        for place in range(len(sends) - 1, -1, -1):
+            if sends[place][0] <= mark:
+                if sends[place][0] == mark:
+                    del sends[place]
+                return
 
     def withdrawn(self) -> None:
         """Take back a call that was counted as sent: it never was, so it was not admitted, and cost nothing."""
@@ -119,8 +214,8 @@ class RateMeter:
         self.best = max(self.rate, self.best * BEST_FADES)
         self.last = (count, seconds)
         self.price = 0
-        if self._first is not None:
-            self.burst = max(1.0, self._first.calls - self.rate * self._first.seconds)
+        if self.first is not None:
+            self.burst = max(1.0, self.first.calls - self.rate * self.first.seconds)
 
     def deep(self, pace: float) -> bool:
         """Return whether the bucket holds seconds of this pace."""
@@ -134,7 +229,7 @@ class PacingBucket:
     in a row one was refused, `wait` is how long the last of them waited, in seconds.
     """
 
-    __slots__ = ("_at", "_judged_at", "_level", "_lone", "grace", "rate", "wait", "waits")
+    __slots__ = ("_at", "_judged_at", "_level", "_lone", "_saved", "grace", "rate", "wait", "waits")
 
     def __init__(self) -> None:
         self.rate = 0.0
@@ -143,6 +238,7 @@ class PacingBucket:
         self.wait = 0.0
         self._level = self._at = 0.0
         self._lone = False
+        self._saved = 0.0
         self._judged_at = INFINITY
 
     def opens_at(self, now: float) -> float:
@@ -153,6 +249,11 @@ class PacingBucket:
     def alone(self, now: float) -> bool:
         """Return whether an attempt is under way that nobody may follow before its fate is known."""
         return now < self._judged_at < INFINITY
+
+    @property
+    def lone(self) -> bool:
+        """Return whether the next attempt goes alone."""
+        return self._lone
 
     def proven(self, now: float) -> bool:
         """Return whether the attempt that went alone has been admitted by now; true once for each."""
@@ -167,7 +268,8 @@ class PacingBucket:
         Returns whether it goes alone, and whether the pace had been left unused before it.
         """
         level = self._level + self.rate * (now - self._at)
-        most = 1.0 + self.rate * waited
+        most = 1.0 + self.rate * waited + self._saved
+        self._saved = max(0.0, min(self._saved, level) - 1.0)
         self._level, self._at = min(level, most, burst) - 1.0, now
         alone, self._lone = self._lone, False
         if alone:
@@ -191,6 +293,11 @@ class PacingBucket:
     def ready(self, level: float, now: float) -> None:
         """Has `level` calls to let go at `now`."""
         self._level, self._at = level, now
+
+    def paused(self, seconds: float) -> None:
+        """Save what comes back in `seconds` for which the provider told all calls to wait; nothing then goes alone."""
+        self._saved = self.rate * seconds
+        self._lone = False
 
     def hold_off(self, seconds: float) -> None:
         """Lets nothing go for so long from the refusal that emptied it; never shortens that."""

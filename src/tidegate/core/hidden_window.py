@@ -1,0 +1,250 @@
+"""Model of a window that no header announces: a number of calls, a period, and the intervals of its boundaries.
+
+Theory of operation. A fixed window admits so many calls until its boundary, a rolling one so many in any period. Both
+refuse everything for a while after the last call of a window, and then admit as many again at once. A bucket of a
+constant rate does not: after a silence it admits one call, and the next one after as long again.
+
+`HiddenWindow` admits the calls of a window as fast as the first ones went, and stops after the last one, before the
+provider refuses. Then single attempts look for the boundary. Each boundary lies between the last attempt that was
+refused and the first one that was admitted. So the period lies in an interval too, which every boundary narrows. The
+next boundary is looked for inside the interval that they predict: in its middle while it is wide, else at its end.
+
+All instants and durations are in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tidegate.core.values import INFINITY
+
+REMEMBERED = 12
+"""Boundaries that are kept. Raising it narrows the period of a fixed window further."""
+
+GROWN_MOST = 1
+"""Calls in a row admitted beyond a window from which on there is none. Raising it keeps a wrong model for longer."""
+
+NARROW = 0.04
+"""Width of a predicted interval, as a share of the period, below which the next window begins at its end. Raising it
+saves refusals and begins windows later."""
+
+BUDGET = 0.06
+BUDGET_FIRST = 3.0
+"""Refused attempts that may look for boundaries: this share of the admitted calls, and so many more at first."""
+
+LATER = 0.15
+LATER_GROWTH = 1.6
+"""Share of the period after which the next attempt goes where the boundary is later than predicted, and its growth."""
+
+LOST = 4.0
+"""Periods after the last boundary at which the model is given up."""
+
+EARLY_MOST = 4
+"""Refusals amid a window after which the model is given up. Raising it keeps a model for longer that has become wrong.
+"""
+
+ALIKE = 0.12
+"""Share by which the calls of two windows may differ. Raising it takes more buckets for windows, until one call is
+admitted that no window explains."""
+
+MORE_AFTER = 150
+"""Calls between two attempts beyond a window, right after its last call. Raising it finds a higher limit later."""
+
+CHECKS = 2
+"""Windows of which the first ones all end with such an attempt: random refusals may look like a window, and are not as
+regular. Raising it costs refusals."""
+
+CHECK = 3.0
+"""Times the mean interval of a window's calls after which such an attempt goes: a bucket has one call then."""
+
+
+class HiddenWindow:
+    """Window of a number of calls; `admitted` counts those of the present one.
+
+    `size` is the number of calls, of which the first was sent at `begun_at`. A new window began after `refused_at`, and
+    not after `admitted_at`. The model is on trial until `settle`.
+    """
+
+    __slots__ = (
+        "_before",
+        "_begun",
+        "_calls",
+        "_check_after",
+        "_checked",
+        "_checking",
+        "_fixed",
+        "_grown",
+        "_high",
+        "_least",
+        "_low",
+        "_most",
+        "_spent",
+        "_spread",
+        "_tries",
+        "_used",
+        "admitted",
+        "settled",
+        "size",
+        "waiting",
+    )
+
+    def __init__(self, size: int, begun_at: float, refused_at: float, admitted_at: float) -> None:
+        self.size = size
+        self.admitted = 1
+        self.waiting = self.settled = self._checking = self._fixed = self._spread = False
+        self._calls: list[float] = [admitted_at]
+        self._before: list[float] = []
+        # Each boundary is after the first instant and not after the second one. Window 0 may have begun earlier.
+        self._begun: deque[tuple[int, float, float]] = deque([(1, refused_at, admitted_at)], REMEMBERED)
+        # Bounds of the period: a rolling window was full for one period, a fixed one for less.
+        self._least, self._most = refused_at - begun_at, admitted_at - begun_at
+        self._low = self._high = 0.0
+        self._tries = self._spent = self._used = self._check_after = self._checked = self._grown = 0
+
+    @property
+    def begun_at(self) -> float:
+        """Return an instant at which the present window had begun."""
+        return self._begun[-1][2]
+
+    @property
+    def rate(self) -> float:
+        """Return the mean rate of the windows in calls a second."""
+        return self.size / max(self._least, self._most)
+
+    def sent(self, now: float) -> bool:
+        """Count a call; return whether it was the last one of its window."""
+        self.admitted += 1
+        self._calls.append(now)
+        return self.settled and self.admitted >= self.size
+
+    def next_at(self, now: float) -> float:
+        """Return when the next call of this window may go: in a rolling window, a period after its predecessor."""
+        place = len(self._calls)
+        if not self._spread or place >= len(self._before):
+            return now
+        return max(now, self._before[place] + self._most)
+
+    def rest(self, now: float) -> bool:
+        """Return whether the client left a window unused for so long that a new one has begun; count from there."""
+        if self.waiting or now < self._predicted()[1]:
+            return False
+        number, low, high = self._begun[-1]
+        self._begun.append((number + 1, low + self._least, max(now, high + self._most)))
+        self._next_window()
+        return True
+
+    def settle(self, admitted: int) -> bool:
+        """Return whether a window was refused after as many calls as the one before; then the model holds."""
+        if not self.size or abs(admitted - self.size) > max(1.0, ALIKE * self.size):
+            return False
+        self.size, self.settled = max(1, admitted), True
+        return True
+
+    def late(self) -> None:
+        """Take in a further refusal of a call that was sent amid the window: it admits fewer calls."""
+        self.admitted -= 1
+        if self.waiting and self.admitted >= (1.0 - ALIKE) * self.size - 1.0:
+            self.size = max(1, min(self.size, self.admitted))
+
+    def early(self, now: float) -> tuple[float, bool]:
+        """Take in a refusal amid a window; return when the next call goes, infinity for never, and if it has ended."""
+        self.admitted -= 1
+        if self._calls:
+            self._calls.pop()
+        if self.admitted >= (1.0 - ALIKE) * self.size - 1.0:
+            self.size = max(1, self.admitted)
+            return self.wait(now), True
+        # A rolling window gives calls back as they were sent.
+        self._spread = True
+        self._tries += 1
+        if self._tries > EARLY_MOST:
+            return INFINITY, False
+        return max(self.next_at(now), now + NARROW * self._least * 2.0 ** (self._tries - 1)), False
+
+    def wait(self, now: float) -> float:
+        """Begin to wait for the boundary; return when the first attempt goes."""
+        self.waiting = True
+        self._tries = 0
+        self._low, self._high = self._predicted()
+        self._low = max(self._low, now)
+        self._high = max(self._low, self._high)
+        count = self._used + self.admitted
+        self._checking = count >= self._check_after
+        if self._checking:
+            self._check_after = count + (MORE_AFTER if self._checked >= CHECKS else 0)
+            return min(now + CHECK * self._least / self.size, self._next())
+        return self._next()
+
+    def refused(self, sent_at: float) -> float:
+        """Take in that an attempt met the old window still; return when the next one goes, infinity for never."""
+        if self._checking:
+            self._checking, self._grown = False, 0
+            self._checked += 1
+            if sent_at < self._low:
+                return self._next()
+        self._spent += 1
+        self._low = max(self._low, sent_at)
+        if self._low < self._high - 1e-9:
+            return self._next()
+        # Later than predicted: the boundaries are those of a fixed window, or the period is longer than it seemed.
+        if not self._fixed:
+            self._fixed = True
+            self._high = max(self._low, self._predicted()[1])
+            if self._low < self._high - 1e-9:
+                return self._next()
+        self._tries += 1
+        if self._low > self._begun[-1][2] + LOST * max(self._least, self._most):
+            return INFINITY
+        return self._low + LATER * LATER_GROWTH ** (self._tries - 1) * self._least
+
+    def found(self, sent_at: float) -> bool:
+        """Take in that the attempt sent at `sent_at` was admitted: a window has begun. Return False if it is none."""
+        if self._checking and sent_at < self._low:
+            # It admits more calls than it seemed, or is none.
+            self._grown += 1
+            self.size += 1
+            self.admitted += 1
+            self.waiting = False
+            self._check_after = self._checked = 0
+            return self._grown < GROWN_MOST
+        if sent_at < self._low - 1e-9:
+            return False
+        number, low, high = self._begun[-1]
+        self._least = max(self._least, self._low - high)
+        self._most = sent_at - low if self._tries else min(self._most, sent_at - high)
+        self._most = max(self._most, self._least)
+        self._begun.append((number + 1, self._low, sent_at))
+        self._next_window()
+        self.admitted = 1
+        self._calls.append(sent_at)
+        self._tries = 0
+        return True
+
+    def _next_window(self) -> None:
+        self._used += self.admitted
+        self.admitted = 0
+        self._before, self._calls = self._calls, []
+        self.waiting = self._checking = False
+
+    def _predicted(self) -> tuple[float, float]:
+        """Return the bounds of the next boundary."""
+        number, _low, high = self._begun[-1]
+        if not self._fixed:
+            return high + self._least, high + self._most
+        least, most = self._least, INFINITY
+        begun = list(self._begun)
+        for place, (first, after, until) in enumerate(begun):
+            for last, later, by in begun[place + 1 :]:
+                least = max(least, (later - until) / (last - first))
+                most = min(most, (by - after) / (last - first))
+        if most == INFINITY or most < least:
+            most = max(least, self._most)
+        lows = (after + (number + 1 - first) * least for first, after, _ in begun)
+        highs = (until + (number + 1 - first) * most for first, _, until in begun)
+        return max(lows), min(highs)
+
+    def _next(self) -> float:
+        width = self._high - self._low
+        if width <= NARROW * self._least or self._spent >= BUDGET_FIRST + BUDGET * self._used:
+            return self._high
+        return self._low + 0.5 * width

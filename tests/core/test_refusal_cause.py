@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from random import Random
+
+from tidegate.core.rate_meter import Burst
+from tidegate.core.refusal_cause import EVIDENCE, RefusalCause
+
+TRIP = 0.01
+
+
+def played(slots: int | None, rate: float = 10.0, content: float = 4.0) -> RefusalCause:
+    """Attempts of a client that sends one each 50 ms; answers take 0.1 to 0.6 s."""
+    draw = Random(1)
+    cause = RefusalCause(Burst(4, 0.0, float("inf")))
+    flying: list[float] = []
+    level, now = 0.0, 0.0
+    for order in range(60):
+        now += 0.05
+        for end in [each for each in flying if each <= now]:
+            flying.remove(end)
+            cause.answered(end)
+        level = min(content, level + 0.05 * rate)
+        cause.sent(order, len(flying) + 1, now)
+        if (len(flying) >= slots) if slots else level < 1.0:
+            cause.refused(order, now, now + TRIP)
+        else:
+            level -= 1.0
+            flying.append(now + draw.uniform(0.1, 0.6))
+    return cause
+
+
+def test_slots_are_told_from_a_bucket_by_what_was_in_flight() -> None:
+    assert played(slots=4).log_odds(4.0) < 10.0 < played(slots=None).log_odds(4.0)
+    assert played(slots=4).slots(4.0) == 4
+
+
+def test_the_rate_of_a_bucket_is_known_roughly() -> None:
+    assert 4.0 <= played(slots=None).rate(4.0) <= 14.0
+
+
+def test_an_attempt_that_was_never_sent_says_nothing() -> None:
+    cause = played(slots=4)
+    before = cause.log_odds(4.0)
+    cause.sent(99, 1, 3.5)
+    cause.withdrawn(99)
+    assert cause.log_odds(4.0) == before
+
+
+def thrown(share: float, spacing: float = 0.4) -> RefusalCause:
+    """Attempts of which a share is refused at random, whatever the pace."""
+    draw = Random(2)
+    cause = RefusalCause(Burst(4, 0.0, float("inf")))
+    for order in range(60):
+        cause.sent(order, 1, spacing * order)
+        if draw.random() < share:
+            cause.refused(order, spacing * order, spacing * order + TRIP)
+    return cause
+
+
+def test_refusals_at_random_are_told_from_a_bucket() -> None:
+    assert thrown(share=0.4).random_odds(30.0) > EVIDENCE
+    assert played(slots=None).random_odds(4.0) < -EVIDENCE
+
+
+def test_where_all_attempts_had_one_fate_nothing_is_random() -> None:
+    assert thrown(share=0.0).random_odds(30.0) == -float("inf")
+    assert thrown(share=1.0).random_odds(30.0) == -float("inf")
+
+
+def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
+    """After a stray refusal, 12 calls at once are no evidence against a deep bucket."""
+    odds = []
+    for alone in (False, True):
+        cause = RefusalCause(Burst(1, 0.0, float("inf")), alone)
+        cause.sent(0, 1, 0.0)
+        cause.refused(0, 0.0, TRIP)
+        for order in range(1, 13):
+            cause.sent(order, order, 60.0)
+        odds.append(cause.random_odds(70.0))
+    assert odds[1] < odds[0]
