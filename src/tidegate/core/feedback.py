@@ -27,7 +27,7 @@ from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
 from tidegate.core.quota_base import QuotaMirror
-from tidegate.core.refusal_cause import EVIDENCE, RefusalCause
+from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
 
@@ -374,7 +374,7 @@ def _explained_by_concurrency(
         assert gates.cause is not None
         odds = gates.cause.log_odds(now)
         if gates.pacer.active:
-            return new_wave and odds < -4 * EVIDENCE and limit.cap(gates.cause.slots(now), now)
+            return new_wave and odds < -DECISIVE and limit.cap(gates.cause.slots(now), now)
         if new_wave and odds > EVIDENCE:
             return False
     # The fate of the youngest attempts is not known yet.

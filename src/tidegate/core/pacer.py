@@ -54,7 +54,7 @@ from tidegate.core.pacer_phases import (
     next_wait,
 )
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.refusal_cause import EVIDENCE
+from tidegate.core.refusal_cause import DECISIVE, EVIDENCE
 from tidegate.core.values import INFINITY, Cause
 
 DROP = 0.25
@@ -283,6 +283,7 @@ class Pacer:
             self.gauge.doubted = slow and self.stray_odds > 0.0
             if slow and self.stray_odds > -EVIDENCE:
                 self._floor.doubt()
+            self._floor.proven = -INFINITY < self.stray_odds < -DECISIVE
             tried = self._floor.judge(let_in, alone, sent_at)
             if tried:
                 self.phase, self.spacing.rate, self._next, self._next_count = self._instead

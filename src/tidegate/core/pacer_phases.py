@@ -299,14 +299,15 @@ slowness seemed not to help, and frees a key sooner whose trials random refusals
 class PaceFloor:
     """The slowest pace of one key that needs no proof; paces are in calls a second, instants in monotonic seconds.
 
-    `pace` is the floor. While `trying`, the floor is used instead of a slower pace.
+    `pace` is the floor. While `trying`, the floor is used instead of a slower pace. `proven` says that a hidden rate
+    clearly explains the refusals: failed trials then come apart at once.
     """
 
-    __slots__ = ("_count", "_failed", "_next", "pace", "since", "slow", "trying")
+    __slots__ = ("_count", "_failed", "_next", "pace", "proven", "since", "slow", "trying")
 
     def __init__(self) -> None:
         self.pace = 0.0
-        self.trying = False
+        self.trying = self.proven = False
         self.slow = 0.0
         self._failed, self._next = 0, 0
         self._count, self.since = 0, 0.0
@@ -347,7 +348,7 @@ class PaceFloor:
         if count >= 1.0 + BETTER * self.slow * (sent_at - self.since):
             self._failed, self._next = 0, let_in
             return False
-        self._failed += 1
+        self._failed = 1 + max(self._failed, PROOFS if self.proven else 0)
         self._next = let_in + max(1, min(TRIALS_APART, 1 << max(0, self._failed - PROOFS)))
         return True
 

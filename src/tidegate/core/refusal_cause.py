@@ -42,7 +42,9 @@ SLOWER = 0.5
 Raising the number lets faster rates explain refusals; raising the ratio makes the best fit worse."""
 
 EVIDENCE = 3.0
-"""Logarithm of the odds from which the other cause is believed. Raising it keeps a wrong cause for longer."""
+DECISIVE = 4.0 * EVIDENCE
+"""Logarithm of the odds from which another cause is believed, and from which it is proven. Raising them keeps a wrong
+cause for longer."""
 
 
 class SentAttempt:
