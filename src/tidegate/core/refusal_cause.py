@@ -65,11 +65,14 @@ class RefusalCause:
     Where it came with nothing else in flight (`alone`), the run does not show the content of a bucket.
     """
 
-    __slots__ = ("_alone", "_answers", "_attempts", "_round_trip", "_run")
+    __slots__ = ("_alone", "_answers", "_attempts", "_fitted", "_fitted_at", "_round_trip", "_run")
 
     def __init__(self, run: Burst, alone: bool = False) -> None:
         self._run = run
         self._alone = alone
+        # Both kinds of odds need the same fits at each refusal.
+        self._fitted: tuple[list[int], list[float]] = ([], [])
+        self._fitted_at = -INFINITY
         self._round_trip = INFINITY
         self._attempts: deque[SentAttempt] = deque(maxlen=REMEMBERED)
         self._answers: deque[float] = deque(maxlen=2 * REMEMBERED)
@@ -77,6 +80,7 @@ class RefusalCause:
     def sent(self, order: int, in_flight: int, now: float) -> None:
         """Record an attempt; attempts come in their order."""
         self._attempts.append(SentAttempt(order, in_flight, now))
+        self._fitted_at = -INFINITY
 
     def answered(self, now: float) -> None:
         """Record an answer, which freed a slot."""
@@ -85,6 +89,7 @@ class RefusalCause:
     def refused(self, order: int, sent_at: float, now: float) -> None:
         """Record the refusal of what was sent at `sent_at`."""
         self._round_trip = min(self._round_trip, now - sent_at)
+        self._fitted_at = -INFINITY
         for attempt in reversed(self._attempts):
             if attempt.order <= order:
                 attempt.refused = attempt.order == order
@@ -92,6 +97,7 @@ class RefusalCause:
 
     def withdrawn(self, order: int) -> None:
         """Forget an attempt that was never sent."""
+        self._fitted_at = -INFINITY
         self._attempts = deque((each for each in self._attempts if each.order != order), REMEMBERED)
 
     def slots(self, now: float) -> int:
@@ -106,7 +112,7 @@ class RefusalCause:
         known = self._known(now)
         if not known:
             return 0.0
-        return (self._best_slots(known)[0] - self._bucket_misfits(known)) * -log(STRAY)
+        return (self._best_slots(known)[0] - self._bucket_misfits(known, now)) * -log(STRAY)
 
     def random_odds(self, now: float) -> float:
         """Return the logarithm of the odds that a share of all attempts is refused at random, and no bucket refuses."""
@@ -116,7 +122,7 @@ class RefusalCause:
             return -INFINITY
         share = refused / len(known)
         random = refused * log(share) + (len(known) - refused) * log(1.0 - share)
-        misfits = self._bucket_misfits(known)
+        misfits = self._bucket_misfits(known, now)
         return random - misfits * log(STRAY) - (len(known) - misfits) * log(1.0 - STRAY)
 
     def _known(self, now: float) -> list[SentAttempt]:
@@ -144,21 +150,24 @@ class RefusalCause:
 
     def rate(self, now: float) -> float:
         """Return the slowest rate in calls a second of a bucket that explains all outcomes, or nearly all."""
-        misfits, rates = self._fits(self._known(now))
+        misfits, rates = self._fits(self._known(now), now)
         return next(rate for rate, count in zip(rates, misfits, strict=True) if count <= min(misfits) + 1)
 
-    def _bucket_misfits(self, known: list[SentAttempt]) -> int:
+    def _bucket_misfits(self, known: list[SentAttempt], now: float) -> int:
         """Return the fewest outcomes that a bucket does not explain."""
-        return min(self._fits(known)[0])
+        return min(self._fits(known, now)[0])
 
-    def _fits(self, known: list[SentAttempt]) -> tuple[list[int], list[float]]:
+    def _fits(self, known: list[SentAttempt], now: float) -> tuple[list[int], list[float]]:
         """Return the outcomes that buckets of several rates do not explain, and these rates."""
+        if self._fitted_at == now:
+            return self._fitted
         # Before the first refusal that is still kept, the level is not known.
         known = known[next(place for place, each in enumerate(known) if each.refused) :]
         seconds = max(known[-1].sent_at - known[0].sent_at, 1e-3)
         slowest = SLOWER * max(1, sum(not each.refused for each in known)) / seconds
         rates = [slowest * RATE_STEP**step for step in range(TRIED_RATES)]
-        return [self._misfits(known, rate) for rate in rates], rates
+        self._fitted, self._fitted_at = ([self._misfits(known, rate) for rate in rates], rates), now
+        return self._fitted
 
     def _misfits(self, known: list[SentAttempt], rate: float) -> int:
         content = INFINITY if self._alone else max(1.0, self._run.calls - rate * self._run.seconds)
