@@ -159,10 +159,11 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
     # Attempts in flight were sent before this mirror existed: charge it for those that the reading may not have seen.
     # Slow start opens its connections at once, so any of them may have been overtaken.
     if mirror.unit in PLACES:
-        others = [each for each in gates.permits_in_flight.values() if each is not permit]
+        in_flight = gates.charged_to(mirror)
+        others = [each for each in in_flight if each is not permit]
         quantum = next(reading.quantum for reading in outcome.readings if reading.name == mirror.name)
         mirror.begin_charging(permit.cost, [each.cost for each in others], PLACES[mirror.unit], quantum, now)
-        for flying in gates.permits_in_flight.values():
+        for flying in in_flight:
             order = max(flying.order, permit.order + 1)
             late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, flying is permit)
             flying.charges.append(late)
@@ -171,7 +172,11 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
 
 def _emit_learned(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:
     if out is not None:
-        out.append(events.RateLimitLearned(gates.key, now, mirror.name, mirror.unit, mirror.limit, mirror.window))
+        out.append(
+            events.RateLimitLearned(
+                gates.owner_of(mirror.name), now, mirror.name, mirror.unit, mirror.limit, mirror.window
+            )
+        )
 
 
 def _hint_headroom(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
@@ -224,9 +229,10 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if paced and not permit.beyond:
         gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
         _unexplained(gates, permit, outcome, now, new_wave, out)
+    pause = gates.pause_for(gate, outcome.readings) if hint and (gate or paced) else gates.pause
     if not (gate or paced) or hint:
-        before_pause = gates.pause.until
-        until = gates.pause.close(now, hint, not (gate or paced), draw, new_wave)
+        before_pause = pause.until
+        until = pause.close(now, hint, not (gate or paced), draw, new_wave)
         if until > max(before_pause, now):
             gates.resumes = True
             origin = Source.RETRY_AFTER if hint else Source.REFUSALS
@@ -236,7 +242,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     clocks = gates.unavailability
     clocks.refused(outcome, now)
     if hint:
-        clocks.stated(now, gates.pause.until)
+        clocks.stated(now, pause.until)
     elif gate:
         clocks.stated(now, gates.quotas.ready_at(permit.cost, now)[0])
     if out is not None:

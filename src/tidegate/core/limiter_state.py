@@ -16,6 +16,7 @@ them by the outcomes of attempts.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from tidegate.core import events
@@ -23,14 +24,16 @@ from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import LimiterProvenance, Source
-from tidegate.core.quota import Charge, QuotaSet
+from tidegate.core.provenance import LimiterProvenance, QuotaProvenance, Source
+from tidegate.core.quota import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner, QuotaSet
+from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.unavailability import KeyOutage, OutageClock
-from tidegate.core.values import INFINITY, Cost, Key, Outcome
+from tidegate.core.values import INFINITY, Cost, Key, Outcome, QuotaReading, Refill
 
 
 class Permit:
@@ -187,6 +190,50 @@ class LimiterSettings(Protocol):
     def max_breaker_cooldown(self) -> float: ...
 
 
+class KeyQuotas(Protocol):
+    """The quotas of one key: a `QuotaSet`, or the two levels of a model whose account has shared quotas."""
+
+    @property
+    def mirrors(self) -> Mapping[str, QuotaMirror]: ...
+    @property
+    def provenance(self) -> Mapping[str, QuotaProvenance]: ...
+    @property
+    def unproven(self) -> Collection[str]: ...
+    @property
+    def ample(self) -> bool: ...
+    @property
+    def asks(self) -> bool: ...
+    @property
+    def follows_ends(self) -> bool: ...
+    @property
+    def divided(self) -> bool: ...
+    @property
+    def own(self) -> QuotaSet: ...
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]: ...
+    def probed_at(self, cost: Cost, now: float) -> tuple[float, str]: ...
+    def seed(self, reading: QuotaReading, said: Refill, now: float) -> None: ...
+    def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]: ...
+    def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]: ...
+    def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge: ...
+    def settle(
+        self,
+        charges: Iterable[Charge],
+        produced: float,
+        returned: float,
+        order: int,
+        now: float,
+        cost: Cost = UNIT_WEIGHT,
+        output: float | None = None,
+    ) -> None: ...
+    def refund(self, charges: Iterable[Charge]) -> None: ...
+    def on_refused(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None: ...
+    def observe(
+        self, readings: Iterable[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
+    ) -> tuple[list[QuotaMirror], tuple[float, str] | None]: ...
+    def explained_by_portion(self, now: float) -> str: ...
+    def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str: ...
+
+
 class LimiterState:
     """Gates of one key, its attempts in flight, its counters and its provenance.
 
@@ -241,7 +288,7 @@ class LimiterState:
         self.breaker = CircuitBreaker(
             settings.breaker_threshold, settings.breaker_cooldown, settings.max_breaker_cooldown
         )
-        self.quotas = QuotaSet(default_window)
+        self.quotas: KeyQuotas = QuotaSet(default_window)
         self.estimate = CostEstimator()
         self.counts = KeyCounts()
         self.provenance = LimiterProvenance()
@@ -370,6 +417,22 @@ class LimiterState:
         name = gate.removeprefix("quota ")
         provenance = self.quotas.provenance.get(name)
         return provenance is not None and provenance.origin is Source.HEADERS and name not in self.quotas.unproven
+
+    def charged_to(self, mirror: QuotaMirror) -> list[Permit]:
+        """Return the attempts in flight that are charged to a quota."""
+        return list(self.permits_in_flight.values())
+
+    def owner_of(self, quota: str) -> Key:
+        """Return the key that has a quota: this one, or its account."""
+        return self.key
+
+    def pause_for(self, quota: str, readings: Iterable[QuotaReading]) -> Pause:
+        """Return the pause that a refusal with a hint closes; it is explained by `quota` ('': by none)."""
+        return self.pause
+
+    def waiting_with(self, quota: str) -> int:
+        """Return the number of calls at other keys that wait for a quota."""
+        return 0
 
     def unavailable(self, now: float) -> KeyOutage:
         """Return for how long the key has answered no call, and why."""

@@ -278,9 +278,30 @@ class QuotaSet:
         limit, window = reading.limit or mirror.limit, reading.window or mirror.window
         return (reading.refill, limit, window) != (self.provenance[reading.name].said, mirror.limit, mirror.window)
 
-    def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
-        """Charges an attempt to every quota it counts against; the charges may come into the list later."""
-        charges: list[Charge] = []
+    @property
+    def own(self) -> QuotaSet:
+        """Return the quotas that belong to the key itself: all of them."""
+        return self
+
+    @property
+    def known(self) -> bool:
+        """Return whether any quota is known."""
+        return bool(self._mirrors)
+
+    def debit(
+        self,
+        cost: Cost,
+        order: int,
+        now: float,
+        call: ChargeOwner = UNANSWERED,
+        charges: list[Charge] | None = None,
+    ) -> list[Charge]:
+        """Charges an attempt to every quota it counts against; the charges may come into the list later.
+
+        With `charges` they are added to that list.
+        """
+        if charges is None:
+            charges = []
         if not self._charged:
             return charges
         if not self.ample:
@@ -486,6 +507,11 @@ class QuotaSet:
         self._mirrors[mirror.name] = turned
         self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
         return turned
+
+    def book(self) -> None:
+        """Charges what is on the tab."""
+        if self._tab:
+            self._book()
 
     def _book(self, confirmed: int = 0) -> None:
         """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""

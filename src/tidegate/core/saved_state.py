@@ -13,12 +13,14 @@ Therefore:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import NamedTuple, Protocol
 
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.limiter_state import KeyQuotas
 from tidegate.core.provenance import QuotaProvenance, Source
+from tidegate.core.quota import QuotaSet
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.values import QuotaReading, Refill, Unit
@@ -81,19 +83,19 @@ def learners(admission: AdmissionController) -> dict[str, SavedLimiter]:
 
 def export(admission: AdmissionController, now: float) -> SavedKey:
     """Return the state that a key has learned by `now`; of quotas, those that headers of this run named."""
-    quotas = admission.quotas
-    told = [mirror for name, mirror in quotas.mirrors.items() if quotas.provenance[name].origin is Source.HEADERS]
     gates = {name: dict(each.export(now)) for name, each in learners(admission).items()}
-    return SavedKey(
-        tuple(_quota(mirror, quotas.provenance[mirror.name], now) for mirror in told),
-        {name: plain for name, plain in gates.items() if plain},
-    )
+    return SavedKey(export_quotas(admission.quotas.own, now), {name: plain for name, plain in gates.items() if plain})
+
+
+def export_quotas(quotas: QuotaSet, now: float) -> tuple[SavedQuota, ...]:
+    """Return the quotas that headers of this run named, as known by `now`."""
+    told = [mirror for name, mirror in quotas.mirrors.items() if quotas.provenance[name].origin is Source.HEADERS]
+    return tuple(_quota(mirror, quotas.provenance[mirror.name], now) for mirror in told)
 
 
 def seed(admission: AdmissionController, learned: SavedKey, age: float, now: float) -> None:
     """Load the state that an earlier run had learned `age` seconds ago into a new key."""
-    for quota in learned.quotas:
-        admission.quotas.seed(_reading(quota.after(age)), quota.said, now)
+    seed_quotas(admission.quotas, learned.quotas, age, now)
     for name, learner in learners(admission).items():
         plain = {what: number for what, number in learned.gates.get(name, {}).items() if isfinite(number)}
         if plain:
@@ -102,6 +104,12 @@ def seed(admission: AdmissionController, learned: SavedKey, age: float, now: flo
                 admission.provenance.limit.seeded()
             elif name == "pace":
                 admission.provenance.pace.seeded()
+
+
+def seed_quotas(quotas: KeyQuotas, learned: Iterable[SavedQuota], age: float, now: float) -> None:
+    """Load the quotas that an earlier run had known `age` seconds ago."""
+    for quota in learned:
+        quotas.seed(_reading(quota.after(age)), quota.said, now)
 
 
 def _quota(mirror: QuotaMirror, provenance: QuotaProvenance, now: float) -> SavedQuota:

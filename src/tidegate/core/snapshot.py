@@ -10,7 +10,7 @@ ones. An unknown value is None.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, floor
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.circuit_breaker import BreakerState
 from tidegate.core.provenance import LearnedValue
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.two_levels import AccountController
 from tidegate.core.values import INFINITY, Cost, Key
 
 
@@ -34,9 +35,14 @@ class QuotaForecast(NamedTuple):
     window: float
     boundary_in: float | None
     amount: float
+    elsewhere: int = 0
 
     def drained_in(self, calls: int, start: float) -> float:
-        """Return the seconds until this quota has admitted `calls`, of which none goes before `start`."""
+        """Return the seconds until this quota has admitted `calls`, of which none goes before `start`.
+
+        The calls `elsewhere` that wait for it at other keys count as going before them.
+        """
+        calls += self.elsewhere
         if self.amount <= 0.0:
             return start
         amount = min(self.amount, self.limit)
@@ -208,10 +214,40 @@ class KeySnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class AccountSnapshot:
+    """State of the quotas that the keys in `models` share: `waiting` calls, and `in_flight` attempts of all of them."""
+
+    key: Key
+    at: float
+    quotas: tuple[QuotaSnapshot, ...]
+    models: tuple[Key, ...]
+    waiting: int
+    in_flight: int
+    paused_for: float
+
+
+def account_snapshot(account: AccountController, waiting: int, now: float) -> AccountSnapshot:
+    """Return the state of one account at `now`, with `waiting` calls at its models."""
+    return AccountSnapshot(
+        key=account.key,
+        at=now,
+        quotas=tuple(_quota_snapshot(mirror, now) for mirror in account.quotas.mirrors.values()),
+        models=tuple(model.key for model in account.models),
+        waiting=waiting,
+        in_flight=account.in_flight,
+        paused_for=max(0.0, account.pause.until - now),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class RegistrySnapshot:
-    """State of every key that the registry knows, least recently used first."""
+    """State of every key that the registry knows, least recently used first.
+
+    `accounts` are those whose keys share quotas. These quotas are also among those of each key.
+    """
 
     keys: Mapping[Key, KeySnapshot]
+    accounts: Mapping[Key, AccountSnapshot] = field(default_factory=dict)
 
     @property
     def attempts(self) -> int:
@@ -305,16 +341,24 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
         slots=admission.concurrency.limit,
         flights=tuple(now - permit.sent_at for permit in admission.permits_in_flight.values()),
         latency=sum(latencies) / len(latencies) if latencies else None,
-        quotas=tuple(_quota_outlook(mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
+        quotas=tuple(_quota_outlook(admission, mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
         pace=admission.pacer.rate if admission.pacer.active else 0.0,
     )
 
 
-def _quota_outlook(mirror: QuotaMirror, mean: Cost, now: float) -> QuotaForecast:
+def _quota_outlook(admission: AdmissionController, mirror: QuotaMirror, mean: Cost, now: float) -> QuotaForecast:
     back = mirror.resets_at(now)
     amount = mean.amount(mirror.unit) * mirror.scale + mean.reserve(mirror.unit)
     boundary = None if back is None else back - now
-    return QuotaForecast(mirror.name, mirror.level(now), mirror.limit, mirror.window, boundary, amount)
+    return QuotaForecast(
+        mirror.name,
+        mirror.level(now),
+        mirror.limit,
+        mirror.window,
+        boundary,
+        amount,
+        admission.waiting_with(mirror.name),
+    )
 
 
 def _learnt(admission: AdmissionController, now: float) -> Iterator[LearnedValue]:

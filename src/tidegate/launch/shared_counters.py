@@ -23,8 +23,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import WaitQueue
 from tidegate.core.circuit_breaker import CLOSED
 from tidegate.core.display import printable
-from tidegate.core.limiter_state import KeyCounts
-from tidegate.core.quota import QuotaSet
+from tidegate.core.limiter_state import KeyCounts, KeyQuotas
 from tidegate.core.snapshot import queue_forecast
 
 COUNTS = (
@@ -307,7 +306,7 @@ class SharedKeyCounts(KeyCounts):
             # Also without a waiting call: a runner asks before it gives a slot away, so that no call may wait here.
             self._close()
 
-    def _write_quotas(self, quotas: QuotaSet) -> None:
+    def _write_quotas(self, quotas: KeyQuotas) -> None:
         # A quota keeps its place when one before it is forgotten.
         for name, mirror in quotas.mirrors.items():
             number = self._numbers.setdefault(name, len(self._numbers))
