@@ -25,6 +25,9 @@ from tidegate.saved_state import LearnedState
 PREFIX = "TIDEGATE_"
 
 
+LEVELS = ("model", "account")
+"""Levels that a quota may belong to in `Settings.scopes`; a pattern of models is a third one."""
+
 ORDERED = (
     ("start_concurrency", "max_concurrency"),
     ("pause_base", "max_pause"),
@@ -93,6 +96,10 @@ class Settings(BaseModel):
         (),
         description="Further hosts that install() governs; comma-separated in the environment.",
     )
+    scopes: Mapping[str, str | Mapping[str, str]] = Field(
+        {},
+        description="Level of quotas, model or account, by provider or by provider and quota (docs/providers.md).",
+    )
     digest_key: SecretStr | None = Field(
         None,
         description="Secret for credential digests that stay the same across processes; by default one per process.",
@@ -135,6 +142,25 @@ class Settings(BaseModel):
             self.__dict__[changed] = value
         return self
 
+    @field_validator("scopes")
+    @classmethod
+    def _levels(cls, given: Mapping[str, str | Mapping[str, str]]) -> Mapping[str, str | Mapping[str, str]]:
+        for provider, level in given.items():
+            levels = {level} if isinstance(level, str) else set(level.values())
+            named = provider and (isinstance(level, str) or all(level))
+            if not named or not levels or any(each not in LEVELS and "*" not in each for each in levels):
+                raise ValueError("each level must be model, account, or a pattern of models with *")
+            if isinstance(level, str) and level not in LEVELS:
+                raise ValueError("the level of a whole provider must be model or account")
+            if len(levels - {"model"}) > 1:
+                raise ValueError(f"the quotas of {provider} can be shared in one way only")
+        return {name: level if isinstance(level, str) else dict(level) for name, level in given.items()}
+
+    def level_of(self, provider: str) -> str:
+        """Return what keys of a provider belong to by `scopes`, `model` or `account`; empty for the table's scope."""
+        level = self.scopes.get(provider, "")
+        return level if isinstance(level, str) else "model"
+
     @field_validator("initial_state", mode="before")
     @classmethod
     def _state(cls, given: Any) -> Any:
@@ -156,8 +182,25 @@ class Settings(BaseModel):
         for name in cls.model_fields:
             given = source.get(PREFIX + name.upper(), "").strip()
             if given:
-                values[name] = [part.strip() for part in given.split(",") if part.strip()] if name == "hosts" else given
+                parts = [part.strip() for part in given.split(",") if part.strip()]
+                values[name] = parts if name == "hosts" else _scopes(parts) if name == "scopes" else given
         return cls(**values)
+
+
+def _scopes(parts: list[str]) -> dict[str, Any]:
+    """Return the scopes that parts like `anthropic=account` and `openai.requests=account` stand for."""
+    scopes: dict[str, Any] = {}
+    for part in parts:
+        name, _, level = (each.strip() for each in part.partition("="))
+        provider, dot, quota = name.partition(".")
+        if not dot:
+            scopes[provider] = level
+            continue
+        levels = scopes.setdefault(provider, {})
+        if isinstance(levels, str):
+            raise ConfigurationError("scopes", part, f"{provider} has a level for all quotas already")
+        levels[quota] = level
+    return scopes
 
 
 def _configuration_error(error: ValidationError) -> ConfigurationError:

@@ -43,7 +43,8 @@ class KeyQueue:
     """The admission controller and the wait queue of one key.
 
     `ready_callbacks` holds callbacks of `try_admit`; `gate` is the gate that was closed last. `pools` are the
-    connection pools of the clients that use the key, as far as they are known.
+    connection pools of the clients that use the key, as far as they are known. `is_shared` says that steps here may
+    admit calls of other keys, which share quotas with this one.
     """
 
     __slots__ = (
@@ -61,6 +62,8 @@ class KeyQueue:
         "ready_callbacks",
         "waiting",
     )
+
+    is_shared = False
 
     def __init__(self, admission: AdmissionController, executors: ExecutorTable | None = None) -> None:
         self.admission = admission
@@ -183,6 +186,12 @@ class KeyQueue:
         if group is not None:
             self._ensure_timer(group, to_wake)
         return to_wake
+
+    def note_asked(self, cost: Cost, ready: float, gate: str, now: float) -> None:
+        """Note that a call outside the queue was told to ask again at `ready`; here nothing changes that unseen."""
+
+    def close(self) -> None:
+        """End the use of the queue: its key is forgotten."""
 
     def forget(self) -> None:
         """Forget waiting calls and permits not taken yet: after a fork they belong to the parent."""

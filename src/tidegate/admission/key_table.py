@@ -23,6 +23,8 @@ from weakref import WeakSet
 
 from tidegate import redaction
 from tidegate.admission import fork, key_hook
+from tidegate.admission.account_queue import ModelQueue
+from tidegate.admission.accounts import AccountTable, SharingModels
 from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener, Listeners
@@ -35,6 +37,7 @@ from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import RegistrySnapshot
+from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import CAPACITY, INFINITY, OK, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
@@ -89,6 +92,7 @@ class KeyTable:
         self.draw = draw
         self._lock = threading.Lock()
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
+        self._accounts = AccountTable(settings)
         self._executors = ExecutorTable()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
@@ -379,9 +383,10 @@ class KeyTable:
         with self._lock:
             now = self.clock()
             keys = {key: queue.snapshot(now) for key, queue in self._queues.items()}
+            accounts = self._accounts.snapshot(now)
         if self._dropped or self._listeners.pending:
             self._act([], None)
-        return RegistrySnapshot(keys)
+        return RegistrySnapshot(keys, accounts)
 
     def before_fork(self) -> None:
         """Wait until the current step ends, so that the child finds nothing half done."""
@@ -408,15 +413,34 @@ class KeyTable:
         queue = self._queues.get(key)
         if queue is None:
             self._evict(now)
-            queue = self._queues[key] = KeyQueue(self._seeded(key, window, now), self._executors)
-            if key_hook.on_new_queue is not None:
-                key_hook.on_new_queue(queue)
+            queue = self._queues[key] = self._new_queue(key, window, now)
         else:
             self._queues.move_to_end(key)
         return queue
 
-    def _seeded(self, key: Key, window: float, now: float) -> AdmissionController:
-        admission = self._new(key, window, now)
+    def _new_queue(self, key: Key, window: float, now: float) -> KeyQueue:
+        account = self._accounts.of(key, window, now, self._seed_account)
+        admission = self._seeded(key, window, now, account)
+        queue: KeyQueue
+        if account is not None and isinstance(admission, ModelController):
+            queue = ModelQueue(admission, account.queue, self._executors)
+        else:
+            queue = KeyQueue(admission, self._executors)
+        if key_hook.on_new_queue is not None:
+            key_hook.on_new_queue(queue)
+        if account is not None:
+            # After the hook, which may replace the wait queue.
+            queue.waiting.next_place = account.queue.next_place
+        return queue
+
+    def _seed_account(self, account: AccountController, now: float) -> None:
+        found = self._seeds.take(account.key) if self._seeds else None
+        if found is not None:
+            known, age = found
+            saved_state.seed_quotas(account.quotas, known.quotas, age + now - self._began_at, now)
+
+    def _seeded(self, key: Key, window: float, now: float, account: SharingModels | None) -> AdmissionController:
+        admission = self._new(key, window, now, account)
         found = self._seeds.take(key) if self._seeds else None
         if found is None:
             return admission
@@ -427,11 +451,16 @@ class KeyTable:
             # A file may hold anything unexpected; that must not fail a call.
             reason = type(error).__name__
             logger.exception("saved state of %s ignored: %s was raised; the key learns its limits again", key, reason)
-            return self._new(key, window, now)
+            if isinstance(admission, ModelController):
+                admission.account.models.remove(admission)
+            return self._new(key, window, now, account)
         return admission
 
-    def _new(self, key: Key, window: float, now: float) -> AdmissionController:
-        admission = AdmissionController(key, self.settings, window, now)
+    def _new(self, key: Key, window: float, now: float, account: SharingModels | None) -> AdmissionController:
+        if account is None:
+            admission = AdmissionController(key, self.settings, window, now)
+        else:
+            admission = ModelController(key, self.settings, window, now, account.controller)
         admission.home = self._identity
         return admission
 
@@ -445,6 +474,7 @@ class KeyTable:
             elif over or now - queue.admission.used_at > self.settings.idle_after:
                 if queue.admission.rejection is not None:
                     self._rejections.append((key, queue.admission.rejection, None, True))
+                queue.close()
                 del self._queues[key]
                 over = len(self._queues) >= self.settings.max_keys
 
@@ -478,7 +508,7 @@ class KeyTable:
             if queue.admission.rejection is not before:
                 self._rejections.append((permit.key, before, queue.admission.rejection, False))
         if rejoin is None or rejoin.queue is None:
-            if queue is None or not (queue.waiting.count or queue.ready_callbacks):
+            if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
                 return []
             return queue.pump(now, out, threading.get_ident())
         to_wake: list[Waiter] = []
@@ -516,7 +546,7 @@ class KeyTable:
         return queue if queue is not None and queue.admission is permit.state else None
 
     def _pump(self, queue: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
-        if queue is None or not (queue.waiting.count or queue.ready_callbacks):
+        if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
             return []
         return queue.pump(now, out, threading.get_ident())
 

@@ -16,7 +16,7 @@ from tidegate.admission.key_table import KeyTable, today
 from tidegate.admission.wait_queue import ReadyCallback, Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Permit
-from tidegate.core.saved_state import export
+from tidegate.core.saved_state import SavedKey, export, export_quotas
 from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.core.window_inference import DEFAULT_WINDOW
@@ -84,6 +84,7 @@ class RateLimitRegistry(KeyTable):
         with self._lock:
             now = self.clock()
             taken = {key: export(queue.admission, now) for key, queue in self._queues.items()}
+            taken |= {key: SavedKey(export_quotas(each.quotas, now), {}) for key, each in self._accounts.controllers()}
         today, told = self._calendar(), bool(self._digests)
         keys = [LearnedKey.of(key, each, today, told) for key, each in taken.items() if each.quotas or each.gates]
         return LearnedState(digests=self._digests, keys=tuple(keys[-MAX_KEYS:]))
@@ -128,7 +129,7 @@ class RateLimitRegistry(KeyTable):
         """Answer `try_admit` if other calls wait or a gate is closed; return the waiters to wake, and the answer."""
         admission = queue.admission
         to_wake: list[Waiter] = []
-        if queue.waiting.count or admission.untaken:
+        if queue.waiting.count or admission.untaken or queue.is_shared:
             to_wake = queue.pump(now, out, threading.get_ident(), outside_waiters=1)
         ready, gate = admission.ready_at(cost, now)
         stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
@@ -145,6 +146,7 @@ class RateLimitRegistry(KeyTable):
             permit = admission.admit(cost, now, 0.0, out)
             permit.thread = threading.get_ident()
             return to_wake, permit
+        queue.note_asked(cost, refusal.ready_at, refusal.gate, now)
         # Permits that other calls do not take are taken back then.
         refusal.ready_at = min(refusal.ready_at, queue.next_reclaim_at(now))
         return to_wake, refusal

@@ -44,6 +44,7 @@ from tidegate.providers._request import (
 )
 from tidegate.providers._response import judge, judge_event
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import SharedQuotas as SharedQuotas
 from tidegate.providers._sdk_headers import ANY, UNNAMED, sdk_family
 from tidegate.providers._usage import merged, usage_of
 from tidegate.providers._values import dimensions, window_name, window_of

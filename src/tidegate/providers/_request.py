@@ -157,15 +157,15 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
     return RequestFacts(model, chars, bound, request.get("stream", streams) is True)
 
 
-def scope(provider: Provider, inquiry: RequestFacts, host: str, path: str) -> str:
+def scope(provider: Provider, inquiry: RequestFacts, host: str, path: str, level: str = "") -> str:
     """Return the part of the account that the quota applies to: the model or deployment, `""` for the whole account.
 
     Path segments that the endpoint marks as scope (a project, a location) precede the model. Models with a common quota
     have their common ending as scope. Source: PROVIDERS.md section 19. `host` is for providers whose scope is a region
-    or a subdomain.
+    or a subdomain. `level` (`model` or `account`) replaces the table's scope.
     """
     model = ""
-    if provider.scope == "model":
+    if (level or provider.scope) == "model":
         model = next((ending for ending in provider.pooled if inquiry.model.endswith(ending)), inquiry.model)
     return "/".join([*provider.segments(path), model] if model else provider.segments(path))
 

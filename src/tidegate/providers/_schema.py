@@ -202,6 +202,29 @@ class Charging:
         return next((weight for part, weight in self.burndown if part in model), 1.0)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedQuotas:
+    """Quotas that models of one account share: one credential at one address has each of them once.
+
+    `models` are names with `*` for any text. `quotas` are names of header rows, units, or `*` for all. `name` stands
+    for the model in the key of these quotas; it is empty if all models share them.
+
+    Raises `ConfigurationError` if a value is not usable.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    quotas: tuple[str, ...]
+    source: str
+
+    def __post_init__(self) -> None:
+        where = f"SharedQuotas({self.name})"
+        require(bool(self.source), f"{where}.source", self.source, "the source of the rule")
+        for field_name, texts in (("models", self.models), ("quotas", self.quotas)):
+            known = type(texts) is tuple and bool(texts) and all(texts)
+            require(known, f"{where}.{field_name}", texts, "a tuple of texts, at least one")
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Provider:
     """The table of one provider. Compared by identity; users see `name`.
@@ -211,7 +234,8 @@ class Provider:
     `credential_part` limits a header to the text after its first string up to its second, because a signature changes
     with each request. `waits` are response headers with seconds to wait, `code_headers` those with an error name.
     `default_window` (seconds) is the window of an undeclared quota. `image_chars` are the characters that an image, a
-    sound or a file counts in `input_chars`. `pooled` are endings of model names whose models share one quota. With
+    sound or a file counts in `input_chars`. `pooled` are endings of model names whose models share one quota, and whose
+    calls share one key. `shared` are quotas that models share, each with a key of its own. With
     `body_headers`, headers in the body of a refusal (`error.metadata.headers`) are read too.
 
     Raises `ConfigurationError` if a value is not usable.
@@ -233,6 +257,7 @@ class Provider:
     code_headers: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
     pooled: tuple[str, ...] = ()
+    shared: tuple[SharedQuotas, ...] = ()
     body_headers: bool = False
     query_credential: tuple[tuple[str, str], ...] = ()
     credential_part: tuple[str, str] | None = None
@@ -261,6 +286,12 @@ class Provider:
             require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
         pools = self.scope == "model" or not self.pooled
         require(pools, f"Provider({self.name}).pooled", self.pooled, "empty unless the scope is the model")
+        require(
+            self.scope == "model" or not self.shared,
+            f"Provider({self.name}).shared",
+            self.shared,
+            "empty unless the scope is the model",
+        )
         # A one-element tuple without its comma is a string, whose letters would be taken for headers.
         require(
             type(self.credential) is tuple, f"Provider({self.name}).credential", self.credential, "a tuple of headers"

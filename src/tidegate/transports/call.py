@@ -94,7 +94,7 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
             provider.name,
             masked(address, registry.digest, redaction.is_known),
             registry.digest(f"{credential}\naccount={account}" if account else credential),
-            providers.scope(provider, request_facts, route.host, route.path),
+            providers.scope(provider, request_facts, route.host, route.path, registry.settings.level_of(provider.name)),
             providers.family_of(provider, route.path),
         )
         registry.intern(facts, key)
