@@ -79,6 +79,11 @@ def provider_table(table: providers.Provider) -> str:
         f"`{charged.output_tokens}`; as it is written: `{charged.produced}` ({charged.source})",
         f"- Source: {table.source}",
     ]
+    lines += [
+        f"- Shared by {', '.join(f'`{model}`' for model in each.models)}: "
+        f"{', '.join(f'`{quota}`' for quota in each.quotas)} ({each.source})"
+        for each in table.shared
+    ]
     if table.headers:
         lines += ["", "| announced quota | of | seconds | refills | source |", "|---|---|---|---|---|"]
         lines += [_quota(row) for row in table.headers]

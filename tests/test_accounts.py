@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from datetime import UTC, datetime
 
@@ -280,3 +281,36 @@ def test_requests_of_a_client_get_keys_by_the_setting(
     seen = one.snapshot()
     assert sorted(key.scope for key in seen.keys) == names
     assert [(key.scope, [each.name for each in account.quotas]) for key, account in seen.accounts.items()] == shared
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "group"),
+    [
+        ("anthropic", "claude-opus-4-5-20251101", "claude-opus-4"),
+        ("anthropic", "claude-opus-4-8", "claude-opus-4"),
+        ("anthropic", "claude-sonnet-4-6", "claude-sonnet-4"),
+        ("anthropic", "claude-opus-5", ""),
+        ("anthropic", "claude-sonnet-4-20250514", ""),
+        ("anthropic-compatible", "claude-opus-4-5", ""),
+        ("openai", "gpt-5", ""),
+    ],
+)
+def test_table_names_the_models_that_share(provider: str, model: str, group: str) -> None:
+    found = shared_by(Key(provider, "https://api.test", "", model), Settings())
+    assert (found[0] if found is not None else "") == group
+    if found is not None:
+        assert all(found[1].covers(row.name, row.unit) for row in providers.ANTHROPIC.headers)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"source": ""}, {"models": ()}, {"models": "claude*"}, {"quotas": ("",)}, {"quotas": ()}]
+)
+def test_unusable_row_of_a_table_is_refused(facts: dict[str, object]) -> None:
+    row = {"name": "n", "models": ("m*",), "quotas": ("requests",), "source": "s", **facts}
+    with pytest.raises(ConfigurationError, match=r"SharedQuotas\(n\)"):
+        providers.SharedQuotas(**row)
+
+
+def test_table_without_models_shares_nothing() -> None:
+    with pytest.raises(ConfigurationError, match="shared"):
+        dataclasses.replace(providers.ANTHROPIC, name="other", scope="account")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider, SharedQuotas
 
 _LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (PROVIDERS.md section 5)"
 _ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (PROVIDERS.md section 5)"
@@ -42,6 +42,28 @@ HEADERS = (
     _row("tokens", "tokens", 1000.0, compatible=True),
     _row("input-tokens", "input_tokens", 1000.0),
     _row("output-tokens", "output_tokens", 1000.0),
+)
+
+_COMBINED = (
+    "https://platform.claude.com/docs/en/api/rate-limits (one limit for all models of a class), as tabulated on "
+    "https://www.developersdigest.tech/rate-limits/anthropic, read 2026-10-17"
+)
+
+_QUOTAS = tuple(row.name for row in HEADERS)
+
+SHARED = (
+    SharedQuotas(
+        name="claude-opus-4",
+        models=("claude-opus-4-5*", "claude-opus-4-6*", "claude-opus-4-7*", "claude-opus-4-8*"),
+        quotas=_QUOTAS,
+        source=f"{_COMBINED}: Opus 4.8, 4.7, 4.6 and 4.5 combined",
+    ),
+    SharedQuotas(
+        name="claude-sonnet-4",
+        models=("claude-sonnet-4-5*", "claude-sonnet-4-6*"),
+        quotas=_QUOTAS,
+        source=f"{_COMBINED}: Sonnet 4.6 and 4.5 combined",
+    ),
 )
 
 _429 = frozenset({429})
@@ -149,6 +171,7 @@ ANTHROPIC = Provider(
     headers=HEADERS,
     errors=ERRORS,
     common_errors=COMMON_ERRORS,
+    shared=SHARED,
     image_chars=6400,  # 1,600 tokens, the largest picture: docs/en/build-with-claude/vision [unv], at 4 characters
 )
 
@@ -159,5 +182,6 @@ ANTHROPIC_COMPATIBLE = replace(
     hosts=(),
     endpoints=tuple(Endpoint(f"**/{path}") for path in ("messages", "v1/complete", "chat/completions")),
     headers=(*HEADERS, IETF_ROW),
+    shared=(),  # a gateway's limits are its own
     closed=("threads", "batches", "organizations"),
 )
