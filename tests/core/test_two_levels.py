@@ -8,11 +8,12 @@ import pytest
 
 from tests.core.values import KEY, OK, answer, bucket, refusal
 from tidegate.core import events
+from tidegate.core.concurrency_limit import ConcurrencyLimit
 from tidegate.core.limiter_state import Permit
 from tidegate.core.saved_state import SavedQuota, export, seed_quotas
 from tidegate.core.snapshot import account_snapshot, key_snapshot
 from tidegate.core.two_levels import AccountController, ModelController, SharedNames
-from tidegate.core.values import Cost, Outcome, QuotaReading
+from tidegate.core.values import Cost, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 
 ACCOUNT = KEY._replace(scope="", family="shared")
@@ -130,6 +131,28 @@ def test_refusal_whose_text_names_only_the_shared_quota_holds_all_models(scene: 
     scene.settle(scene.one, refusal(7.0, prose), 1.0)
     assert scene.other.ready_at(Cost(1.0, 10.0), 1.0) == (8.0, "pause")
     assert scene.other.certain("pause")
+
+
+def test_models_share_one_slow_start_until_the_first_answer(scene: Scene) -> None:
+    scene.account.slow_start = ConcurrencyLimit(2, 1000, 0.5)
+    permits = [scene.admit(model) for model in (scene.one, scene.other)]
+    for model in (scene.one, scene.other):
+        ready, gate = model.ready_at(Cost(), 0.0)
+        assert (gate, ready > 0.0, scene.account.holds(gate, 0.0)) == ("concurrency", True, True)
+    later = scene.one.ready_at(Cost(), 0.0)[0]
+    assert scene.other.ready_at(Cost(), later)[0] == later
+    scene.one.settle(permits[0], Outcome(Kind.ABANDONED), 0.0, 0.5, None)
+    assert scene.other.ready_at(Cost(), 0.0)[0] == 0.0
+    scene.other.settle(permits[1], answer(bucket(60.0, 50.0)), 0.0, 0.5, None)
+    for _ in range(10):
+        assert scene.one.ready_at(Cost(), 0.0)[0] == 0.0
+        scene.admit(scene.one)
+    assert not scene.account.holds("concurrency", 0.0)
+
+
+def test_streaming_answer_ends_the_shared_slow_start(scene: Scene) -> None:
+    scene.one.learn(scene.admit(scene.one), answer(bucket(60.0, 50.0)), 0.0, None)
+    assert scene.account.slow_start is None
 
 
 def test_stated_opening_is_certain_while_no_model_has_a_call_in_flight(scene: Scene) -> None:

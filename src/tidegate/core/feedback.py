@@ -181,7 +181,7 @@ def _emit_learned(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out
 
 def _hint_headroom(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
     if mirror.unit == "requests":
-        gates.concurrency.set_headroom_hint(mirror.level(now))
+        gates.hint_headroom(mirror.name, mirror.level(now))
 
 
 def _update_useful_max(gates: LimiterState, now: float, out: Out) -> None:

@@ -422,6 +422,10 @@ class LimiterState:
         """Return the attempts in flight that are charged to a quota."""
         return list(self.permits_in_flight.values())
 
+    def hint_headroom(self, quota: str, remaining: float) -> None:
+        """Open slots faster in slow start: a header announced that `remaining` requests are left of a quota."""
+        self.concurrency.set_headroom_hint(remaining)
+
     def owner_of(self, quota: str) -> Key:
         """Return the key that has a quota: this one, or its account."""
         return self.key

@@ -5,6 +5,9 @@ and its `TwoLevelQuotas` stand in place of the quotas of a key without an accoun
 both levels, or to none, within one step of the key table. Each reading goes to one level, by the name or unit of its
 quota (`SharedNames`).
 
+Before the first answer of an account nothing is known of its quotas. Until then its models share one slow start, as
+wide as that of one key: else ten models would send ten first rounds against one quota.
+
 A key without an account has none of these objects, so its calls take the same path as before.
 """
 
@@ -15,12 +18,13 @@ from typing import NamedTuple, Protocol
 
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.backoff import Pause
+from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterSettings, Out, Permit
 from tidegate.core.provenance import QuotaProvenance, Source
 from tidegate.core.quota import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
-from tidegate.core.values import INFINITY, Cost, Key, Outcome, QuotaReading, Refill, Unit
+from tidegate.core.values import INFINITY, Cost, Key, Kind, Outcome, QuotaReading, Refill, Unit
 
 ALL = "*"
 """Stands for every quota in `SharedNames`."""
@@ -62,10 +66,11 @@ class AccountController:
     """Quotas that the models of one account share, and the cooldown of a refusal that names one of them.
 
     `order` numbers the sends and settles of all `models`, so that a reading confirms the right charges. `names` says
-    which quotas these are; `earlier` knows the calls that wait for them. Every method runs under the key table's lock.
+    which quotas these are; `earlier` knows the calls that wait for them. `slow_start`
+    bounds the calls in flight of all models until the first answer; it is None from then on.
     """
 
-    __slots__ = ("earlier", "key", "models", "names", "order", "pause", "quotas")
+    __slots__ = ("earlier", "key", "models", "names", "order", "pause", "quotas", "slow_start")
 
     def __init__(
         self, key: Key, names: SharedNames, settings: LimiterSettings, window: float, earlier: EarlierHeads
@@ -77,6 +82,10 @@ class AccountController:
         self.pause = Pause(settings.pause_base, settings.max_pause)
         self.models: list[ModelController] = []
         self.order = 0
+        start, most = settings.start_concurrency, settings.max_concurrency
+        self.slow_start: ConcurrencyLimit | None = ConcurrencyLimit(
+            start, CallBound(most, start).highest, settings.concurrency_cut
+        )
 
     @property
     def in_flight(self) -> int:
@@ -87,6 +96,8 @@ class AccountController:
         """Return whether a closed gate of a model is one of the account."""
         if gate == "pause":
             return self.pause.opens_at(now) > now
+        if gate == "concurrency":
+            return self.slow_start is not None and self.in_flight >= self.slow_start.limit
         return gate.startswith("quota ") and gate.removeprefix("quota ") in self.quotas.mirrors
 
 
@@ -256,6 +267,10 @@ class ModelController(AdmissionController):
         if ready == INFINITY:
             return ready, gate
         account = self.account
+        if account.slow_start is not None and account.in_flight >= account.slow_start.limit:
+            opens = account.slow_start.opens_at(now)
+            if opens > ready:
+                ready, gate = opens, "concurrency"
         if account.pause.used:
             paused = account.pause.opens_at(now)
             if paused > ready:
@@ -270,11 +285,22 @@ class ModelController(AdmissionController):
         self.order = self.account.order
         permit = super().admit(cost, now, waited, out, blocked, beyond)
         self.account.order = self.order
+        if self.account.slow_start is not None:
+            under_way = self.account.in_flight
+            if under_way >= self.account.slow_start.limit:
+                self.account.slow_start.filled(under_way, now)
         return permit
+
+    def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+        """Learn from the headers of a streaming answer, as the base class."""
+        self.account.slow_start = None
+        super().learn(permit, outcome, now, out)
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         """Settle a permit, as the base class, under the next number of the account."""
         self.order = self.account.order
+        if outcome.kind is not Kind.ABANDONED:
+            self.account.slow_start = None
         super().settle(permit, outcome, now, draw, out)
         self.account.order = self.order
 
@@ -303,6 +329,12 @@ class ModelController(AdmissionController):
         if mirror.name not in account.quotas.provenance:
             return super().charged_to(mirror)
         return [permit for model in account.models for permit in model.permits_in_flight.values()]
+
+    def hint_headroom(self, quota: str, remaining: float) -> None:
+        """Open slots faster where a header announced `remaining` requests: those of all models for a shared quota."""
+        shared = quota in self.account.quotas.provenance
+        for model in self.account.models if shared else (self,):
+            model.concurrency.set_headroom_hint(remaining)
 
     def owner_of(self, quota: str) -> Key:
         """Return the key of the level that has a quota."""
