@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -226,6 +227,27 @@ def growth(draw: Draw) -> Row:
     )
 
 
+SHARED_REQUESTS = {name: {"requests": "account"} for name in ("openai", "compatible")}
+"""The setting for a provider whose models share a quota of requests, at its own address and at the bench's."""
+
+
+def models(draw: Draw) -> Row:
+    """Return a row of several models that share a quota of requests, as the setting says."""
+    window, rate, waited = _period(draw)
+    limit = _bucket(draw, rate * window, window, "requests")
+    supply = (limit.limit if limit.initial is None else limit.initial) + limit.limit * waited / window
+    return Row(
+        name="",
+        family=HEADERS,
+        scenario=_provider(
+            draw, "openai", replace(limit, shared=True), Limit(limit=AMPLE, window=window, unit="tokens")
+        ),
+        count=round(supply),
+        models=draw.whole(2, 10),
+        scopes=SHARED_REQUESTS,
+    )
+
+
 ANNOUNCED = (
     *(
         Drawn(f"bound-{bound}-{like}", partial(charged, like=like, bound=bound))
@@ -244,4 +266,5 @@ ANNOUNCED = (
     Drawn("drawn-outage", outage),
     *(Drawn(f"fits-burst-{like}", partial(fitting, like=like)) for like in LIKE),
     Drawn("growth", growth),
+    Drawn("models-share", models),
 )  # fmt: skip

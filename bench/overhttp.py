@@ -11,8 +11,9 @@ import anthropic
 import openai
 
 from bench.measures import Run, measured
-from bench.scenarios import MODELS, Row
+from bench.scenarios import Row
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.settings import Settings
 from tidegate.testing import Call, SimulatorProcess
 
 ROW = "x-row"
@@ -47,12 +48,13 @@ def client_of(row: Row, simulator: SimulatorProcess, sent: list[int]) -> Any:
     )
 
 
-def asking(row: Row, client: Any) -> Ask:
+def asking(row: Row, seed: int, client: Any) -> Ask:
     """How the row's calls are made with `client`."""
+    models = row.asked(seed)
 
     def said(number: int, call: Call) -> dict[str, Any]:
         content = f"{number} ".ljust(row.chars(call), "x")
-        made: dict[str, Any] = {"model": MODELS[row.sdk], "messages": [{"role": "user", "content": content}]}
+        made: dict[str, Any] = {"model": models[number], "messages": [{"role": "user", "content": content}]}
         if call.max_tokens is not None:
             made["max_tokens"] = call.max_tokens
         return {**made, "extra_headers": {ROW: str(number)}}
@@ -106,13 +108,13 @@ async def _run(row: Row, seed: int, ideal: float, wrapped: bool, bare: float | N
         sent: list[int] = []
         client = client_of(row, simulator, sent)
         if wrapped:
-            RateLimitRegistry().wrap(client)
+            RateLimitRegistry(Settings(scopes=row.scopes)).wrap(client)
         if row.sdk != "bedrock":
             # The first request of a process loads what the others find loaded.
             await client.models.list()
         simulator.reset()
         began, spent = time.monotonic(), time.process_time()
-        losses = await _ask_all(row, seed, asking(row, client), PATIENCE * ideal + GRACE)
+        losses = await _ask_all(row, seed, asking(row, seed, client), PATIENCE * ideal + GRACE)
         makespan, cpu = time.monotonic() - began, time.process_time() - spent
         truth = simulator.truth()
         await client.close()

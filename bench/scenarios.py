@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from bench.families import (
@@ -51,6 +52,8 @@ class Row:
     callers     how many take the calls, in order, as soon as they are free
     sdk         whose client asks over HTTP; it also decides endpoint and provider table in virtual time
     stream      whether the answers stream
+    models      how many models are asked, each call's one drawn by the seed; more than one share the `shared` limits
+    scopes      the setting of that name
     against_plain  whether the makespan is compared with that of the plain SDK, instead of the oracle's
     """
 
@@ -64,6 +67,8 @@ class Row:
     callers: int = 128
     sdk: Sdk = "openai"
     stream: bool = False
+    models: int = 1
+    scopes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     against_plain: bool = False
 
     def seeded(self, seed: int) -> Scenario:
@@ -81,6 +86,14 @@ class Row:
             )
             for _ in range(self.count)
         )
+
+    def asked(self, seed: int) -> tuple[str, ...]:
+        """The model of each call, drawn by `seed` where there are several."""
+        name = MODELS[self.sdk]
+        if self.models == 1:
+            return (name,) * self.count
+        generator = random.Random(f"models {seed}")
+        return tuple(f"{name}-{generator.randrange(self.models)}" for _ in range(self.count))
 
     def chars(self, call: Call) -> int:
         """The length of the call's prompt."""

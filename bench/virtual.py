@@ -16,7 +16,7 @@ from typing import Any
 from bench.answers import ASKING, USUAL_OUTPUT, Answer, Answers
 from bench.measures import Run, measured
 from bench.network import SETUP, TRAVEL, Network
-from bench.scenarios import MODELS, Row
+from bench.scenarios import Row
 from bench.world import PUNCTUAL, LateLoop, VirtualCall, World
 from tidegate import providers
 from tidegate.admission.call import GovernedCall
@@ -47,15 +47,15 @@ class LabCall(HttpCall):
 
     __slots__ = ("call", "wall")
 
-    def __init__(self, laboratory: Laboratory, call: Call) -> None:
+    def __init__(self, laboratory: Laboratory, call: Call, model: str) -> None:
         registry, provider, row = laboratory.registry, laboratory.provider, laboratory.row
         policy = CallPolicy(registry.settings.max_wait, 1)
         # What an HTTP request would be read for is known here.
-        GovernedCall.__init__(self, registry, laboratory.key, policy, provider.default_window, 0)
+        GovernedCall.__init__(self, registry, laboratory.key_of(model), policy, provider.default_window, 0)
         self.mocks = True
         self.provider = provider
         self.call = call
-        self.request_facts = RequestFacts(MODELS[row.sdk], row.chars(call), call.max_tokens, row.stream)
+        self.request_facts = RequestFacts(model, row.chars(call), call.max_tokens, row.stream)
         self.stream = row.stream
         self.wall = laboratory.wall
 
@@ -76,14 +76,14 @@ class Laboratory(World):
     """One row at one seed: its provider, its network, and its callers, who take the calls in order."""
 
     def __init__(self, row: Row, seed: int, settings: Settings | None = None, loop: LateLoop = PUNCTUAL) -> None:
-        super().__init__(settings or Settings(), seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS, loop=loop)
+        given = settings or Settings(scopes=row.scopes)
+        super().__init__(given, seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS, loop=loop)
         self.row = row
         self.scenario = row.seeded(seed)
         asking = ASKING[row.sdk]
         provider = providers.adopt(HOST, asking.path, asking.family)
         assert provider is not None, f"{asking.path} generates nothing"
         self.provider: Provider = provider
-        self.key = Key(provider.name, f"https://{HOST}", "0123456789abcdef", MODELS[row.sdk])
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
         self.answers = Answers(row, self.scenario, self.wall)
         self.network = Network(self.timeline, loop)
@@ -92,6 +92,7 @@ class Laboratory(World):
         self.refused_at: list[float] = []
         self.met_outage_at: list[float] = []
         self._began_at = EPOCH + random.Random(seed).random()
+        self._models = row.asked(seed)
         self._left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
         for _ in range(min(row.callers, row.count)):
             self._next()
@@ -100,10 +101,14 @@ class Laboratory(World):
         """Seconds since 1970."""
         return self._began_at + self.now
 
+    def key_of(self, model: str) -> Key:
+        """The key of a model."""
+        return Key(self.provider.name, f"https://{HOST}", "0123456789abcdef", model)
+
     def _next(self) -> None:
         """A caller that is free takes the next call, if one is left."""
         for number, call in self._left:
-            self.join(VirtualCall(self, number, LabCall(self, call)), self.now)
+            self.join(VirtualCall(self, number, LabCall(self, call, self._models[number])), self.now)
             return
 
     def finish_fast(self, call: VirtualCall) -> None:
@@ -143,7 +148,7 @@ class Visit:
     def arrive(self) -> None:
         """Is let in, or refused."""
         laboratory, governed = self.laboratory, self.governed
-        verdict = laboratory.accounts.admit("key", str(self.row), governed.call, stream=governed.stream)
+        verdict = laboratory.accounts.admit(governed.key.scope, str(self.row), governed.call, stream=governed.stream)
         self.headers = laboratory.answers.headers(verdict)
         if isinstance(verdict.outcome, Refusal):
             met_outage = verdict.outcome.reason is Reason.OUTAGE

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing import Call, Distribution, Fault, Limit, Scenario, Simulator, Truth, serve
+from tidegate.testing import Call, Distribution, Fault, Limit, Refusal, Scenario, Simulator, Truth, serve
+from tidegate.testing.accounts import Accounts
 from tidegate.testing.server import SimulatedProvider
 from tidegate.testing.wire import Connection, MalformedError, take_request
 
@@ -380,3 +381,24 @@ def test_the_truth_knows_how_long_each_answered_call_was_held():
     assert len(truth.held) == 2
     assert min(truth.held) >= 0.05
     assert Truth.from_json(truth.to_json()) == truth
+
+
+def test_keys_of_one_owner_share_a_limit() -> None:
+    limits = (Limit(limit=3, shared=True), Limit(limit=2, unit="tokens"))
+    accounts = Accounts(Scenario(limiters=limits), lambda: 0.0)
+
+    def admitted(key: str, owner: str = "") -> bool:
+        return not isinstance(accounts.admit(key, "", Call(1), stream=False, owner=owner).outcome, Refusal)
+
+    assert [admitted(key) for key in ("a", "a", "a", "b", "b", "c")] == [True, True, False, True, False, False]
+    assert admitted("a", "another")
+    assert [level.remaining for level in accounts.levels("c")] == [0.0, 2.0]
+
+
+def test_shared_limit_keeps_its_content_and_stays_shared_when_the_scenario_changes() -> None:
+    accounts = Accounts(Scenario(limiters=(Limit(limit=10, shared=True),)), lambda: 0.0)
+    for key in ("a", "b", "b"):
+        accounts.admit(key, "", Call(), stream=False)
+    accounts.configure({"limiters": [{"limit": 8, "shared": True}]}, outage=None, status=503)
+    accounts.admit("a", "", Call(), stream=False)
+    assert accounts.levels("a")[0].remaining == accounts.levels("b")[0].remaining == 4.0

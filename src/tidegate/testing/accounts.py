@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tidegate.testing.admission import Call, Gate, Refusal, Ticket
-from tidegate.testing.limiters import Level, Reason
+from tidegate.testing.limiters import Level, Limiter, Reason
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.specs import Fault
 
@@ -140,12 +140,13 @@ class CallCounter:
 
 
 class Account:
-    """Gate and counts of one key."""
+    """Gate and counts of one key; `owner` names the keys that it shares limiters with."""
 
-    __slots__ = ("gate", "tally")
+    __slots__ = ("gate", "owner", "tally")
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: Gate, owner: str) -> None:
         self.gate = gate
+        self.owner = owner
         self.tally = CallCounter()
 
 
@@ -183,6 +184,7 @@ class Accounts:
         self._started_at = self._clock()
         self._random = random.Random(self.scenario.seed)
         self._accounts: dict[str, Account] = {}
+        self._shared: dict[str, dict[str, Limiter]] = {}
         self._total = CallCounter()
         self._order: dict[str, None] = {}
         self._admitted_at: list[float] = []
@@ -200,13 +202,16 @@ class Accounts:
             drawn = self.scenario.output_tokens
             return default if drawn is None else max(1, round(drawn.draw(self._random)))
 
-    def admit(self, key: str, row: str, call: Call, *, stream: bool) -> AdmissionRecord:
-        """Charge the call to its key, or refuse it; an empty `row` becomes the number of the call."""
+    def admit(self, key: str, row: str, call: Call, *, stream: bool, owner: str = "") -> AdmissionRecord:
+        """Charge the call to its key, or refuse it; an empty `row` becomes the number of the call.
+
+        Keys of one `owner` share the limiters that are `shared`.
+        """
         with self._lock:
             now = self.now
             account = self._accounts.get(key)
             if account is None:
-                account = self._accounts[key] = Account(self.scenario.gate())
+                account = self._accounts[key] = Account(self.scenario.gate(self._shared.setdefault(owner, {})), owner)
             for tally in (account.tally, self._total):
                 tally.received += 1
             outcome = account.gate.admit(call, now)
@@ -290,5 +295,7 @@ class Accounts:
                 span = {"start": now, "end": now + outage, "status": status}
                 scenario = scenario.replace(outages=(*scenario.outages, span))
             self.scenario = scenario
+            self._shared = {}
             for account in self._accounts.values():
-                account.gate.replace(scenario.gate().limiters, scenario.pricing, now)
+                made = scenario.gate(self._shared.setdefault(account.owner, {}))
+                account.gate.replace(made.limiters, scenario.pricing, now)

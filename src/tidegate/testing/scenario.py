@@ -201,9 +201,18 @@ class Scenario:
             for span in self.outages
         )
 
-    def gate(self) -> Gate:
-        """Return a new gate: all outages, then all limiters of one key."""
-        return Gate((*self.build_outages(), *self.build_limiters()), self.pricing)
+    def gate(self, shared: dict[str, Limiter] | None = None) -> Gate:
+        """Return a new gate: all outages, then all limiters of one key.
+
+        Limiters that keys share are taken from `shared`, by name, and put there if they are not in it.
+        """
+        made = self.build_limiters()
+        if shared is not None:
+            made = tuple(
+                shared.setdefault(limiter.name, limiter) if limit.shared else limiter
+                for limiter, limit in zip(made, self.limiters, strict=True)
+            )
+        return Gate((*self.build_outages(), *made), self.pricing)
 
     @property
     def pricing(self) -> Pricing:

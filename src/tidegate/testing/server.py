@@ -241,7 +241,13 @@ class SimulatedProvider:
         model = route.model or str(body.get("model") or "")
         streams = endpoint.stream is not None and endpoint.streams(body)
         call = Call(question.input_tokens, max_tokens=question.max_tokens)
-        verdict = self.accounts.admit(_key(request, model, scenario.scope), _row(request, body), call, stream=streams)
+        verdict = self.accounts.admit(
+            _key(request, model, scenario.scope),
+            _row(request, body),
+            call,
+            stream=streams,
+            owner=_key(request, model, "credential"),
+        )
         dialect = route.dialect if scenario.dialect == "auto" else scenario.dialect
         headers = self._headers(verdict, dialect, scenario)
         if isinstance(verdict.outcome, Refusal):

@@ -128,6 +128,7 @@ class Limit:
     - `sizes`: (start, factor) pairs: from then on a bucket has that part of its size, in the headers too. They model a
       limit that shrinks and grows.
     - `period`: seconds after which `shares` and `sizes` begin again, 0 for never
+    - `shared`: whether all keys of a credential share it, where keys are by credential and model
     - `name`: name in the ground truth; by default the unit, `slots`, `slope`, `day` or `money`
     """
 
@@ -145,6 +146,7 @@ class Limit:
     shares: tuple[tuple[float, float], ...] = ()
     sizes: tuple[tuple[float, float], ...] = ()
     period: float = 0.0
+    shared: bool = False
     name: str = ""
 
     def __post_init__(self) -> None:
