@@ -201,3 +201,22 @@ def test_of_the_captures_at_least_95_percent_mean_what_was_established() -> None
         found.get("kind") == each["expect"]["kind"] for found, each in zip(explained(*lines), captures, strict=True)
     )
     assert kinds >= 0.95 * len(captures)
+
+
+def test_shared_quota_is_shown_with_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {
+        "url": "https://api.anthropic.com/v1/messages",
+        "model": "claude-opus-4-5",
+        "status": 200,
+        "headers": {"anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49"},
+    }
+    other = {**answer, "model": "claude-opus-5"}
+    silent = {**answer, "headers": {}}
+    shared, alone, without = explained(answer, other, silent)
+    assert shared["key"] == "anthropic · api.anthropic.com · claude-opus-4-5"
+    assert shared["account"] == "anthropic · api.anthropic.com · claude-opus-4 · shared"
+    assert "account" not in alone
+    assert "account" not in without
+    monkeypatch.setenv("TIDEGATE_SCOPES", "anthropic=account")
+    (whole,) = explained(answer)
+    assert whole["key"] == "anthropic · api.anthropic.com"

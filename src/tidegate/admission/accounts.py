@@ -45,7 +45,7 @@ class AccountTable:
         if found is None:
             return None
         group, names = found
-        parent = key._replace(scope=group, family=f"{key.family}/{SHARED}" if key.family else SHARED)
+        parent = account_of(key, group)
         account = self._accounts.get(parent)
         if account is None:
             self._forget_unused()
@@ -71,6 +71,11 @@ class AccountTable:
         for key, account in list(self._accounts.items()):
             if not account.controller.models:
                 del self._accounts[key]
+
+
+def account_of(key: Key, group: str) -> Key:
+    """Return the key of the quotas that a key shares with the models of `group`."""
+    return key._replace(scope=group, family=f"{key.family}/{SHARED}" if key.family else SHARED)
 
 
 def shared_by(key: Key, settings: Settings) -> tuple[str, SharedNames] | None:

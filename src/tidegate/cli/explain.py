@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate import providers
+from tidegate.admission.accounts import account_of, shared_by
 from tidegate.core.credentials import masked
 from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
@@ -51,7 +52,7 @@ def explain() -> None:
     settings = Settings.from_environment()
     _set_output_encoding()
     console = Console() if sys.stdout.isatty() else None
-    for found in explained(sys.stdin.buffer, settings.max_pause):
+    for found in explained(sys.stdin.buffer, settings):
         if console is None:
             print(json_line(found), flush=True)  # noqa: T201
         else:
@@ -65,7 +66,7 @@ def _set_output_encoding() -> None:
         sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
 
 
-def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
+def explained(lines: Any, settings: Settings) -> Iterator[dict[str, Any]]:
     """Yield the explanation of each non-blank line of a binary stream; for an unusable line, an `error` object."""
     while line := lines.readline(MAX_LINE_BYTES):
         if not line.strip():
@@ -76,21 +77,22 @@ def explained(lines: Any, max_pause: float) -> Iterator[dict[str, Any]]:
             yield {"error": f"line ignored: it is longer than {MAX_LINE_BYTES} bytes"}
             continue
         try:
-            yield explanation(line, max_pause)
+            yield explanation(line, settings)
         except BadLine as error:
             yield {"error": str(error)}
 
 
-def explanation(line: bytes, max_pause: float) -> dict[str, Any]:
+def explanation(line: bytes, settings: Settings) -> dict[str, Any]:
     """Return the meaning of the answer on `line`; raise `BadLine`.
 
-    `max_pause` is the longest pause after a capacity refusal, in seconds.
+    `settings` say how long a capacity refusal pauses a key, and which quotas models share. Where the answer states
+    quotas that its key shares, `account` names the key of these quotas.
     """
     answer = _object(line)
     status = answer.get("status")
     if type(status) is not int or not 100 <= status <= 599:
         raise BadLine(f"status: {status!r} is not an HTTP status (100 to 599)")
-    provider, key = _addressed(answer)
+    provider, key = _addressed(answer, settings)
     headers, now = _headers(answer), _instant(answer)
     if now is not None:
         headers = [(name, value) for name, value in headers if name.lower() != b"date"]
@@ -98,12 +100,20 @@ def explanation(line: bytes, max_pause: float) -> dict[str, Any]:
     return {
         "provider": provider.name,
         "key": str(key),
+        **_account(key, outcome, settings),
         "kind": outcome.kind.value,
         **providers.dimensions(outcome, provider),
         "retry_after_s": outcome.retry_after,
-        "will": _will(outcome, max_pause),
+        "will": _will(outcome, settings.max_pause),
         "why": outcome.row or f"status {status}",
     }
+
+
+def _account(key: Key, outcome: Outcome, settings: Settings) -> dict[str, str]:
+    found = shared_by(key, settings)
+    if found is None or not any(found[1].covers(each.name, each.unit) for each in outcome.readings):
+        return {}
+    return {"account": str(account_of(key, found[0]))}
 
 
 def _judged(
@@ -145,7 +155,7 @@ def _text(answer: dict[str, Any], name: str) -> str:
     return value or ""
 
 
-def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
+def _addressed(answer: dict[str, Any], settings: Settings) -> tuple[providers.Provider, Key]:
     """Return the provider and the key of an answer: by the hint, else by the address, else by `COMPATIBLE`."""
     hint, model = _text(answer, "provider"), _text(answer, "model")
     try:
@@ -158,7 +168,7 @@ def _addressed(answer: dict[str, Any]) -> tuple[providers.Provider, Key]:
     place = provider.endpoint(url.path)
     inquiry = RequestFacts(place[1] if place is not None and place[1] else model)
     route = RequestRoute(provider, url.scheme or "https", host, port, url.path)
-    scope = providers.scope(provider, inquiry, host, url.path)
+    scope = providers.scope(provider, inquiry, host, url.path, settings.level_of(provider.name))
     return provider, Key(provider.name, masked(base_url(route)), "", scope, providers.family_of(provider, url.path))
 
 
