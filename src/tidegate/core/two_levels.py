@@ -134,7 +134,10 @@ class TwoLevelQuotas:
     @property
     def asks(self) -> bool:
         """Return whether the answer to the call charged last is to be read."""
-        return any(each.asks for each in self._levels())
+        own, shared = self.own, self.account.quotas
+        if not shared.known:
+            return own.asks
+        return shared.asks or (own.asks and own.known)
 
     @property
     def follows_ends(self) -> bool:
