@@ -15,6 +15,10 @@ SETUP = 0.003
 So that calls are overtaken by as many places as over HTTP (openai 3.52, request-bound and token-bound: 4 to 8).
 """
 
+READING = 0.002
+"""Seconds by which an answer comes after the timers, where both wait for a stalled event loop: a client reads it
+in several steps of the loop, and a timer needs one."""
+
 MOST_IDLE = 100
 """Connections that are kept (openai 3.52: DEFAULT_CONNECTION_LIMITS)."""
 
@@ -25,6 +29,8 @@ class Network:
     def __init__(self, timeline: Timeline, loop: LateLoop = PUNCTUAL) -> None:
         self._timeline = timeline
         self._loop = loop
+        # Answers are read in the order in which they came.
+        self._read_until = 0.0
         self._idle = self._opening = 0
 
     def carry(self, action: Callable[[], object]) -> None:
@@ -34,7 +40,8 @@ class Network:
             self._idle -= 1
         else:
             self._opening += 1
-            delay = self._handled(SETUP * self._opening)
+            now = self._timeline.now
+            delay = self._loop.handles(now + SETUP * self._opening) - now
             self._timeline.after(delay, self._opened)
         self._timeline.after(TRAVEL + delay, action)
 
@@ -47,8 +54,12 @@ class Network:
         self._idle = min(MOST_IDLE, self._idle + 1)
 
     def _handled(self, delay: float) -> float:
-        now = self._timeline.now
-        return self._loop.handles(now + delay) - now
+        due = self._timeline.now + delay
+        handled = self._loop.handles(due)
+        if handled > due + self._loop.late:
+            handled += READING
+        self._read_until = max(self._read_until, handled)
+        return self._read_until - self._timeline.now
 
     def _opened(self) -> None:
         self._opening -= 1

@@ -57,7 +57,7 @@ class LateLoop:
         self, seed: int, *, late: float = 0.0, share: float = 0.0, shortest: float = 0.05, longest: float = 0.5
     ) -> None:
         self._random = random.Random(seed)
-        self._late = late
+        self.late = late
         self._range = (shortest, longest)
         self._gap = (shortest + longest) / 2.0 * (1.0 - share) / share if share else math.inf
         self._stalls: list[tuple[float, float]] = []
@@ -65,7 +65,7 @@ class LateLoop:
 
     def handles(self, at: float) -> float:
         """Return when the loop handles what is due at `at`; the order of events stays."""
-        at += self._late
+        at += self.late
         while self._drawn_until <= at < math.inf:
             begin = self._drawn_until + (
                 self._random.expovariate(1.0 / self._gap) if self._gap < math.inf else math.inf

@@ -42,7 +42,6 @@ def test_late_loop_keeps_the_order_and_stalls_for_its_share() -> None:
         "silent-steady",
         "silent-changing",
         "silent-tokens",
-        "latency-knee",
         "unlimited",
     ],
 )
@@ -61,3 +60,12 @@ def test_stalls_of_the_event_loop_cost_a_hidden_rate_nothing(name: str) -> None:
     stalled = virtual.run(row, SEED, loop=LateLoop(SEED, share=0.05))
     assert stalled.makespan <= 1.04 * quiet.makespan
     assert stalled.refused_share <= quiet.refused_share + 0.02
+
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_stalls_of_the_event_loop_close_no_breaker_in_an_outage(seed: int) -> None:
+    """A timer is handled before the answer to the probe that came while the loop did not run."""
+    row = row_named("outage-500")
+    stalled = virtual.run(row, seed, loop=LateLoop(seed, share=0.5, late=0.05 * bool(seed)))
+    assert stalled.lost == 0
+    assert stalled.hits <= 60

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 
 from tidegate.core.circuit_breaker import (
+    MIN_SILENCE_SECONDS,
     TRANSITIONS,
     BreakerEvent,
     BreakerState,
@@ -127,6 +128,17 @@ def test_a_probe_that_is_not_answered_long_after_it_should_have_failed_has_met_a
     assert not breaker.closed
     assert breaker.sent(now + 1.001 * silence) is False
     assert breaker.closed
+
+
+def test_late_look_at_a_silent_probe_waits_for_the_event_loop_to_read_its_answer(opened: CircuitBreaker) -> None:
+    at = opened.ready_at
+    assert opened.sent(at)
+    silent_at = opened.opens_at(at)
+    late = silent_at + 0.4
+    assert opened.opens_at(late) == late + MIN_SILENCE_SECONDS
+    assert opened.opens_at(late + MIN_SILENCE_SECONDS) == late + MIN_SILENCE_SECONDS
+    opened.failed(True, at, late + 0.01, 0.5)
+    assert opened.state is BreakerState.OPEN
 
 
 def test_a_probe_that_fails_after_its_silence_opens_nothing_by_itself(opened: CircuitBreaker) -> None:

@@ -5,7 +5,7 @@ changes nothing. `threshold` consecutive outage failures open the breaker. While
 `ready_at`. Then one attempt goes out as the *probe* (half open), and all other calls wait for its outcome. A failed
 probe opens the breaker again for longer, and any answer to it closes the breaker. After an abandoned probe the next
 call may probe at once. Answers take long, but failures came quickly. So a probe without a result for a few times the
-duration of a failure has reached a working server too.
+duration of a failure has reached a working server too, if the event loop that would read the result has run since.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ SILENCE = 3.0
 for a hung probe. Chosen: the recent duration is a fading maximum, which a probe may exceed."""
 
 MIN_SILENCE_SECONDS = 0.05
-"""Least seconds of that time. Raising it delays the next probe where failures return at once. Chosen: a refused
-connection takes next to no time."""
+"""Least seconds of that time, and of the lateness of a look from which on the answer to the probe may still be unread.
+Raising it delays the next probe where failures return at once. Chosen: a refused connection takes next to no time."""
 
 FADES = 0.8
 """Share of the longest failure's duration that remains at each shorter failure. Raising it keeps one slow failure in
@@ -147,7 +147,12 @@ class CircuitBreaker:
         """Return when the next attempt may go: now, at the end of the cooldown, or after the probe's silence."""
         if self.state is BreakerState.CLOSED:
             return now
-        return max(now, self.ready_at if self.state is BreakerState.OPEN else self._silent_at)
+        if self.state is BreakerState.OPEN:
+            return max(now, self.ready_at)
+        if now > self._silent_at + MIN_SILENCE_SECONDS:
+            # Nobody looked in time: an event loop that did not run may hold the answer to the probe.
+            self._silent_at = now + MIN_SILENCE_SECONDS
+        return max(now, self._silent_at)
 
     def _close(self, now: float) -> bool:
         if not self._to(BreakerEvent.PROBE_ANSWERED):
