@@ -94,17 +94,18 @@ def coalesce_charges(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
     """
     if not confirmed:
         return tab
-    sums, latest, rest = [0.0] * len(UNIT_WEIGHT), None, []
+    costs, latest, rest = [], None, []
     for entry in tab:
         _, cost, order, _, call = entry
         if call.answered and order < confirmed and not cost.produced:
-            sums = [total + amount for total, amount in zip(sums, cost, strict=True)]
+            costs.append(cost)
             latest = entry
         else:
             rest.append(entry)
     if latest is None:
         return rest
-    return [([], Cost(*sums)._replace(weight=UNIT_WEIGHT.weight), latest[2], latest[3], ANSWERED), *rest]
+    whole = Cost(*map(sum, zip(*costs, strict=True)))._replace(weight=UNIT_WEIGHT.weight)
+    return [([], whole, latest[2], latest[3], ANSWERED), *rest]
 
 
 READ_CALLS = 64
@@ -161,6 +162,7 @@ class QuotaSet:
         "_explore_wait",
         "_explorer",
         "_mirrors",
+        "_needed",
         "_patience",
         "_portion",
         "_tab",
@@ -185,6 +187,8 @@ class QuotaSet:
         self.provenance: dict[str, QuotaProvenance] = {}
         self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
+        # The last cost that found room, and its units of each quota.
+        self._needed: tuple[Cost | None, list[float]] = None, []
         self._portion: SubWindow | None = None
         self._whole: dict[str, float] = {}
 
@@ -198,11 +202,13 @@ class QuotaSet:
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
         if self.ample:
-            for mirror, place, reserves in self._charged:
-                amount, reserve = mirror.charges(cost, place, reserves)
-                if amount * mirror.scale + reserve > mirror.room:
+            needs = self._needs_of(cost)
+            for (mirror, _, _), need in zip(self._charged, needs, strict=True):
+                if need > mirror.room:
                     break
             else:
+                # The call is charged next, if the other gates are open, too.
+                self._needed = cost, needs
                 return now, ""
         latest, binding = now, ""
         if self._tab:
@@ -216,6 +222,14 @@ class QuotaSet:
         if latest > now + EXPLORE_WAIT and self._may_explore(cost, now):
             latest = max(now, self._explore_at)
         return latest, binding if latest > now else ""
+
+    def _needs_of(self, cost: Cost) -> list[float]:
+        """Return the units that a call takes of each quota it counts against, in their order."""
+        needs = []
+        for mirror, place, reserves in self._charged:
+            amount, reserve = mirror.charges(cost, place, reserves)
+            needs.append(amount * mirror.scale + reserve)
+        return needs
 
     def _may_explore(self, cost: Cost, now: float) -> bool:
         """Return whether one call may test the charging rules: it fits everywhere by a rule that is not refuted."""
@@ -269,6 +283,7 @@ class QuotaSet:
         self.unproven.discard(name)
         mirror = self._mirrors.pop(name)
         self._charged = [each for each in self._charged if each[0] is not mirror]
+        self._needed = None, []
 
     def _outdated(self, reading: QuotaReading) -> bool:
         """Return whether a reading shows that what an earlier run knew of its quota holds no more."""
@@ -311,10 +326,12 @@ class QuotaSet:
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))
-        for mirror, place, reserves in self._charged:
-            amount, reserve = mirror.charges(cost, place, reserves)
-            mirror.room -= amount * mirror.scale + reserve
-            if mirror.room < 0.0:
+        known, needs = self._needed
+        if known is not cost:
+            needs = self._needs_of(cost)
+        for (mirror, _, _), need in zip(self._charged, needs, strict=True):
+            room = mirror.room = mirror.room - need
+            if room < 0.0:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
             self._book()
@@ -489,6 +506,7 @@ class QuotaSet:
         place = PLACES.get(mirror.unit)
         if place is not None:
             self._charged.append((mirror, place, mirror.unit in PRODUCED))
+            self._needed = None, []
 
     def _check_portion(self, portion: SubWindow, now: float) -> None:
         # Where it was none, the whole quota of that limit is not taken for divided again.
@@ -532,6 +550,7 @@ class QuotaSet:
                 charges.append((mirror, debit, reserve))
 
     def _find_room(self, now: float) -> None:
+        self._needed = None, []
         self.ample = bool(self._mirrors)
         for mirror in self._mirrors.values():
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
