@@ -177,6 +177,11 @@ class Pacer:
         return self.spacing.rate
 
     @property
+    def sustained_rate(self) -> float:
+        """Return the pace, in calls a second, that a long queue can expect: the held one, also during a short rise."""
+        return self._base or self.rate
+
+    @property
     def mark(self) -> int:
         """Return what an attempt that goes out now must bring along to its refusal; -1 while nothing is paced."""
         return self.gauge.sent if self.active else -1
@@ -384,7 +389,7 @@ class Pacer:
         """The pace, for a later run; nothing before it was measured."""
         if not self.active or not self.gauge.rate:
             return {}
-        return {"rate": self._base or self.rate, "burst": self.gauge.burst}
+        return {"rate": self.sustained_rate, "burst": self.gauge.burst}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
         """Begins by holding the rate that an earlier run measured; the first rise or refusal measures it again."""

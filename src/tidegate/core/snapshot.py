@@ -342,7 +342,7 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
         flights=tuple(now - permit.sent_at for permit in admission.permits_in_flight.values()),
         latency=sum(latencies) / len(latencies) if latencies else None,
         quotas=tuple(_quota_outlook(admission, mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
-        pace=admission.pacer.rate if admission.pacer.active else 0.0,
+        pace=admission.pacer.sustained_rate if admission.pacer.active else 0.0,
     )
 
 
