@@ -8,7 +8,7 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.charging import RULES, ChargingModel
 from tidegate.core.quota import QuotaSet
 from tidegate.core.snapshot import key_snapshot
-from tidegate.core.values import Cost, Key, QuotaReading, Unit
+from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome, QuotaReading, Unit
 from tidegate.settings import Settings
 
 LIMIT, WINDOW, STEP = 24_000.0, 600.0, 0.01
@@ -102,3 +102,71 @@ def test_a_wait_for_a_table_that_charges_too_much_is_tested_by_one_call() -> Non
     assert quotas.ready_at(dear, 1.2)[0] == 1.2, "one call is sent to see"
     quotas.debit(dear, 5, 1.2)
     assert quotas.ready_at(dear, 1.3)[0] > 1.3, "and only one"
+
+
+def test_a_refusal_refutes_a_rule_that_predicts_too_little_with_all_calls_sent() -> None:
+    model = ChargingModel("output_tokens", 0.0)
+    outstanding = [(0.0, 1000.0, 1000.0, 0.0)] * 20
+    assert model.emptied(20_000.0, INFINITY, (0.0, 2000.0, 2000.0, 0.0), outstanding, LIMIT, 0.5)
+    assert model.evidence.rule == "bound"
+
+
+def test_a_refusal_refutes_no_rule_that_predicts_as_much_with_calls_that_overtook_it() -> None:
+    model = ChargingModel("tokens", 0.0)
+    outstanding = [(1000.0, 1000.0, 2000.0, 2000.0, 1000.0)] * 20
+    assert not model.emptied(20_000.0, INFINITY, (2000.0, 2000.0, 4000.0, 4000.0, 2000.0), outstanding, LIMIT, 0.5)
+    assert model.rule == 0
+
+
+def test_rounding_of_what_remains_refutes_no_rule() -> None:
+    """The level is rounded to 2,000, so falls of 356 a call appear as none or as 2,000."""
+    model = ChargingModel("tokens", 0.0)
+    for number in range(40):
+        before, after = (round((LIMIT - 356.0 * each) / 2000.0) * 2000.0 for each in (number, number + 1))
+        model.fell(before - after, before - after, (356.0, 100.0, 356.0, 356.0, 100.0), 2000.0, LIMIT, number)
+    assert (model.rule, model.evidence.spans > 2) == (0, True)
+
+
+def test_the_charge_of_a_refused_call_is_no_evidence() -> None:
+    model = ChargingModel("tokens", 0.0)
+    charge = (100.0, 100.0, 5000.0, 5000.0, 100.0)
+    for number in range(40):
+        model.refund(charge)
+        model.fell(500.0, 500.0, [each + 5 * 100.0 for each in charge], 1.0, LIMIT, number)
+    assert (model.rule, model.settled) == (0, True)
+
+
+def refused_at_first(remaining: float) -> AdmissionController:
+    """Return a key with ten calls in flight, whose first answer is a refusal that says how much remains."""
+    controller = AdmissionController(Key("any", "https://provider.test"), Settings(), 60.0, 0.0)
+    permits = [controller.admit(cost(), 0.01 * number, 0.0, None) for number in range(10)]
+    reading = QuotaReading("quota", "tokens", "continuous", LIMIT, remaining, window=60.0)
+    controller.settle(permits[-1], Outcome(Kind.RATE_LIMIT, Cause.RATE, 1.0, (reading,)), 0.2, 0.5, None)
+    return controller
+
+
+@pytest.mark.parametrize(("remaining", "level"), [(90.0, 90.0), (20_000.0, 20_000.0 - 9 * 356.0)])
+def test_the_first_refusal_has_seen_all_calls_where_this_quota_lacks(remaining: float, level: float) -> None:
+    assert refused_at_first(remaining).quotas.mirrors["quota"].anchored_level(0.2) == pytest.approx(level)
+
+
+def test_the_sum_of_two_quotas_holds_no_call_back() -> None:
+    quotas = QuotaSet()
+    parts = [
+        QuotaReading("in", "input_tokens", "continuous", 50_000.0, 40_000.0, window=60.0, quantum=1000.0),
+        QuotaReading("out", "output_tokens", "continuous", 10_000.0, 2000.0, window=60.0, quantum=1000.0),
+    ]
+    total = QuotaReading("tokens", "tokens", "continuous", 60_000.0, 42_000.0, window=60.0, quantum=1000.0)
+    big = Cost(tokens=60_000.0, input_tokens=100.0, output_tokens=100.0)
+    quotas.observe((*parts, total), 1, 0.0, 0.0, ())
+    assert quotas.ready_at(big, 0.0)[0] == 0.0
+    alone = QuotaSet()
+    alone.observe((*parts, total._replace(limit=70_000.0)), 1, 0.0, 0.0, ())
+    assert alone.ready_at(big, 0.0)[0] > 0.0, "another limit is a quota of its own"
+
+
+def test_what_an_answer_gives_back_is_in_the_level_of_every_later_call() -> None:
+    """The bound is charged at admission; what the answer leaves unused comes back before the answer ends."""
+    model = played("output_tokens", 256.0, -196.0).mirrors["quota"].charging
+    assert model is not None
+    assert "returned" in model.evidence.rule or model.evidence.rule == "output"

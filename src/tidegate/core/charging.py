@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tidegate.core.values import Cost, Unit
+from tidegate.core.values import INFINITY, Cost, Unit
 
 SPAN = 0.05
 """Share of the limit that a span uses. Raising it slows the learning; lowering it lets single odd answers count."""
@@ -89,7 +89,8 @@ class ChargingModel:
 
     __slots__ = (
         "_better",
-        "_fall",
+        "_high",
+        "_low",
         "_predicted",
         "_since_span",
         "_spans",
@@ -122,10 +123,14 @@ class ChargingModel:
         return self._spans >= SETTLED
 
     def forget_span(self) -> None:
-        """Begin again: a full quota loses its refill, and a refusal returns charges, so that falls prove nothing."""
-        self._fall = 0.0
+        """Begin a new span."""
+        self._low = self._high = 0.0
         self._predicted = [0.0] * len(RULES[self.unit])
         self._since_span = 0.0
+
+    def refund(self, by_rule: Sequence[float]) -> None:
+        """Take back a charge that was counted as confirmed, and whose call the provider refused."""
+        self._predicted = [total - each for total, each in zip(self._predicted, by_rule, strict=True)]
 
     def first(self, used: float, own: Sequence[float], sent: Sequence[float], quantum: float, now: float) -> bool:
         """Check the rules by the first answer; return whether another one holds from now on.
@@ -141,23 +146,34 @@ class ChargingModel:
         best = max((each for each, fit in enumerate(fits) if fit), key=lambda each: (sent[each], -each))
         return self._take(best, now)
 
-    def fell(self, fall: float, predicted: Sequence[float], limit: float, now: float) -> bool:
-        """Add the fall of the level between two answers; return whether another rule holds from now on."""
-        self._fall += fall
-        self._predicted = [total + each for total, each in zip(self._predicted, predicted, strict=True)]
-        self._since_span += max(fall, predicted[self.rule])
-        if self._since_span < SPAN * limit:
+    def fell(
+        self, low: float, high: float, predicted: Sequence[float], rounding: float, limit: float, now: float
+    ) -> bool:
+        """Add the fall of the level between two answers; return whether another rule holds from now on.
+
+        The fall is from `low` to `high`, one of them infinite where a full or an empty quota hides a part. Levels were
+        rounded to `rounding`.
+        """
+        self._add(low, high, predicted)
+        if self._since_span < SPAN * limit + rounding:
             return False
-        least = max(abs(self._fall), NOISE * limit)
-        errors = [abs(self._fall - guess) / max(least, abs(guess)) for guess in self._predicted]
-        self._fall *= MEMORY
-        self._predicted = [MEMORY * each for each in self._predicted]
-        self._since_span = 0.0
+        least, most = self._low - rounding, self._high + rounding
+        errors = [
+            max(least - guess, guess - most, 0.0) / max(NOISE * limit, min(abs(least), abs(most)), abs(guess))
+            for guess in self._predicted
+        ]
         wrong = errors[self.rule] > CLOSE
         best = min(range(len(errors)), key=lambda each: (errors[each], each))
+        proves = least > -INFINITY and most < INFINITY
+        if proves:
+            self._low, self._high = MEMORY * self._low, MEMORY * self._high
+            self._predicted = [MEMORY * each for each in self._predicted]
+            self._since_span = 0.0
+        else:
+            self.forget_span()
         if not wrong or errors[best] > CLEARLY * errors[self.rule]:
             self._votes = 0
-            self._spans += not wrong
+            self._spans += proves and not wrong
             self.follows_ends = self._spans < SETTLED or wrong or RULES[self.unit][self.rule] in RETURNING | PRODUCING
             return False
         self._votes = self._votes + 1 if best == self._better else 1
@@ -165,6 +181,35 @@ class ChargingModel:
         self.follows_ends = True
         needed = 1 if errors[self.rule] > 0.5 else CONFIRMATIONS
         return self._votes >= needed and self._take(best, now)
+
+    def emptied(
+        self,
+        low: float,
+        high: float,
+        predicted: Sequence[float],
+        outstanding: Sequence[tuple[float, ...]],
+        limit: float,
+        now: float,
+    ) -> bool:
+        """Add a fall that a refusal shows, as `fell` does; return whether another rule holds from now on.
+
+        The refused call may have overtaken those sent earlier, or been overtaken by later ones. So at most all calls
+        that are still `outstanding` are in the fall, and a rule that predicts less with all of them is refuted.
+        """
+        self._add(low, high, predicted)
+        shown = self._low - CLOSE * abs(self._low) - NOISE * limit
+        if self._low < SPAN * limit:
+            return False
+        most = [total + sum(each[rule] for each in outstanding if each) for rule, total in enumerate(self._predicted)]
+        if most[self.rule] >= shown or max(most) < shown:
+            return False
+        # Of the rules that are not refuted, the cheapest.
+        return self._take(min((each for each in range(len(most)) if most[each] >= shown), key=most.__getitem__), now)
+
+    def _add(self, low: float, high: float, predicted: Sequence[float]) -> None:
+        self._low, self._high = self._low + low, self._high + high
+        self._predicted = [total + each for total, each in zip(self._predicted, predicted, strict=True)]
+        self._since_span += max(abs(low) if low > -INFINITY else abs(high), abs(predicted[self.rule]))
 
     def _take(self, rule: int, now: float) -> bool:
         self.rule, self.since = rule, now

@@ -36,9 +36,7 @@ def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     """Update the quota mirrors from the headers."""
     made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
     for mirror in made:
-        if outcome.kind not in REFUSED or mirror.level(now) >= 1.0:
-            # A refusal for lack of this quota has already seen all calls admitted before it.
-            _adopt(gates, mirror, permit, outcome, now)
+        _adopt(gates, mirror, permit, outcome, now)
         _emit_learned(gates, mirror, now, out)
     if scarcest is None:
         gates.concurrency.scale_down(1.0)
@@ -162,10 +160,13 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
         in_flight = gates.charged_to(mirror)
         others = [each for each in in_flight if each is not permit]
         quantum = next(reading.quantum for reading in outcome.readings if reading.name == mirror.name)
-        mirror.begin_charging(permit.cost, [each.cost for each in others], PLACES[mirror.unit], quantum, now)
+        place = PLACES[mirror.unit]
+        mirror.begin_charging(permit.cost, [each.cost for each in others], place, quantum, now)
+        # A refusal for lack of this quota has seen all calls admitted before it, and there is no room for later ones.
+        lacks = outcome.kind in REFUSED and mirror.dearest(permit.cost, place) > mirror.stood
         for flying in in_flight:
             order = max(flying.order, permit.order + 1)
-            late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, flying is permit)
+            late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, lacks or flying is permit)
             flying.charges.append(late)
     _hint_headroom(gates, mirror, now)
 

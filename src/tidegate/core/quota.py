@@ -29,6 +29,18 @@ def measurable(reading: QuotaReading) -> bool:
     return reading.limit is not None or (reading.refill == "fixed" and reading.remaining > 0)
 
 
+def is_sum(reading: QuotaReading, readings: Iterable[QuotaReading]) -> bool:
+    """Return whether a reading is no quota of its own, but the sum of the input's and the output's (Anthropic)."""
+    if reading.unit != "tokens" or reading.limit is None or reading.remaining is None:
+        return False
+    parts = [each for each in readings if each.unit in ("input_tokens", "output_tokens")]
+    if len(parts) < len(("input", "output")):
+        return False
+    limits, remaining = sum(each.limit or 0.0 for each in parts), sum(each.remaining or 0.0 for each in parts)
+    rounding = sum(each.quantum for each in (*parts, reading))
+    return limits == reading.limit and abs(remaining - reading.remaining) <= rounding
+
+
 def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
     """A mirror of a quota that is read for the first time; `default_window` (seconds) where nothing says another."""
     if reading.refill == "fixed":
@@ -362,8 +374,9 @@ class QuotaSet:
             amount = 0.0
         debit = mirror.debit(amount, reserve, order, sent_at)
         debit.estimate = 0.0
-        if not only_reserve:
-            mirror.book(debit, cost, PLACES[mirror.unit])
+        mirror.book(debit, cost, PLACES[mirror.unit])
+        if only_reserve:
+            debit.by_rule = tuple(0.0 for _ in debit.by_rule)
         mirror.used += debit.amount
         self._spend(mirror, amount * mirror.scale + reserve)
         return mirror, debit, reserve
@@ -429,7 +442,7 @@ class QuotaSet:
             self._turn(mirror, mirror.turned, empty, sent_at, now).observe(empty, order, sent_at, now, None)
 
     def observe(
-        self, readings: Iterable[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
+        self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
     ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
         """Takes in the readings of one response; returns the mirrors they made, and the scarcest that nothing paces.
 
@@ -449,7 +462,7 @@ class QuotaSet:
             if mirror is None:
                 if not measurable(reading):
                     continue
-                mirror = self._make(reading, now)
+                mirror = self._make(reading, now, is_sum(reading, readings))
                 made.append(mirror)
                 if reading.refill == "continuous":
                     # A first round is made while a program starts: when its requests really left, nobody knows.
@@ -495,16 +508,16 @@ class QuotaSet:
                     return told.name
         return ""
 
-    def _make(self, reading: QuotaReading, now: float) -> QuotaMirror:
+    def _make(self, reading: QuotaReading, now: float, total: bool = False) -> QuotaMirror:
         mirror = mirror_of(reading, now, self.default_window)
-        self._add(mirror)
+        self._add(mirror, total)
         return mirror
 
-    def _add(self, mirror: QuotaMirror) -> None:
+    def _add(self, mirror: QuotaMirror, total: bool = False) -> None:
         self._mirrors[mirror.name] = mirror
         self.provenance[mirror.name] = QuotaProvenance()
         place = PLACES.get(mirror.unit)
-        if place is not None:
+        if place is not None and not total:
             self._charged.append((mirror, place, mirror.unit in PRODUCED))
             self._needed = None, []
 

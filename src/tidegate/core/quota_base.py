@@ -212,6 +212,10 @@ class QuotaMirror(ABC):
         if self.charging is not None and cost.input_estimate:
             debit.by_rule = at_admission(self.unit, cost, cost[place])
 
+    def dearest(self, cost: Cost, place: int) -> float:
+        """Return the charge of a call at admission by the dearest charging rule."""
+        return max(at_admission(self.unit, cost, cost[place])) if self.charging is not None else cost[place]
+
     def may_fit(self, cost: Cost, place: int, now: float) -> bool:
         """Return whether a call fits now by another charging rule than the one in force, which is still in doubt."""
         model = self.charging
@@ -311,6 +315,7 @@ class QuotaMirror(ABC):
         self.reserved = max(0.0, self.reserved - reserve)
         debit = LoggedCharge(amount, order, now, amount)
         debit.by_rule = by_rule
+        debit.answered = True  # the provider charged it before its answer ended
         if any(by_rule):
             self._charge(debit)
         return amount

@@ -25,6 +25,7 @@ The module has no clock and no randomness, and decides about nothing but this on
 
 from __future__ import annotations
 
+from tidegate.core.charging import RULES
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, usable_window
@@ -203,7 +204,6 @@ class TokenBucketMirror(QuotaMirror):
         "_drag_seen",
         "_held",
         "_margin",
-        "_refused_since",
         "_reorder",
         "_spilt",
         "_worth",
@@ -231,7 +231,6 @@ class TokenBucketMirror(QuotaMirror):
         self._reorder = REORDER_FIRST
         self._held = 0.0
         self._drag = self._drag_seen = 0.0
-        self._refused_since = False
 
     @property
     def turned(self) -> Refill | None:
@@ -322,10 +321,10 @@ class TokenBucketMirror(QuotaMirror):
         """Takes back the charge of a request that the provider refused: it was not debited there."""
         self._ceiling -= self.ledger.amend(debit, 0.0)
         debit.estimate = 0.0
-        if debit.by_rule:
-            # Its charge may have been counted as confirmed before its refusal came.
-            debit.by_rule = tuple(0.0 for _ in debit.by_rule)
-            self._refused_since = True
+        if debit.by_rule and self.charging is not None:
+            if not debit.live:
+                self.charging.refund(debit.by_rule)
+            debit.by_rule = ()
         self.reserved = max(0.0, self.reserved - reserve)
 
     def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
@@ -375,7 +374,8 @@ class TokenBucketMirror(QuotaMirror):
             unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
             self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
             self.scale = self._worth.scale
-            changed = not first and self._learn_charging(refilled, level, reading.quantum, now)
+            refused = debit is not None and not debit.by_rule
+            changed = not first and self._learn_charging(refilled, level, reading.quantum, refused, now)
         self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining = level
@@ -385,20 +385,26 @@ class TokenBucketMirror(QuotaMirror):
         seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
         self._ceiling = seen_level if first else max(self._ceiling, seen_level)
 
-    def _learn_charging(self, refilled: float, level: float, quantum: float, now: float) -> bool:
+    def _learn_charging(self, refilled: float, level: float, quantum: float, refused: bool, now: float) -> bool:
         """Compare the charging rules by the fall of the level since the last anchor; return whether another holds.
 
-        An empty or a full quota hides a part of the fall.
+        `refused` says that the answer is a refusal.
         """
         model, dropped = self.charging, self.ledger.take_dropped()
         if model is None:
             return False
-        empty = min(level, self._anchor_level) <= quantum
-        if self._refused_since or empty or max(refilled, level) >= FULL * self.limit:
-            self._refused_since = False
-            model.forget_span()
-            return False
-        return bool(dropped) and model.fell(refilled - level, dropped, self.limit, now)
+        low = high = refilled - level
+        if max(refilled, level) >= FULL * self.limit:
+            low = -INFINITY  # a full quota loses its refill
+        elif level <= 0.0 or self._anchor_level <= 0.0:
+            # What is charged at the end of an answer may leave less than nothing, and headers show zero.
+            low, high = (low, INFINITY) if self._anchor_level > 0.0 else (-INFINITY, high if level > 0.0 else INFINITY)
+        if not dropped:
+            dropped = [0.0] * len(RULES[self.unit])
+        if refused:
+            outstanding = [debit.by_rule for debit in self.ledger.entries]
+            return model.emptied(low, high, dropped, outstanding, self.limit, now)
+        return model.fell(low, high, dropped, max(0.0, min(self.limit, quantum)), self.limit, now)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: LoggedCharge | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
