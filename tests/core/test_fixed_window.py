@@ -3,8 +3,15 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import fixed
-from tidegate.core.fixed_window import BOUNDARY_GUARD, PROBE_FIRST, PROBE_LAST, STEP_FIRST, FixedWindowMirror
-from tidegate.core.values import QuotaReading
+from tidegate.core.fixed_window import (
+    BOUNDARY_GUARD,
+    PROBE_FIRST,
+    PROBE_LAST,
+    STEP_FIRST,
+    FixedWindowMirror,
+    ResetSchedule,
+)
+from tidegate.core.values import QuotaReading, ResetInstant
 
 
 def observe(
@@ -74,16 +81,47 @@ def test_an_amount_above_the_limit_goes_alone_into_a_fresh_window(bounded: Fixed
     assert bounded.ready_at(500.0, 0.0, 41.0) == 41.0
 
 
-def test_each_hint_narrows_the_boundary_and_waiting_goes_to_its_later_end(mirror: FixedWindowMirror) -> None:
+def test_each_hint_narrows_the_boundary_and_a_trial_goes_to_its_middle(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, now=4.0, remaining=0.0, reset_after=40.0)
-    assert mirror.ready_at(1.0, 0.0, 4.0) == 44.0 + BOUNDARY_GUARD
+    assert mirror.ready_at(1.0, 0.0, 4.0) == 42.0
     observe(mirror, 2, 10.0, now=11.0, remaining=0.0, reset_after=30.0)
-    assert mirror.ready_at(1.0, 0.0, 11.0) == 41.0 + BOUNDARY_GUARD
+    assert mirror.ready_at(1.0, 0.0, 11.0) == 40.5
+
+
+def tried(mirror: FixedWindowMirror) -> None:
+    """Send a trial in the middle of the interval from 40 s to 44 s."""
+    observe(mirror, 1, 0.0, now=4.0, remaining=0.0, reset_after=40.0)
+    mirror.debit(1.0, 0.0, 2, 42.0)
+
+
+def test_a_trial_that_is_not_refused_opens_the_window_within_a_step(mirror: FixedWindowMirror) -> None:
+    tried(mirror)
+    assert mirror.level(42.1) <= 0.0, "its refusal may be under way"
+    assert mirror.ready_at(1.0, 0.0, 42.1) == 42.0 + STEP_FIRST
+    assert mirror.level(42.0 + STEP_FIRST) == mirror.limit - 1.0
+
+
+def test_a_refused_trial_halves_the_interval_and_the_next_call_waits_for_its_end(mirror: FixedWindowMirror) -> None:
+    tried(mirror)
+    mirror.refund(mirror.ledger.entries[-1], 0.0)
+    mirror.on_refused(42.0, 42.01, None)
+    assert mirror.ready_at(1.0, 0.0, 42.01) == 44.0 + BOUNDARY_GUARD
+    assert mirror.level(44.1) == mirror.limit
+    spend(mirror, 10, 44.1)
+    assert mirror.ready_at(1.0, 0.0, 45.0) == 103.0, "the next boundary is known to two seconds"
+
+
+def test_instants_of_whole_seconds_tell_the_period_exactly() -> None:
+    schedule = ResetSchedule(60.0, False)
+    for number in range(4):
+        instant = ResetInstant(1000.0 + 7.0 * number, 1.0, 0.0)
+        schedule.lies(7.0 * number, 7.0 * number + 2.0, told=True, instant=instant)
+    assert (schedule.period, schedule.known) == (7.0, True)
 
 
 def test_a_hint_of_whole_seconds_may_be_wrong_by_one(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, remaining=0.0, reset_after=40.0, resolution=1.0)
-    assert mirror.ready_at(1.0, 0.0, 0.0) == 41.0 + BOUNDARY_GUARD
+    assert mirror.resets_at(0.0) == 41.0 + BOUNDARY_GUARD
 
 
 def test_hints_that_contradict_follow_the_newest(bounded: FixedWindowMirror) -> None:
@@ -249,7 +287,8 @@ def test_a_jump_tells_where_the_next_boundary_is(mirror: FixedWindowMirror) -> N
     observe(mirror, 2, 14.0, remaining=9.0)
     observe(mirror, 3, 15.0, remaining=0.0)
     assert mirror.is_predictable
-    assert mirror.ready_at(1.0, 0.0, 15.0) == 74.0 + BOUNDARY_GUARD
+    assert mirror.ready_at(1.0, 0.0, 15.0) == 72.0, "the middle of the four seconds in which it lies"
+    assert mirror.resets_at(15.0) == 74.0 + BOUNDARY_GUARD
 
 
 def test_a_refused_request_was_not_charged(mirror: FixedWindowMirror) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.values import bucket
+from tidegate.core.server_clock import ServerClock
+from tidegate.core.values import ResetInstant
 from tidegate.core.window_inference import WindowInference
 
 
@@ -144,3 +146,65 @@ def test_a_new_limit_begins_anew(period: WindowInference) -> None:
         read(period, 240.0 - remaining, reset, 0.0, limit=240.0)
     period.forget()
     assert period.capacity is None
+
+
+def test_more_use_with_an_earlier_reset_is_a_fixed_window_however_late_the_answers_come() -> None:
+    """Requests of a first wave arrive after one another, so their instants differ by more than any jitter."""
+    period, window = WindowInference(60.0), 60.0
+    for number in range(1, 12):
+        late = 0.02 * number
+        reading = bucket(300.0, 300.0 - 9.0 * number, reset_after=round(3.5 - late, 3), window=None)
+        window = period.window(reading, 0.0, window, late + 0.3)
+    assert period.turned == "fixed"
+
+
+def instants(reset: Callable[[float, float], float], rounding: float, sends: int = 30) -> WindowInference:
+    """Return what is inferred where calls, one each 0.1 s, use 10 of 300; `reset` is by instant and use."""
+    period, window, clock = WindowInference(60.0), 60.0, ServerClock()
+    for number in range(1, sends + 1):
+        sent, used = 0.1 * number, 10.0 * number
+        stated = math.floor(reset(sent, used) / rounding) * rounding
+        instant = ResetInstant(1e6 + stated, rounding, math.floor(1e6 + sent))
+        reading = bucket(300.0, 300.0 - used, window=None)._replace(from_receipt=True, instant=instant)
+        window = period.window(clock.timed(reading, sent, sent + 0.3), sent, window, 0.3)
+    return period
+
+
+def test_an_instant_that_stands_still_while_more_is_taken_is_a_boundary() -> None:
+    assert instants(lambda sent, used: 9.5, 1.0).turned == "fixed"
+
+
+def test_instants_that_follow_the_calls_are_a_rolling_windows() -> None:
+    period = instants(lambda sent, used: sent + 6.0, 0.001)
+    assert period.turned == "rolling"
+    assert period.returns_after == pytest.approx(6.0, abs=0.15)
+
+
+@pytest.mark.parametrize(("rounding", "error"), [(0.001, 0.02), (1.0, 0.1)])
+def test_the_slope_of_instants_is_the_window(rounding: float, error: float) -> None:
+    period, window, clock = WindowInference(60.0), 60.0, ServerClock()
+    for number in range(300):
+        sent, used = 0.1 * number, 1.0 + (number * 37) % 299
+        stated = math.floor((sent + used * 7.0 / 300.0) / rounding) * rounding
+        instant = ResetInstant(1e6 + stated, rounding, math.floor(1e6 + sent))
+        reading = bucket(300.0, 300.0 - used, window=None)._replace(from_receipt=True, instant=instant)
+        window = period.window(clock.timed(reading, sent, sent + 0.5), sent, window, 0.5)
+    assert window == pytest.approx(7.0, rel=error)
+
+
+def test_what_was_taken_when_is_read_off_the_order_of_use() -> None:
+    period = WindowInference(60.0)
+    for used, sent in ((10.0, 0.0), (30.0, 0.3), (20.0, 0.2), (40.0, 0.25)):
+        period.window(bucket(300.0, 300.0 - used, reset_after=6.0, window=None), sent, 60.0, 0.1)
+    assert period.taken_before(10.0) == [(0.0, 10.0), (0.2, 10.0), (0.3, 10.0), (0.3, 10.0)]
+
+
+def test_the_reading_of_a_refusal_says_nothing_of_a_rolling_windows_length() -> None:
+    """A refused call took nothing, so its reset is that of the call before it."""
+    period = WindowInference(60.0)
+    for step in range(6):
+        read(period, 20.0 + 40.0 * step, 6.003, 0.0)
+    assert period.turned is None
+    refused = bucket(300.0, 80.0, reset_after=5.503, window=None)
+    period.window(refused, 1.1, 60.0, 0.01, charged=False)
+    assert period.turned == "rolling"

@@ -26,14 +26,23 @@ from collections import deque
 from typing import NamedTuple
 
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
-from tidegate.core.values import QuotaReading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW, MONTH, NATURAL_WINDOWS, snap, usable_window
+from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
+from tidegate.core.window_inference import COARSE, DEFAULT_WINDOW, MONTH, NATURAL_WINDOWS, snap, usable_window
 
 SAME = 0.25
 """Two signs less than so many periods (or of the shortest window) apart are of one boundary."""
 
 AGREE = 0.05
 """Two measures of a period agree within this share."""
+
+
+def boundary_of(reading: QuotaReading, sent_at: float, now: float) -> tuple[float, float]:
+    """Return the earliest and latest instant of the boundary that an answer states, in monotonic seconds."""
+    after = reading.reset_after or 0.0
+    if reading.instant is not None:
+        return now + after - reading.instant.rounding, now + after + reading.resolution
+    rounding = reading.resolution if reading.resolution >= COARSE else 0.0
+    return sent_at + after - rounding, now + after + rounding
 
 
 class ResetSchedule:
@@ -43,7 +52,7 @@ class ResetSchedule:
     right, or a try would tell more.
     """
 
-    __slots__ = ("_measured", "_sign", "_told", "high", "known", "low", "period")
+    __slots__ = ("_instant", "_measured", "_sign", "_told", "high", "known", "low", "period")
 
     def __init__(self, period: float, declared: bool) -> None:
         self.period = period
@@ -53,6 +62,7 @@ class ResetSchedule:
         self._told = False
         self._measured = 0.0
         self._sign: tuple[float, float] | None = None
+        self._instant: ResetInstant | None = None
 
     @property
     def certain(self) -> bool:
@@ -63,18 +73,26 @@ class ResetSchedule:
         """The provider says how long a period is."""
         self.period, self.known = period, True
 
-    def lies(self, low: float, high: float, told: bool) -> None:
-        """A boundary lies in this interval: `told` as the next one, else one that was passed."""
-        last = self._sign
+    def lies(self, low: float, high: float, told: bool, instant: ResetInstant | None = None) -> None:
+        """A boundary lies in this interval: `told` as the next one, else one that was passed.
+
+        An `instant` is its time by the provider's own clock.
+        """
+        last, before = self._sign, self._instant
+        if instant is not None:
+            self._instant = instant
         if last is not None and low - last[1] < SAME * min(self.period, NATURAL_WINDOWS[0]):
-            low, high = (
-                (max(low, last[0]), min(high, last[1])) if max(low, last[0]) <= min(high, last[1]) else (low, high)
-            )
+            low, high = _both((low, high), last)
             self._told = self._told or told
         else:
             if last is not None and not self.known:
-                self._measure(low - last[1], high - last[0])
-            elif last is not None:
+                if instant is not None and before is not None:
+                    # Two instants of one clock are apart by whole periods, but for their rounding.
+                    apart = instant.reset - before.reset
+                    self._measure(apart - instant.rounding, apart + instant.rounding)
+                else:
+                    self._measure(low - last[1], high - last[0])
+            if last is not None and self.known:
                 low, high = self._narrowed(low, high, last)
             self._told = told
         self._sign = low, high
@@ -90,6 +108,19 @@ class ResetSchedule:
         self.low, self.high = low + self.period, high + self.period
         self._told = False
         return low, high
+
+    def not_before(self, instant: float) -> None:
+        """The next boundary lies after this instant: a request was refused then."""
+        if self.low is not None and self.high is not None and self.low < instant < self.high:
+            self.low = instant
+            if self._told:
+                self._sign = self.low, self.high
+
+    def passed_between(self, low: float, high: float) -> None:
+        """A boundary was passed in this interval, which is a part of the one known."""
+        self._sign = low, high
+        self.low, self.high = low + self.period, high + self.period
+        self._told = False
 
     def _measure(self, shortest: float, longest: float) -> None:
         # Between two signs lie no others while there is traffic: every boundary shows in it.
@@ -263,6 +294,8 @@ class FixedWindowMirror(QuotaMirror):
         "_step",
         "_supposed",
         "_tells",
+        "_trials",
+        "_tried_at",
         "turned",
     )
 
@@ -286,6 +319,8 @@ class FixedWindowMirror(QuotaMirror):
         self._probe_delay = PROBE_FIRST
         self._careful: CautiousRamp | None = None
         self._step = STEP_FIRST
+        self._tried_at: float | None = None
+        self._trials = 0
 
     @property
     def window(self) -> float:
@@ -343,13 +378,28 @@ class FixedWindowMirror(QuotaMirror):
         if self._boundaries.high is None:
             return max(now, self._probe_at)
         boundary = self._boundaries.high + BOUNDARY_GUARD
-        return boundary if waits else min(boundary, max(now, self._probe_at))
+        return min(boundary, self._trial_at(now) if waits else max(now, self._probe_at))
+
+    def _trial_at(self, now: float) -> float:
+        """Return when a lone call tests whether the boundary was passed, or when its silence says so.
+
+        It goes in the middle of the interval in which the boundary lies, so that each window halves the interval.
+        """
+        if self._tried_at is not None:
+            return max(now, self._tried_at + self._step)
+        low, high = self._boundaries.low, self._boundaries.high
+        if low is None or high is None or not self._certain or self._trials or high - low <= 2.0 * self._step:
+            return INFINITY
+        return max(now, (low + high) / 2.0)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
         self._roll(now)
         trying = self._careful is not None and self._careful.trying
-        if not trying and (self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9):
+        lacks = self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9
+        if lacks and self._trial_at(now) <= now:
+            self._tried_at, self._trials = now, self._trials + 1
+        elif not trying and lacks:
             self._exhausted, self._careful = False, CautiousRamp(self.limit, self._step, now, trying=True)
         if self._careful is not None:
             self._careful.charge(amount, now)
@@ -379,6 +429,9 @@ class FixedWindowMirror(QuotaMirror):
         low, high = STEP_BOUNDS
         self._step = min(high, STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
+        if self._tried_at is not None and sent_at >= self._tried_at:
+            self._tried_at = None
+            self._boundaries.not_before(sent_at)
         self._probe_at = now + self._probe_delay
         self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
         if retry_after:
@@ -401,10 +454,7 @@ class FixedWindowMirror(QuotaMirror):
             return
         if reading.reset_after is not None and reading.reset_after <= MONTH:
             self._tells = True
-            rounding = reading.resolution if reading.resolution >= 0.5 else 0.0
-            self._boundaries.lies(
-                sent_at + reading.reset_after - rounding, now + reading.reset_after + rounding, told=True
-            )
+            self._boundaries.lies(*boundary_of(reading, sent_at, now), told=True, instant=reading.instant)
         if reading.remaining is None:
             return
         before, outstanding = self._remaining, self.ledger.total
@@ -448,10 +498,20 @@ class FixedWindowMirror(QuotaMirror):
             self._probe_delay = PROBE_FIRST
 
     def _roll(self, now: float) -> None:
+        if self._tried_at is not None and now >= self._tried_at + self._step:
+            # A window that was spent admitted a call: its boundary lies before that.
+            tried, low = self._tried_at, self._boundaries.low
+            self._tried_at = None
+            if low is not None and low < tried:
+                self._boundaries.passed_between(low, tried)
+                self._begin(low, tried)
         passed = self._boundaries.passed(now)
-        if passed is None:
-            return
-        low, high = passed
+        if passed is not None:
+            self._begin(*passed)
+
+    def _begin(self, low: float, high: float) -> None:
+        """Begin a window whose boundary lies in this interval."""
+        self._trials, self._tried_at = 0, None
         if self._supposed and not self._exhausted and self._began_at > float("-inf"):
             self._supposed = self.ledger.total < PROVEN * self.limit
         self.ledger.drop_before(low)

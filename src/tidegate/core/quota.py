@@ -15,6 +15,7 @@ from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWind
 from tidegate.core.provenance import QuotaProvenance, Source
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.rolling_window import RollingWindowMirror
+from tidegate.core.server_clock import ServerClock
 from tidegate.core.token_bucket import TokenBucketMirror
 from tidegate.core.values import HOLDING, PLACES, PRODUCED, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW
@@ -170,6 +171,7 @@ class QuotaSet:
 
     __slots__ = (
         "_charged",
+        "_clock",
         "_explore_at",
         "_explore_wait",
         "_explorer",
@@ -193,6 +195,7 @@ class QuotaSet:
         self.asks = True
         self.follows_ends = False
         self._explorer, self._explore_wait, self._explore_at = 0, EXPLORE_WAIT, 0.0
+        self._clock = ServerClock()
         self._patience = SamplingBudget()
         self._mirrors: dict[str, QuotaMirror] = {}
         self._charged: list[tuple[QuotaMirror, int, bool]] = []
@@ -455,7 +458,8 @@ class QuotaSet:
             debit.answered = True
         made: list[QuotaMirror] = []
         scarcest: tuple[float, str] | None = None
-        for reading in readings:
+        for stated in readings:
+            reading = self._clock.timed(stated, sent_at, now) if stated.instant is not None else stated
             if self.unproven and self._outdated(reading):
                 self._drop(reading.name)
             mirror, counted_at = self._mirrors.get(reading.name), sent_at

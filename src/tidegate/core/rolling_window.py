@@ -68,12 +68,12 @@ class RollingWindowMirror(QuotaMirror):
         """`taken` says what was taken when, before this copy was made: (instant, units), oldest first."""
         super().__init__(reading, now)
         self.window = window
-        self._others = deque(LoggedCharge(amount, 0, at) for at, amount in taken)
+        self._arrived_at = -INFINITY
+        self._others = deque(LoggedCharge(amount, 0, self._arrival(at)) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
         self._corrected = 0.0
         self._gap = self._back_at = 0.0
         self._late_from, self._late_until = INFINITY, -INFINITY
-        self._arrived_at = -INFINITY
         self._views: deque[LedgerView] = deque()
 
     def level(self, now: float) -> float:

@@ -343,7 +343,7 @@ class TokenBucketMirror(QuotaMirror):
         """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
         if reading.remaining is None:
             return
-        self._observe_size(reading, sent_at, now)
+        self._observe_size(reading, sent_at, now, debit is None or debit.amount > 0.0)
         level = max(-self.limit, min(reading.remaining, self.limit))
         if self.limit <= FEW and self.unit == "requests":
             level = self.period.whole_level(reading, level)
@@ -376,6 +376,10 @@ class TokenBucketMirror(QuotaMirror):
             self.scale = self._worth.scale
             refused = debit is not None and not debit.by_rule
             changed = not first and self._learn_charging(refilled, level, reading.quantum, refused, now)
+        if reading.quantum > 1.0 and not first:
+            # Rounded to the nearest: what was expected is closer, within the rounding.
+            half = min(reading.quantum, self.limit) / 2.0
+            level = min(level + half, max(level - half, min(self._brim, refilled) - confirmed))
         self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining = level
@@ -425,13 +429,13 @@ class TokenBucketMirror(QuotaMirror):
             low, high = REORDER_BOUNDS
             self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
 
-    def _observe_size(self, reading: QuotaReading, sent_at: float, now: float) -> None:
+    def _observe_size(self, reading: QuotaReading, sent_at: float, now: float, charged: bool) -> None:
         if reading.limit is not None and reading.limit != self.limit:
             self.limit = min(MOST, max(reading.limit, 1.0))
             self.period.forget()
         elif reading.limit is None:
             self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
-        self.window = self.period.window(reading, sent_at, self.window, now - sent_at)
+        self.window = self.period.window(reading, sent_at, self.window, now - sent_at, charged)
         self.rate = self.limit / self.window
         brim = self.period.capacity
         if brim is not None:

@@ -195,6 +195,17 @@ class RequestFacts(NamedTuple):
     stream: bool = False
 
 
+class ResetInstant(NamedTuple):
+    """Reset that a header names as an instant, and the `date` of the same answer; both in seconds since 1970.
+
+    The reset was rounded to `rounding` seconds.
+    """
+
+    reset: float
+    rounding: float
+    dated: float
+
+
 class QuotaReading(NamedTuple):
     """State of one quota as one response states it.
 
@@ -202,7 +213,8 @@ class QuotaReading(NamedTuple):
     in seconds where the header's name, its value or the provider's table states it, else None. `reset_after` is in
     seconds from the response: until full for `continuous`, until the boundary for `fixed`. It was rounded to
     `resolution` seconds, and `remaining` to `quantum`. With `from_receipt`, the header named an instant, and
-    `reset_after` counts from the receipt of the answer. Else it counts from the admission of the request.
+    `reset_after` counts from the receipt of the answer. Else it counts from the admission of the request. `instant` is
+    that instant where the answer has a `date`.
     """
 
     name: str
@@ -215,6 +227,7 @@ class QuotaReading(NamedTuple):
     resolution: float = 0.001
     quantum: float = 1.0
     from_receipt: bool = False
+    instant: ResetInstant | None = None
 
 
 class ReplayableRefusal(NamedTuple):

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.core.values import INFINITY, QuotaReading, Refill
+from tidegate.core.reset_slope import ResetSlope
+from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
 
 NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
 """Windows, in seconds, that providers really use (PROVIDERS.md rule 2), shortest first."""
@@ -106,7 +107,7 @@ VARIED = 0.1
 """Share of the limit by which the use must have varied before an unvaried time or instant means anything."""
 
 MOST_TAKEN = 1024
-"""Steps that are kept of what was taken when, for as long as the quota may be one of a rolling window."""
+"""Answers that are kept with what they found taken, for as long as the quota may be one of a rolling window."""
 
 ENOUGH = 2
 """Answers that agree with each other, from which on a single contradiction is set aside. A lower number lets one odd
@@ -163,17 +164,25 @@ class WindowInference:
         "_default",
         "_denied",
         "_doubted",
+        "_falls",
         "_first",
         "_held",
+        "_instant",
+        "_lasts",
         "_least",
+        "_little",
         "_most",
         "_natural",
         "_only_reset",
+        "_passes",
         "_reset",
+        "_returns",
         "_same_instant",
         "_same_time",
+        "_slope",
+        "_soonest",
+        "_stood",
         "_taken",
-        "_used",
         "_varied",
         "capacity",
         "turned",
@@ -195,6 +204,9 @@ class WindowInference:
     @property
     def returns_after(self) -> float:
         """Seconds after which what was taken comes back, where the window is a rolling one."""
+        if self._returns < INFINITY:
+            low, high = self._lasts
+            return snap(low, high) or min(high, max(low, self._returns))
         return self._first[1] if self._first is not None else self._default
 
     def whole_level(self, reading: QuotaReading, level: float) -> float:
@@ -228,8 +240,22 @@ class WindowInference:
         return self._natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
-        """Return the charges (instant, units) old enough before `sent_at` to be no charge that is still unseen."""
-        return [(at, amount) for at, amount in self._taken if at < sent_at - JITTER]
+        """Return the charges (instant, units) old enough before `sent_at` to be no charge that is still unseen.
+
+        As nothing has come back, the use found by an answer says how many were admitted before it.
+        """
+        charges: list[tuple[float, float]] = []
+        latest, before = -INFINITY, 0.0
+        found = list(self._taken)
+        if found:
+            # The first one counts from its answer: its request was sent no later than those after it.
+            found[0] = found[0][0], min(at for _, at in found)
+        for used, at in sorted(found):
+            latest = max(latest, at)
+            if used > before and latest < sent_at - JITTER:
+                charges.append((latest, used - before))
+                before = used
+        return charges
 
     def forget(self) -> None:
         """Begins again: the limit has changed."""
@@ -239,12 +265,20 @@ class WindowInference:
         self._natural = self._reset = self.capacity = None
         self._first = None
         self._same_instant = self._same_time = True
+        self._stood = INFINITY, -INFINITY
+        self._lasts = -INFINITY, INFINITY
+        self._soonest = self._returns = INFINITY
+        self._slope = ResetSlope()
+        self._instant, self._passes = (-INFINITY, INFINITY), -INFINITY
+        self._little, self._falls = (INFINITY, 0.0), False
         self._least, self._most = INFINITY, 0.0
-        self._used = 0.0
         self._taken: list[tuple[float, float]] = []
 
-    def window(self, reading: QuotaReading, sent_at: float, so_far: float, took: float) -> float:
-        """Return the window in seconds by one more answer, which took `took` seconds, to the request of `sent_at`."""
+    def window(self, reading: QuotaReading, sent_at: float, so_far: float, took: float, charged: bool = True) -> float:
+        """Return the window in seconds by one more answer, which took `took` seconds, to the request of `sent_at`.
+
+        `charged` is False where that request took nothing: in a rolling window, its reset is an earlier one's.
+        """
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
         if limit is None or remaining is None or reset is None:
             return usable_window(declared, so_far)
@@ -278,7 +312,14 @@ class WindowInference:
         self._reset = reset if not coarse and not transit else None
         # A single value, however often it comes, shows no rounding.
         exact = rounding if self._varied else reading.resolution
-        self._compare(sent_at, limit - remaining, reset + transit, exact + transit)
+        if reading.instant is not None:
+            self._slope.add((limit - remaining) / limit, reading.instant.reset - sent_at, so_far)
+        self._compare_instants(reading, sent_at, took, limit - remaining, reset, rounding, charged)
+        if charged:
+            self._compare(sent_at, limit - remaining, reset + transit, exact + transit)
+        if reading.instant is not None and not self._same_time and self._stands(limit, widest[0], reading.instant):
+            self.turned = "fixed"
+            return so_far
         bounds = [each or NOTHING for each in seen]
         return usable_window(self._infer(bounds, first, limit, remaining, reset, coarse, so_far), so_far)
 
@@ -335,12 +376,14 @@ class WindowInference:
         # An unvaried time or instant, while the use varied, speaks for another kind of refill sooner than for a reset
         # that counts from the answer.
         stretched = denied or CONVENTIONS[left[0]].transit > CONVENTIONS[first].transit
-        if stretched and self._most - self._least >= VARIED * limit:
-            if self._same_instant != self._same_time:
+        varied = self._most - self._least >= VARIED * limit
+        if stretched and self._same_instant != self._same_time:
+            stood = self._falls or self._stood[1] - self._stood[0] >= VARIED * limit
+            if stood if self._same_instant else varied:
                 self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
-            if denied and self._same_instant:
-                return so_far
+        if denied and self._same_instant and (varied or self._falls):
+            return so_far
         if denied and self._agreed >= ENOUGH and not self._doubted:
             self._doubted = True
             return so_far
@@ -359,6 +402,9 @@ class WindowInference:
             self.capacity = 1.0
         self._natural = natural if natural in NATURAL_WINDOWS else None
         if self.capacity is None:
+            slope = self._slope.window()
+            if slope is not None and natural not in NATURAL_WINDOWS:
+                return min(high, max(low, slope))
             longest = min(high, 2 * low)
             # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
             return natural or (longest if coarse else (low + longest) / 2)
@@ -367,9 +413,8 @@ class WindowInference:
         return window
 
     def _compare(self, sent_at: float, used: float, reset: float, resolution: float) -> None:
-        if self._same_time and len(self._taken) < MOST_TAKEN and used > self._used:
-            self._taken.append((sent_at, used - self._used))
-            self._used = used
+        if self._same_time and len(self._taken) < MOST_TAKEN:
+            self._taken.append((used, sent_at))
         self._least, self._most = min(self._least, used), max(self._most, used)
         if self._first is None:
             self._first = sent_at, reset
@@ -379,7 +424,64 @@ class WindowInference:
         if sent_at > first_at + first_reset:
             self._first = sent_at, reset
             return
-        self._same_instant = self._same_instant and abs(sent_at + reset - first_at - first_reset) <= slack
-        self._same_time = self._same_time and abs(reset - first_reset) <= slack
+        self._same_time = self._same_time and abs(reset - first_reset) <= slack and self._lasts[0] <= self._lasts[1]
         if not self._same_time:
             self._taken.clear()
+
+    def _compare_instants(
+        self,
+        reading: QuotaReading,
+        sent_at: float,
+        took: float,
+        used: float,
+        reset: float,
+        rounding: float,
+        charged: bool,
+    ) -> None:
+        """Compare the instant that an answer names with that of the answers before it.
+
+        It is a time after the admission, which lies between sending and receipt. A continuous refill takes longer the
+        more was taken. So more use with an earlier reset speaks for a boundary.
+        """
+        if took <= 0.0 and self._first is None:
+            return  # the first answer: when it was sent, nobody knows
+        low, high = self._instant
+        instant = reading.instant
+        if instant is not None and instant.reset + instant.rounding < low:
+            return  # of the window before, overtaken by an answer of the next one
+        if sent_at + took > self._passes:
+            low, high = -INFINITY, INFINITY
+            self._little = INFINITY, 0.0
+            self._stood = INFINITY, -INFINITY
+            self._passes = -INFINITY
+        self._stood = min(self._stood[0], used), max(self._stood[1], used)
+        if instant is not None:
+            if charged:
+                self._soonest = min(self._soonest, instant.reset + instant.rounding - sent_at)
+                # The date and the reset of an answer were read off one clock, at one time.
+                self._returns = self._soonest - (instant.reset - reset - sent_at - took)
+                self._lasts = max(self._lasts[0], reset), min(self._lasts[1], reset + rounding + took)
+            self._passes = max(self._passes, sent_at + took + reset - instant.rounding)
+            # Cut or rounded up, one instant is always stated by values less than one rounding apart.
+            low, high = max(low, instant.reset), min(high, instant.reset + instant.rounding)
+        else:
+            self._passes = max(self._passes, sent_at + reset - rounding)
+            low, high = max(low, sent_at + reset), min(high, sent_at + took + reset + rounding)
+        self._instant = low, high
+        self._same_instant = self._same_instant and low <= high
+        if reading.from_receipt:
+            return  # what is left until an instant falls with the latency too
+        least, longest = self._little
+        self._falls = self._falls or (used > least + reading.quantum and reset < longest - rounding)
+        if used < least:
+            self._little = used, reset
+
+    def _stands(self, limit: float, shortest: float, instant: ResetInstant) -> bool:
+        """Return whether the instant stands still although more was taken, so that no refill can be continuous.
+
+        By a window of `shortest` seconds, the lowest one possible, it would have moved by more than its rounding.
+        """
+        moved = (self._stood[1] - self._stood[0]) / limit * shortest
+        return (
+            self._same_instant and moved > 2.0 * instant.rounding + NEARLY and self._most - self._least > VARIED * limit
+        )

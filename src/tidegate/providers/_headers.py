@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from tidegate.core.values import QuotaReading, Unit
+from tidegate.core.values import QuotaReading, ResetInstant, Unit
 from tidegate.providers import _values
 from tidegate.providers._schema import (
     CELLS,
@@ -309,21 +309,24 @@ def _read_row(
         else:
             window = period
             refill = row.period_refill or refill
-    reset, resolution, from_receipt = None, 1e-3, False
+    reset, resolution, instant = None, 1e-3, None
+    from_receipt = False
     raw = cells[RESET]
     if raw is not None:
         time = _read_reset(row, raw, limit, remaining, window or provider.default_window, found, now_on)
         if time is None:
             bad += 1
         else:
-            reset, resolution, from_receipt = time
+            reset, resolution, from_receipt, instant = time
     if limit is None and remaining is None and reset is None:
         return None, bad
     name = row.name
     if row.ceiling is not None and remaining is not None and remaining > row.ceiling:
         name, window = row.unit, None
     quantum = row.quantum if row.quantum == 1.0 or _is_rounded(limit, remaining, row.quantum) else 1.0
-    reading = QuotaReading(name, row.unit, refill, limit, remaining, reset, window, resolution, quantum, from_receipt)
+    reading = QuotaReading(
+        name, row.unit, refill, limit, remaining, reset, window, resolution, quantum, from_receipt, instant
+    )
     return reading, bad
 
 
@@ -335,8 +338,8 @@ def _read_reset(
     period: float,
     found: Found,
     now_on: datetime,
-) -> tuple[float, float, bool] | None:
-    """Return the reset in seconds, its resolution, and whether it is an instant; None if it cannot be trusted.
+) -> tuple[float, float, bool, ResetInstant | None] | None:
+    """Return the reset in seconds, its resolution, whether it is an instant, and that; None if it cannot be trusted.
 
     An instant is counted from the response's own time: its `date` header, else the local clock at its receipt.
     """
@@ -344,13 +347,16 @@ def _read_reset(
     if time is None:
         return None
     form, seconds, resolution = time
+    instant = None
     if form == "instant":
         response_at, rounding = origin(found, now_on)
+        if rounding:
+            instant = ResetInstant(seconds, resolution, response_at)
         seconds, resolution = max(0.0, seconds - response_at), max(resolution, rounding)
     elif form == "bare" and row.bare == "fit":
         fitted = _values.fit(seconds, limit, remaining, period)
-        return (*fitted, False) if fitted is not None else None
-    return (seconds, resolution, form == "instant") if seconds <= _values.MAX_SECONDS else None
+        return (*fitted, False, None) if fitted is not None else None
+    return (seconds, resolution, form == "instant", instant) if seconds <= _values.MAX_SECONDS else None
 
 
 def _is_rounded(limit: float | None, remaining: float | None, quantum: float) -> bool:
