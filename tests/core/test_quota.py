@@ -211,3 +211,24 @@ def test_a_quota_that_turns_out_to_come_back_otherwise_keeps_its_charges() -> No
     before = mirror.level(3.2)
     quotas.refund(charges)
     assert mirror.level(3.2) == before + 7.0
+
+
+def test_a_rolling_window_counts_what_only_the_turning_answer_found() -> None:
+    """Calls whose charges were confirmed by it are in no earlier answer."""
+    quotas = QuotaSet()
+    for step in range(1, 7):
+        reading = bucket(300.0, 280.0 - 40.0 * step, reset_after=6.0, window=None)
+        quotas.observe([reading], step, 0.5 * step, 0.5 * step, [])
+    assert isinstance(quotas.mirrors["requests"], RollingWindowMirror)
+    turned_at = next(step for step in range(1, 7) if step >= 2)
+    assert quotas.mirrors["requests"].level(0.5 * 6) <= 300.0 - 40.0 * turned_at
+
+
+def test_a_rolling_window_whose_resets_fall_is_a_fixed_one() -> None:
+    mirror = RollingWindowMirror(bucket(300.0, 300.0, reset_after=17.0, window=None), 0.0, 17.0)
+    for order, reset in ((1, 17.0), (2, 16.0)):
+        charge = mirror.debit(1.0, 0.0, order, 1.0 * order)
+        reading = bucket(300.0, 300.0 - order, reset_after=reset, window=None)
+        assert mirror.turned is None
+        mirror.observe(reading, order, 1.0 * order, 1.0 * order + 0.1, charge)
+    assert mirror.turned == "fixed"

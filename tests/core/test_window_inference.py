@@ -95,7 +95,8 @@ def test_resets_that_name_one_time_are_a_rolling_windows(period: WindowInference
 
 def test_what_is_sent_at_once_leaves_open_which_of_the_two_it_is(period: WindowInference) -> None:
     for used in range(1, 100, 10):
-        read(period, float(used), 6.0, 0.001 * used)
+        reading = bucket(300.0, 300.0 - used, reset_after=6.0, window=None)
+        period.window(reading, 0.001 * used, 60.0, 0.1)
     assert period.turned is None
 
 

@@ -15,7 +15,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
-from tidegate.core.values import INFINITY, QuotaReading
+from tidegate.core.values import INFINITY, QuotaReading, Refill
+from tidegate.core.window_inference import JITTER
 
 RETURN_GUARD = 0.02
 """Seconds waited past the return of a unit, so that a request does not arrive just before it."""
@@ -51,6 +52,7 @@ class RollingWindowMirror(QuotaMirror):
         "_arrived_at",
         "_back_at",
         "_corrected",
+        "_denied",
         "_gap",
         "_late_from",
         "_late_until",
@@ -72,9 +74,15 @@ class RollingWindowMirror(QuotaMirror):
         self._others = deque(LoggedCharge(amount, 0, self._arrival(at)) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
         self._corrected = 0.0
+        self._denied = False
         self._gap = self._back_at = 0.0
         self._late_from, self._late_until = INFINITY, -INFINITY
         self._views: deque[LedgerView] = deque()
+
+    @property
+    def turned(self) -> Refill | None:
+        """Return `fixed` where an answer names another time than the window."""
+        return "fixed" if self._denied else None
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
@@ -140,6 +148,9 @@ class RollingWindowMirror(QuotaMirror):
         """Compares the copy with the answer to the request numbered `order`, sent at `sent_at`."""
         if reading.limit is not None:
             self.limit = max(reading.limit, 1.0)
+        if debit is not None and debit.amount > 0.0 and reading.reset_after is not None and not reading.from_receipt:
+            # What a call takes comes back a window later: a time that is not the window's counts to a boundary.
+            self._denied = abs(reading.reset_after - self.window) > max(JITTER, reading.resolution)
         if reading.remaining is None or order <= self._anchor_order:
             return
         self._anchor_order = order

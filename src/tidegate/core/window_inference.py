@@ -314,7 +314,8 @@ class WindowInference:
         exact = rounding if self._varied else reading.resolution
         if reading.instant is not None:
             self._slope.add((limit - remaining) / limit, reading.instant.reset - sent_at, so_far)
-        self._compare_instants(reading, sent_at, took, limit - remaining, reset, rounding, charged)
+        of_values = rounding if reading.from_receipt else exact
+        self._compare_instants(reading, sent_at, took, limit - remaining, reset, of_values, charged)
         if charged:
             self._compare(sent_at, limit - remaining, reset + transit, exact + transit)
         if reading.instant is not None and not self._same_time and self._stands(limit, widest[0], reading.instant):
