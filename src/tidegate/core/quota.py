@@ -188,6 +188,7 @@ class QuotaSet:
         "_explore_at",
         "_explore_wait",
         "_explorer",
+        "_explores",
         "_mirrors",
         "_needed",
         "_patience",
@@ -209,6 +210,7 @@ class QuotaSet:
         self.follows_ends = False
         self._explorer, self._explore_wait, self._explore_at = 0, EXPLORE_WAIT, 0.0
         self._clock = ServerClock()
+        self._explores = False
         self._patience = SamplingBudget()
         self._mirrors: dict[str, QuotaMirror] = {}
         self._charged: list[tuple[QuotaMirror, int, bool]] = []
@@ -249,6 +251,7 @@ class QuotaSet:
                     latest, binding = ready, mirror.name
         if latest > now + EXPLORE_WAIT and self._may_explore(cost, now):
             latest = max(now, self._explore_at)
+            self._explores = True
         return latest, binding if latest > now else ""
 
     def _needs_of(self, cost: Cost) -> list[float]:
@@ -349,8 +352,10 @@ class QuotaSet:
             return charges
         if not self.ample:
             self.asks = True
-            if not self._explorer and self._exceeds(cost, now):
-                self._explorer = order
+            if self._explores:
+                self._explores = False
+                if not self._explorer and self._exceeds(cost, now):
+                    self._explorer = order
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))

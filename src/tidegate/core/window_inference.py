@@ -150,6 +150,21 @@ NOTHING = (0.0, -1.0)
 """Bounds that no window satisfies."""
 
 
+def _stated_window(
+    convention: Convention,
+    reading: QuotaReading,
+    limit: float,
+    remaining: float,
+    reset: float,
+    rounding: float,
+    took: float,
+) -> tuple[float, float] | None:
+    """Return the shortest and longest window that a reading allows by one convention; None where it says nothing."""
+    above = convention.above * rounding
+    latest = min(reset, above) + convention.below * rounding + convention.transit * took
+    return window_interval(limit, remaining, max(0.0, reset - above), latest, reading.quantum)
+
+
 class WindowInference:
     """Inference of the window of one quota from its resets.
 
@@ -288,25 +303,17 @@ class WindowInference:
         if self._natural == so_far and self._agrees(so_far, limit, limit - remaining, reset, rounding, took, reading):
             return so_far
         first = FROM_ANSWER if reading.from_receipt else 0
-        seen = [
-            window_interval(
-                limit,
-                remaining,
-                max(0.0, reset - each.above * rounding),
-                min(reset, each.above * rounding) + each.below * rounding + each.transit * took,
-                reading.quantum,
-            )
-            if number >= first
-            else NOTHING
-            for number, each in enumerate(CONVENTIONS)
-        ]
-        widest = seen[-1]
+        widest = _stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, rounding, took)
         if widest is None or widest[0] <= 0.0:
             return so_far
         if declared is not None and not self._denied:
             if widest[0] <= DENIED * declared and widest[1] * DENIED >= declared:
                 return usable_window(declared, so_far)
             self._denied = True
+        seen = [
+            _stated_window(each, reading, limit, remaining, reset, rounding, took) if number >= first else NOTHING
+            for number, each in enumerate(CONVENTIONS)
+        ]
         transit = took if reading.from_receipt else 0.0
         coarse = rounding >= COARSE
         self._reset = reset if not coarse and not transit else None
