@@ -74,6 +74,8 @@ def test_the_snapshot_names_the_rule_and_its_evidence() -> None:
     controller.quotas = played("tokens", 356.0, 0.0)
     (quota,) = key_snapshot(controller, 0, Cost(), Cost(), 2.0).quotas
     assert (quota.charging, quota.charging_spans > 2, 0.0 < quota.charging_for < 2.0) == ("input + bound", True, True)
+    assert "table" in quota.charging_refuted
+    assert quota.charging not in quota.charging_refuted
 
 
 def test_the_first_answer_refutes_a_table_that_charges_too_little() -> None:

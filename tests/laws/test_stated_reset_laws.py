@@ -19,7 +19,7 @@ from tidegate.settings import Settings
 
 KEY = Key("any", "https://provider.test", "0123456789abcdef", "model")
 
-amounts = st.sampled_from([0.0, 1.0, 7.0, 300.0, 20_000.0])
+amounts = st.sampled_from([0.0, 1.0, 7.0, 300.0, 20_000.0]) | st.floats(0.0, 30_000.0)
 costs = st.builds(
     Cost,
     tokens=amounts,
@@ -27,6 +27,9 @@ costs = st.builds(
     output_tokens=amounts,
     produced=amounts,
     held=amounts,
+    input_estimate=amounts,
+    output_bound=amounts,
+    output_estimate=amounts,
 )
 
 
@@ -50,7 +53,7 @@ def quota_readings(draw: st.DrawFn, name: str, unit: str, refill: Refill) -> Quo
         refill=refill,
         limit=limit,
         remaining=float(round(limit * draw(st.sampled_from([0.0, 0.0, 0.1, 0.5, 0.9, 1.0])))),
-        reset_after=draw(st.sampled_from([0.0, 0.001, 0.219, 1.0, 5.995, 42.0, 3600.0])),
+        reset_after=draw(st.sampled_from([0.0, 0.001, 0.219, 1.0, 5.995, 42.0, 3600.0]) | st.floats(0.0, 90_000.0)),
         window=draw(st.sampled_from([None, None, None, 1.0, 60.0, 86_400.0])),
         resolution=draw(st.sampled_from([1e-6, 1e-3, 1.0])),
         from_receipt=draw(st.booleans()),
@@ -67,23 +70,25 @@ def answers(draw: st.DrawFn) -> tuple[list[tuple[float, Cost, Answer]], float]:
     history = []
     for _ in range(draw(st.integers(1, 12))):
         answer = Answer(
-            draw(st.sampled_from([0.005, 0.5, 4.0])),
+            draw(st.sampled_from([0.005, 0.5, 4.0]) | st.floats(0.001, 5.0)),
             tuple(draw(quota_readings(*quota)) for quota in quotas),
             draw(st.booleans()),
             draw(st.sampled_from([None, None, 0.5, 9.0])),
             draw(st.sampled_from([None, 0, 3, 5000])),
         )
         history.append((draw(st.sampled_from([0.0, 0.01, 0.3, 2.0])), draw(costs), answer))
-    return history, draw(st.sampled_from([1.0, 60.0, 86_400.0]))
+    return history, draw(st.sampled_from([1.0, 60.0, 86_400.0]) | st.floats(0.5, 100_000.0))
 
 
 UNITS = ("requests", "tokens", "input_tokens", "output_tokens")
 
 
-def played(history: list[tuple[float, Cost, Answer]], default_window: float) -> tuple[AdmissionController, float]:
-    """Return the key after all calls were answered, and the instant of the last answer."""
-    controller = AdmissionController(KEY, Settings(), default_window, 0.0)
-    now, flights = 0.0, list[tuple[float, int, Permit, Answer]]()
+def played(
+    history: list[tuple[float, Cost, Answer]], default_window: float, begins: float
+) -> tuple[AdmissionController, float]:
+    """Return the key after all calls were answered, and the instant of the last answer; the clock `begins` so."""
+    controller = AdmissionController(KEY, Settings(), default_window, begins)
+    now, flights = begins, list[tuple[float, int, Permit, Answer]]()
     for after, cost, answer in history:
         now += after
         permit = controller.admit(cost, now, 0.0, None)
@@ -97,11 +102,17 @@ def played(history: list[tuple[float, Cost, Answer]], default_window: float) -> 
     return controller, now
 
 
-@given(answers(), costs, st.sampled_from([None, 0.5, 30.0]), st.sampled_from([0.0, 0.1, 3.0, 100.0]))
+@given(
+    answers(),
+    costs,
+    st.sampled_from([None, 0.5, 30.0]),
+    st.sampled_from([0.0, 0.1, 3.0, 100.0]),
+    st.sampled_from([0.0, 1e6]) | st.floats(0.0, 1e7),
+)
 def test_no_wait_for_a_quota_outlasts_the_newest_reset_once_nothing_was_charged_since(
-    made: tuple[list[tuple[float, Cost, Answer]], float], cost: Cost, hint: float | None, later: float
+    made: tuple[list[tuple[float, Cost, Answer]], float], cost: Cost, hint: float | None, later: float, begins: float
 ) -> None:
-    controller, now = played(*made)
+    controller, now = played(*made, begins)
     # One call more, alone, whose answer reads every quota, later than a request can be overtaken on its way.
     newest = made[0][-1][2]
     now += LONGEST_TRANSIT

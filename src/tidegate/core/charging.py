@@ -73,11 +73,15 @@ def at_end(unit: Unit, cost: Cost, output: float | None, amount: float) -> tuple
 
 
 class ChargingEvidence(NamedTuple):
-    """The rule in force for one quota: its name, the instant since which it holds, and the spans that confirmed it."""
+    """The rule in force for one quota: its name, the instant since which it holds, and the spans that confirmed it.
+
+    `refuted` names the rules that the newest span contradicts.
+    """
 
     rule: str
     since: float
     spans: int
+    refuted: tuple[str, ...] = ()
 
 
 class ChargingModel:
@@ -92,6 +96,7 @@ class ChargingModel:
         "_high",
         "_low",
         "_predicted",
+        "_refuted",
         "_since_span",
         "_spans",
         "_votes",
@@ -110,12 +115,14 @@ class ChargingModel:
         self.produces = False
         self._spans = 0
         self._better = self._votes = 0
+        self._refuted: tuple[int, ...] = ()
         self.forget_span()
 
     @property
     def evidence(self) -> ChargingEvidence:
         """Return the rule in force and its evidence."""
-        return ChargingEvidence(RULES[self.unit][self.rule], self.since, self._spans)
+        rules = RULES[self.unit]
+        return ChargingEvidence(rules[self.rule], self.since, self._spans, tuple(rules[each] for each in self._refuted))
 
     @property
     def settled(self) -> bool:
@@ -166,6 +173,7 @@ class ChargingModel:
         best = min(range(len(errors)), key=lambda each: (errors[each], each))
         proves = least > -INFINITY and most < INFINITY
         if proves:
+            self._refuted = tuple(each for each, error in enumerate(errors) if error > CLOSE)
             self._low, self._high = MEMORY * self._low, MEMORY * self._high
             self._predicted = [MEMORY * each for each in self._predicted]
             self._since_span = 0.0
@@ -203,6 +211,7 @@ class ChargingModel:
         most = [total + sum(each[rule] for each in outstanding if each) for rule, total in enumerate(self._predicted)]
         if most[self.rule] >= shown or max(most) < shown:
             return False
+        self._refuted = tuple(each for each in range(len(most)) if most[each] < shown)
         # Of the rules that are not refuted, the cheapest.
         return self._take(min((each for each in range(len(most)) if most[each] >= shown), key=most.__getitem__), now)
 

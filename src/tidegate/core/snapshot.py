@@ -134,7 +134,7 @@ class QuotaSnapshot:
 
     `charging` is the rule by which calls are charged: `table`, the provider table's, or the one that predicts the
     provider's own `remaining` better. It holds for `charging_for` seconds, and `charging_spans` spans of the limit have
-    confirmed it.
+    confirmed it. The newest one contradicts the rules in `charging_refuted`.
     """
 
     name: str
@@ -145,6 +145,7 @@ class QuotaSnapshot:
     charging: str = "table"
     charging_for: float = 0.0
     charging_spans: int = 0
+    charging_refuted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +280,8 @@ def _quota_snapshot(mirror: QuotaMirror, now: float) -> QuotaSnapshot:
     known = QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, mirror.window, mirror.level(now))
     if mirror.charging is None:
         return known
-    rule, since, spans = mirror.charging.evidence
-    return replace(known, charging=rule, charging_for=now - since, charging_spans=spans)
+    rule, since, spans, refuted = mirror.charging.evidence
+    return replace(known, charging=rule, charging_for=now - since, charging_spans=spans, charging_refuted=refuted)
 
 
 def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
