@@ -205,7 +205,7 @@ class TwoLevelQuotas:
         self._level_of(name).on_refused(name, order, sent_at, now, retry_after)
 
     def observe(
-        self, readings: Iterable[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
+        self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
     ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
         """Take in the readings of one response; return new mirrors, and the scarcest quota that nothing paces."""
         levels: tuple[list[QuotaReading], list[QuotaReading]] = [], []
