@@ -164,6 +164,8 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
         mirror.begin_charging(permit.cost, [each.cost for each in others], place, quantum, now)
         # A refusal for lack of this quota has seen all calls admitted before it, and there is no room for later ones.
         lacks = outcome.kind in REFUSED and mirror.dearest(permit.cost, place) > mirror.stood
+        if lacks and mirror.charging is None:
+            in_flight = []  # there are no charging rules to compare either
         for flying in in_flight:
             order = max(flying.order, permit.order + 1)
             late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, lacks or flying is permit)

@@ -379,7 +379,8 @@ class TokenBucketMirror(QuotaMirror):
         if reading.quantum > 1.0 and not first:
             # Rounded to the nearest: what was expected is closer, within the rounding.
             half = min(reading.quantum, self.limit) / 2.0
-            level = min(level + half, max(level - half, min(self._brim, refilled) - confirmed))
+            expected = min(self._brim, refilled) - confirmed
+            level = max(-self.limit, min(level + half, max(level - half, expected)))
         self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining = level
