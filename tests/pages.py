@@ -30,9 +30,16 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
     "bedrock": ("bedrock",),
     "alibaba": ("dashscope", "modelscope"),
     "fast-inference": ("groq", "cerebras", "sambanova"),
-    "open-models": ("fireworks", "together", "deepseek", "baseten", "lepton", "nvidia", "replicate"),
-    "model-makers": ("xai", "mistral", "cohere", "perplexity"),
-    "gateways": ("openrouter", "huggingface"),
+    "open-models": (
+        *("fireworks", "together", "deepseek", "baseten", "lepton", "nvidia", "replicate"),
+        *("siliconflow", "deepinfra", "novita", "nebius", "hyperbolic", "featherless", "chutes", "lambda"),
+    ),
+    "model-makers": (
+        *("xai", "mistral", "cohere", "perplexity", "moonshot", "zai", "minimax", "volcengine"),
+        *("voyage", "jina", "ai21", "writer"),
+    ),
+    "platforms": ("databricks", "watsonx", "github-copilot"),
+    "gateways": ("openrouter", "huggingface", "vercel", "cloudflare", "portkey", "helicone"),
     "self-hosted": ("compatible", "ollama", "ollama-local"),
 }
 """Page below docs/providers: the tables on it. Every table is on one."""
@@ -84,11 +91,18 @@ def provider_table(table: providers.Provider) -> str:
         f"{', '.join(f'`{quota}`' for quota in each.quotas)} ({each.source})"
         for each in table.shared
     ]
-    if table.headers:
+    common = providers.COMPATIBLE
+    like = table is not common and table.errors[-len(common.errors) :] == common.errors
+    headers = [row for row in table.headers if not (like and row in common.headers)]
+    errors = table.errors[: -len(common.errors)] if like else table.errors
+    same = ["quotas"] * (len(headers) < len(table.headers)) + ["refusals"] * like
+    if same:
+        lines.append(f"- Also read: the {' and '.join(same)} of [any compatible server](self-hosted.md)")
+    if headers:
         lines += ["", "| announced quota | of | seconds | refills | source |", "|---|---|---|---|---|"]
-        lines += [_quota(row) for row in table.headers]
-    if table.errors:
-        lines += ["", *_refusals(table.errors)]
+        lines += [_quota(row) for row in headers]
+    if errors:
+        lines += ["", *_refusals(errors)]
     return "\n".join(lines)
 
 

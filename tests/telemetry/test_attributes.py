@@ -20,7 +20,7 @@ def test_a_provider_goes_by_the_name_of_the_conventions_where_they_have_one() ->
     assert set(PROVIDER_NAMES.values()) <= PRESCRIBED
     assert set(PROVIDER_NAMES) <= {table.name for table in providers.TABLES}
     ours = {PROVIDER_NAMES.get(table.name, table.name) for table in providers.TABLES}
-    assert PRESCRIBED - ours == {"azure.ai.inference", "gcp.gen_ai", "ibm.watsonx.ai", "moonshot_ai"}
+    assert PRESCRIBED - ours == {"azure.ai.inference", "gcp.gen_ai"}
 
 
 def test_a_model_is_told_where_the_quota_is_kept_by_it() -> None:

@@ -49,8 +49,13 @@ Chosen: names are words such as `requests`."""
 
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
-_UNITS: dict[str, Unit] = {"requests": "requests", "tokens": "tokens", "concurrent-requests": "concurrent_requests"}
-"""Units by `qu` value; other values (`content-bytes`) are dropped."""
+_UNITS: dict[str, Unit] = {
+    "requests": "requests",
+    "request": "requests",
+    "tokens": "tokens",
+    "concurrent-requests": "concurrent_requests",
+}
+"""Units by the value of `qu`, or of Helicone's `u`; other values (`content-bytes`, `cents`) are dropped."""
 
 
 class _Member(NamedTuple):
@@ -81,6 +86,8 @@ def read_fields(
     policies, bad = _policies(_members(policy))
     if combined is not None:
         readings, worse = _items(_members(combined), policies, now)
+    elif not policies and not bad and _members(policy):
+        readings, worse = [], 0  # the fields count in a unit that is not read
     else:
         readings, worse = _triplet(_members(limit), policies, remaining, reset, now)
     return readings, bad + worse + sum(_unreadable(field) for field in (limit, combined, policy))
@@ -125,7 +132,7 @@ def _policies(members: list[_Member]) -> tuple[list[_Policy], int]:
         bare = names[0] if names and "q" not in parameters else None
         limit = _number(parameters.get("q", bare))
         window = _number(parameters.get("w"))
-        unit = _UNITS.get(parameters.get("qu", "requests"))
+        unit = _UNITS.get(parameters.get("qu") or parameters.get("u", "requests"))
         if unit is None:
             continue
         if limit is None or limit <= 0 or ("w" in parameters and not window):

@@ -7,7 +7,9 @@ from functools import lru_cache
 
 from tidegate.errors import ConfigurationError
 from tidegate.providers._schema import MAX_PATH, Provider
+from tidegate.providers.ai_gateways import CLOUDFLARE, HELICONE, PORTKEY, VERCEL
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
+from tidegate.providers.asian_makers import MINIMAX, MOONSHOT, VOLCENGINE, ZAI
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.baseten import BASETEN
 from tidegate.providers.bedrock import BEDROCK
@@ -23,11 +25,23 @@ from tidegate.providers.huggingface import HUGGING_FACE
 from tidegate.providers.mistral import MISTRAL
 from tidegate.providers.nvidia import NVIDIA
 from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL
+from tidegate.providers.open_model_hosts import (
+    CHUTES,
+    DEEPINFRA,
+    FEATHERLESS,
+    HYPERBOLIC,
+    LAMBDA,
+    NEBIUS,
+    NOVITA,
+    SILICONFLOW,
+)
 from tidegate.providers.openai import OPENAI
 from tidegate.providers.openrouter import OPENROUTER
 from tidegate.providers.perplexity import PERPLEXITY
+from tidegate.providers.platforms import DATABRICKS, GITHUB_COPILOT, WATSONX
 from tidegate.providers.replicate import REPLICATE
 from tidegate.providers.sambanova import SAMBANOVA
+from tidegate.providers.small_makers import AI21, JINA, VOYAGE, WRITER
 from tidegate.providers.together import TOGETHER
 from tidegate.providers.xai import XAI
 
@@ -58,6 +72,29 @@ KNOWN = (
     PERPLEXITY,
     SAMBANOVA,
     HUGGING_FACE,
+    MOONSHOT,
+    ZAI,
+    MINIMAX,
+    VOLCENGINE,
+    SILICONFLOW,
+    DEEPINFRA,
+    NOVITA,
+    NEBIUS,
+    HYPERBOLIC,
+    FEATHERLESS,
+    CHUTES,
+    LAMBDA,
+    VOYAGE,
+    JINA,
+    AI21,
+    WRITER,
+    DATABRICKS,
+    WATSONX,
+    GITHUB_COPILOT,
+    VERCEL,
+    CLOUDFLARE,
+    PORTKEY,
+    HELICONE,
 )
 """Tables that claim hosts. A process-wide install governs these hosts."""
 

@@ -92,8 +92,10 @@ def refusal_in(document: object) -> RefusalDetails:
         return NOTHING
     inner = document.get("error")
     response = document.get("response")
-    if inner is None and isinstance(response, dict):
-        inner = response.get("error")
+    if inner is None:
+        inner = response.get("error") if isinstance(response, dict) else document.get("errors")
+    if isinstance(inner, list):
+        inner = inner[0] if inner else None
     layers = [layer for layer in (inner, document) if isinstance(layer, dict)]
     nested = _nested(layers)
     if nested is not None:
@@ -150,11 +152,13 @@ def _codes(layer: dict[str, object]) -> set[str]:
     metadata = layer.get("metadata")
     if isinstance(metadata, dict):
         values.append(metadata.get("limit_source"))
-    return {
+    codes = {
         str(value).lower()
         for value in values
         if (isinstance(value, str) and len(value) <= _MAX_CODE) or _is_status(value)
     }
+    # Copilot adds the plan to a code: `user_global_rate_limited:pro`.
+    return codes | {code.partition(":")[0] for code in codes if ":" in code}
 
 
 def _quoted(layers: list[dict[str, object]]) -> tuple[tuple[bytes, bytes], ...]:

@@ -1,4 +1,4 @@
-"""Any server with OpenAI's protocol or a plain generation path: gateways, vLLM, SGLang, TGI; and Lepton.
+"""Any server with OpenAI's protocol or a plain generation path: gateways, vLLM, SGLang, TGI; and hosts like it.
 
 The headers of such servers are undocumented, so all observed dialects are read. These are OpenAI's and Anthropic's
 headers as passed on, windows in the name, the IETF's fields, and the messages of the known servers.
@@ -7,12 +7,14 @@ A self-hosted server has no quota, only a concurrency that it can handle. SGLang
 full, SGLang also as the first event of a 200. vLLM queues without bound, so only latency shows its load (PROVIDERS.md
 section 18).
 
-Lepton has one subdomain per model (or workspace); nothing is known of it beyond OpenAI's protocol.
+`hosted` makes the table of a host that speaks this protocol and has little of its own. Lepton has one subdomain per
+model (or workspace); nothing is known of it beyond OpenAI's protocol.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, endpoints, quota
@@ -200,6 +202,38 @@ COMPATIBLE = Provider(
     code_headers=("x-amzn-errortype",),
     closed=("threads", "batches", "files", "fine_tuning", "organization", "uploads"),
 )
+
+EVERY_DIALECT = (*COMPATIBLE.endpoints, Endpoint("**/v1/messages"))
+"""Inference paths of a host that only serves inference, in OpenAI's and Anthropic's dialects below any base path."""
+
+
+def hosted(
+    name: str,
+    source: str,
+    *hosts: str,
+    endpoints: tuple[Endpoint, ...] = EVERY_DIALECT,
+    credential: tuple[str, ...] = ("authorization", "x-api-key"),
+    credential_part: tuple[str, str] | None = None,
+    headers: tuple[HeaderRow, ...] = HEADERS,
+    errors: tuple[ErrorRow, ...] = (),
+    scope: Literal["model", "account"] = "model",
+) -> Provider:
+    """Return the table of `hosts`, which differ from a compatible server in the given fields.
+
+    The host's own `errors` are compared before those of any compatible server.
+    """
+    return replace(
+        COMPATIBLE,
+        name=name,
+        source=source,
+        hosts=hosts,
+        endpoints=endpoints,
+        credential=credential,
+        credential_part=credential_part,
+        headers=headers,
+        errors=(*errors, *ERRORS),
+        scope=scope,
+    )
 
 
 LEPTON = replace(

@@ -85,7 +85,9 @@ PROVIDER_NAMES = {
     "compatible": "openai",
     "gemini": "gcp.gemini",
     "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
     "vertex": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
 """Names that the GenAI conventions prescribe, by our provider names. Others are equal, or lack a counterpart there.

@@ -1,0 +1,176 @@
+"""Moonshot (Kimi), Z.ai (Zhipu), MiniMax and Volcengine (Ark): models of Chinese makers, at home and abroad.
+
+They speak OpenAI's and Anthropic's protocols. Moonshot names quota headers; the others announce nothing. Their 429 has
+many meanings, so the error's type or code decides. The quota of a subscription (5 hours, a week, a month) is not a
+rate: such a refusal is handed back, as one for lack of money.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.values import Cause, Kind
+from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow
+from tidegate.providers.compatible import EVERY_DIALECT, hosted
+
+_READ = "read 2026-11-23"
+_429 = frozenset({429})
+_403_429 = frozenset({403, 429})
+
+_KIMI = f"https://www.kimi.com/code/docs/en/kimi-code/error-reference.html {_READ}"
+_KIMI_429 = f"https://github.com/LLM-Red-Team/kimi-cc/issues/16 {_READ}"
+_KIMI_LIMITS = f"https://platform.moonshot.ai/docs/pricing/limits {_READ}"
+
+MOONSHOT = hosted(
+    "moonshot",
+    f"{_KIMI_LIMITS}: concurrency, RPM, TPM and TPD of the account, over all models and keys",
+    "api.moonshot.ai",
+    "api.moonshot.cn",
+    "api.kimi.com",
+    scope="account",
+    headers=(
+        HeaderRow(
+            name="requests",
+            unit="requests",
+            source=f"https://www.kimi.com/help/kimi-api/api-rate-limits {_READ} (the reset is not explained)",
+            limit=("x-ratelimit-limit",),
+            remaining=("x-ratelimit-remaining",),
+            reset=("x-ratelimit-reset",),
+            refill="fixed",
+        ),
+    ),
+    errors=(
+        ErrorRow(
+            name="quota",
+            kind=Kind.QUOTA_EXHAUSTED,
+            cause=Cause.MONEY,
+            source=f"https://github.com/Alishahryar1/free-claude-code/issues/1223 {_READ}",
+            codes=frozenset({"exceeded_current_quota_error"}),
+        ),
+        ErrorRow(
+            name="plan_window",
+            kind=Kind.QUOTA_EXHAUSTED,
+            cause=Cause.MONEY,
+            source=_KIMI,
+            status=_403_429,
+            text=("usage limit for this period", "usage limit for this billing cycle", "monthly usage limit"),
+        ),
+        ErrorRow(
+            name="engine_overloaded",
+            kind=Kind.OVERLOADED,
+            cause=Cause.OTHERS_CAPACITY,
+            source=_KIMI,
+            codes=frozenset({"engine_overloaded_error"}),
+        ),
+        ErrorRow(
+            name="per_day",
+            kind=Kind.DAILY_LIMIT,
+            cause=Cause.DAY,
+            source=f"{_KIMI_LIMITS} (TPD); words as for TPM in https://github.com/LLM-Red-Team/kimi-cc/issues/41 [inf]",
+            status=_429,
+            text=("tpd rate limit",),
+        ),
+        ErrorRow(
+            name="concurrency",
+            kind=Kind.RATE_LIMIT,
+            cause=Cause.CONCURRENCY,
+            source=_KIMI_429,
+            status=_429,
+            text=("max organization concurrency",),
+        ),
+        ErrorRow(
+            name="rate_limit_reached",
+            kind=Kind.RATE_LIMIT,
+            cause=Cause.RATE,
+            source=_KIMI_429,
+            codes=frozenset({"rate_limit_reached_error"}),
+        ),
+    ),
+)
+
+_ZAI = f"https://docs.z.ai/api-reference/api-code and https://docs.bigmodel.cn/cn/api/api-code {_READ}"
+
+
+def _zai(name: str, kind: Kind, cause: Cause, *codes: str) -> ErrorRow:
+    return ErrorRow(name=name, kind=kind, cause=cause, source=_ZAI, status=_403_429, codes=frozenset(codes))
+
+
+ZAI = hosted(
+    "zai",
+    f"{_ZAI}: concurrency of the account by model, in no header",
+    "api.z.ai",
+    "open.bigmodel.cn",
+    headers=(),
+    errors=(
+        _zai("arrears", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "1113"),
+        _zai("plan_window", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "1308", "1309", "1310"),
+        _zai("account", Kind.PERMANENT, Cause.AUTH, "1110", "1111", "1112", "1121", "1311", "1313"),
+        _zai("concurrency", Kind.RATE_LIMIT, Cause.CONCURRENCY, "1302"),
+        _zai("frequency", Kind.RATE_LIMIT, Cause.RATE, "1303", "1305"),
+        _zai("per_day", Kind.DAILY_LIMIT, Cause.DAY, "1304"),
+        _zai("busy", Kind.OVERLOADED, Cause.OTHERS_CAPACITY, "1312"),
+    ),
+)
+
+_MINIMAX = f"https://platform.minimax.io/docs/guides/rate-limits.md {_READ}"
+
+MINIMAX = hosted(
+    "minimax",
+    f"{_MINIMAX}: RPM and TPM (input and output) of the account by model, in no header",
+    "api.minimax.io",
+    "api.minimaxi.com",
+    "api.minimax.chat",
+    endpoints=(*EVERY_DIALECT, *(Endpoint(f"/v1/{path}") for path in ("text/chatcompletion_v2", "t2a_v2"))),
+    headers=(),
+    errors=(
+        ErrorRow(
+            name="balance",
+            kind=Kind.QUOTA_EXHAUSTED,
+            cause=Cause.MONEY,
+            source=f"https://github.com/MiniMax-AI/MiniMax-M2/issues/62 {_READ} (1008, also as a 500)",
+            status=frozenset({402, 403, 429, 500}),
+            text=("insufficient balance",),
+        ),
+        ErrorRow(
+            name="plan_window",
+            kind=Kind.QUOTA_EXHAUSTED,
+            cause=Cause.MONEY,
+            source=f"https://github.com/MiniMax-AI/MiniMax-M2.7/issues/36 {_READ} (2056)",
+            status=_429,
+            text=("usage limit exceeded",),
+        ),
+    ),
+)
+
+_ARK = f"https://www.volcengine.com/docs/82379/1299023 {_READ}"
+_ARK_USERS = f"{_ARK}; the newer codes as its users list them"
+
+_RATES = (
+    *(f"RateLimitExceeded.Endpoint{quota}Exceeded" for quota in ("RPM", "TPM", "FlexTPM")),
+    *(f"RateLimitExceeded.FoundationModel{quota}Exceeded" for quota in ("RPM", "TPM")),
+    *(f"ModelAccount{quota}RateLimitExceeded" for quota in ("Rpm", "Tpm", "Ipm", "FlexTpm")),
+    "APIAccountRpmRateLimitExceeded",
+    "AccountRateLimitExceeded",
+)
+_OVERDUE = ("AccountOverdueError", "OperationDenied.ServiceOverdue")
+
+
+def _ark(name: str, kind: Kind, cause: Cause, *codes: str) -> ErrorRow:
+    codes = tuple(code.lower() for code in codes)
+    return ErrorRow(name=name, kind=kind, cause=cause, source=_ARK_USERS, codes=frozenset(codes))
+
+
+VOLCENGINE = hosted(
+    "volcengine",
+    f"{_ARK}: RPM and TPM of the account by model or endpoint, in no header; BytePlus is the same abroad",
+    "ark.*.volces.com",
+    "ark.*.bytepluses.com",
+    endpoints=(*EVERY_DIALECT, Endpoint("/api/v3/embeddings/multimodal")),
+    headers=(),
+    errors=(
+        _ark("overdue", Kind.QUOTA_EXHAUSTED, Cause.MONEY, *_OVERDUE),
+        _ark("per_day", Kind.DAILY_LIMIT, Cause.DAY, "RateLimitExceeded.FoundationModelTPDExceeded"),
+        _ark("concurrency", Kind.RATE_LIMIT, Cause.CONCURRENCY, "InflightBatchsizeExceeded"),
+        _ark("slope", Kind.RATE_LIMIT, Cause.SLOPE, "RequestBurstTooFast"),
+        _ark("overloaded", Kind.OVERLOADED, Cause.OTHERS_CAPACITY, "ServerOverloaded"),
+        _ark("rate", Kind.RATE_LIMIT, Cause.RATE, *_RATES),
+    ),
+)
