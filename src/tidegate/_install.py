@@ -24,6 +24,7 @@ from tidegate.providers import BASE_URL_VARIABLES, Provider, add, judge
 from tidegate.sdks.attach import attach
 from tidegate.sdks.table import SDKS
 from tidegate.settings import Settings
+from tidegate.transports import sockets
 from tidegate.transports.governance import Binding, Installation, policy_of
 from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
@@ -58,6 +59,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
             for transport in TRANSPORTS:
                 for name in transport.MODULES:
                     when_imported(name, partial(_put, transport))
+            sockets.watch()
             _hooked = True
         for sdk in SDKS:
             sdk.hooks.put()

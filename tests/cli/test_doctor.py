@@ -44,7 +44,7 @@ def test_a_script_that_is_not_gives_1(script: Path) -> None:
     script.write_text("import openai\n\nopenai.OpenAI().realtime.connect(model='m')\n")
     code, said = invoke(str(script))
     assert code == 1
-    assert "script ungoverned my_eval.py:3 realtime or live session: " in said
+    assert "script ungoverned my_eval.py:3 realtime, responses or live session: " in said
 
 
 @pytest.mark.parametrize("verdict", list(Severity))

@@ -74,3 +74,40 @@ def test_run_sdk_with_base_url_in_code_loses_no_row(tmp_path: Path) -> None:
     assert done.code == 0, done.lines
     assert done.last.startswith("tidegate: 14 calls, 14 answered")
     assert received >= 14
+
+
+SOCKETS = """
+import asyncio, threading
+import aiohttp, openai, websockets.sync.client, websockets.sync.server
+
+def answer(socket):
+    for _ in socket:
+        pass
+
+server = websockets.sync.server.serve(answer, "127.0.0.1", 0)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
+
+async def by_aiohttp():
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{url}/v1/realtime?key=sk-secret"):
+        pass
+
+client = openai.OpenAI(api_key="sk-secret", websocket_base_url=f"{url}/v1")
+with client.realtime.connect(model="m"), client.responses.connect():
+    pass
+asyncio.run(by_aiohttp())
+with websockets.sync.client.connect(f"{url}/prices"):
+    pass
+server.shutdown()
+"""
+
+
+def test_run_websocket_sessions_are_named_in_the_last_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SOCKETS)
+    done = run(PYTHON, "program.py", env=environ(), cwd=tmp_path)
+    assert done.code == 0, done.lines
+    assert done.last == (
+        "tidegate: no LLM call was governed; 3 websocket sessions with 1 host were not governed: 127.0.0.1 "
+        "(Realtime and the Responses API over a websocket; only calls over HTTP can be governed)"
+    )
+    assert "secret" not in "".join(done.lines)

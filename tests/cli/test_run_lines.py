@@ -137,6 +137,16 @@ def test_end_line_many_hosts_passed_is_bounded_and_escaped() -> None:
     assert said.isprintable()
 
 
+def test_end_line_websocket_sessions_are_named_with_what_governs_their_calls() -> None:
+    sockets = Ungoverned(Counter(), sockets=Counter({"api.openai.com": 2, "api.x.ai": 1}))
+    assert end_line(totals(key("a", answered=1, attempts=1)), sockets).endswith(
+        "0 refusals retried; 3 websocket sessions with 2 hosts were not governed: api.openai.com, api.x.ai "
+        "(Realtime and the Responses API over a websocket; only calls over HTTP can be governed)"
+    )
+    one = end_line(totals(), Ungoverned(Counter(), sockets=Counter({"\x1b.example": 1})))
+    assert one.startswith("no LLM call was governed; 1 websocket session with 1 host was not governed: \\x1b.example (")
+
+
 def test_end_line_ungoverned_processes_says_why() -> None:
     left = Ungoverned(Counter(), processes=("py: ImportError: no", "py: ImportError: no", "other: a\nb"))
     assert end_line(totals(), left) == (

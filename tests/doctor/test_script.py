@@ -121,6 +121,11 @@ UNGOVERNED = {
     "a websocket by default": "import agents\nagents.set_default_openai_responses_transport('websocket')",
     "a websocket by name": "import agents\nagents.RunConfig(transport='websocket')",
     "a realtime session": "client = openai.AsyncOpenAI()\nclient.beta.realtime.connect(model='m')",
+    "a session of the Responses API": "client = openai.OpenAI()\nclient.responses.connect()",
+    "an agent that speaks": "from agents import realtime\nrealtime.RealtimeRunner(agent)",
+    "a socket of one's own": "import websockets\nwebsockets.connect('wss://api.openai.com/v1/realtime?model=m')",
+    "a socket by keyword": "import websockets as w\nw.connect(uri=f'wss://api.x.ai/v1/realtime?model={m}')",
+    "a socket of aiohttp": "s = ours()\ns.ws_connect('wss://gateway.example/v1/responses')",
     "a live session": "from google import genai\ngenai.Client().aio.live.connect(model='m')",
     "a client with a send of its own": "import httpx\nclass C(httpx.Client):\n    def send(self, r): return 1",
     "a session with a send of its own": "import requests as r\nclass S(r.Session):\n    def send(self, q): return 1",
@@ -170,6 +175,8 @@ def test_what_is_worth_a_word_gets_one(install: Install, tmp_path: Path, text: s
 
 
 HARMLESS = {
+    "a socket of something else": "import websockets\nwebsockets.connect('wss://stream.example/prices')",
+    "a connection of something else": "import sqlite3\nsqlite3.connect('responses.db')",
     "a Retry of connections": RETRY + "Retry(connect=3)",
     "somebody else's Retry": "from mine import Retry\nRetry(status_forcelist=[429], allowed_methods=None)",
     "a send that goes up": "import httpx\nclass C(httpx.Client):\n    def send(self, r): return super().send(r)",

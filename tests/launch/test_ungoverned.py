@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
+from tidegate.admission.key_hook import SOCKET
 from tidegate.launch.ungoverned import HostCounts, read
 
 
@@ -23,6 +24,14 @@ def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
     counts.count("b.example")
     found = read(tmp_path)
     assert (dict(found.hosts), found.others, found.calls) == ({"a.example": 4, "b.example": 1}, 0, 5)
+
+
+def test_host_counts_of_websocket_sessions_are_no_calls(tmp_path: Path) -> None:
+    counts = HostCounts(str(tmp_path))
+    for host in ("api.example", f"{SOCKET}api.example", f"{SOCKET}api.example"):
+        counts.count(host)
+    found = read(tmp_path)
+    assert (found.hosts, found.sockets, found.calls) == ({"api.example": 1}, {"api.example": 2}, 1)
 
 
 def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:

@@ -11,4 +11,10 @@ on_new_queue: Callable[[Any], None] | None = None
 """Called with the `KeyQueue` of each new key, under the key table's lock; it must not fail."""
 
 on_ungoverned: Callable[[str], None] | None = None
-"""Called with the host of each ungoverned call to an inference path; it must not fail."""
+"""Called with the host of each ungoverned call to an inference path; it must not fail.
+
+For a websocket session with an inference server it is called with `SOCKET` and the host.
+"""
+
+SOCKET = "wss://"
+"""Prefix of the host of a websocket session."""

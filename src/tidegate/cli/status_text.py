@@ -94,6 +94,13 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
         number_of = f"{len(hosts)}{' or more' if ungoverned.others else ''} {'host' if len(hosts) == 1 else 'hosts'}"
         were = "call to 1 host was" if (calls, number_of) == (1, "1 host") else f"calls to {number_of} were"
         yield f"{calls} {were} not governed: {which} (set TIDEGATE_HOSTS={','.join(named)} to govern such calls)"
+    if ungoverned.sockets:
+        sessions, hosts = ungoverned.sockets.total(), ungoverned.sockets
+        which = ", ".join([printable(host) for host, _ in hosts.most_common(HOSTS)] + ["more"] * (len(hosts) > HOSTS))
+        what = f"websocket {'session' if sessions == 1 else 'sessions'}"
+        where = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
+        why = "Realtime and the Responses API over a websocket; only calls over HTTP can be governed"
+        yield f"{sessions} {what} with {where} {'was' if sessions == 1 else 'were'} not governed: {which} ({why})"
 
 
 def printable(text: str) -> str:

@@ -12,6 +12,7 @@ from tidegate._install import host_of, named_hosts
 from tidegate.doctor.environment import Finding, Severity
 from tidegate.doctor.source import SourceModule
 from tidegate.settings import Settings
+from tidegate.transports import sockets
 from tidegate.transports.governance import is_local, is_private_name
 
 PLACES = frozenset({"base_url", "api_base", "openai_api_base", "anthropic_api_url", "azure_endpoint"})
@@ -115,22 +116,33 @@ def _judged(host: str, where: str, package: str, settings: Settings) -> tuple[Se
 
 
 def _address(node: ast.expr) -> str:
-    return host_of(_text(node)) if "://" in _text(node) else ""
+    return host_of(literal(node)) if "://" in literal(node) else ""
 
 
 def _path(node: ast.expr) -> str:
     try:
-        return urlsplit(_text(node)).path
+        return urlsplit(literal(node)).path
     except ValueError:
         return ""
 
 
-def _text(node: ast.expr) -> str:
+def is_model_socket(address: str) -> bool:
+    """Return whether an address is that of a websocket session with a model."""
+    if not address.startswith(("ws://", "wss://")):
+        return False
+    try:
+        parts = urlsplit(address)
+        return sockets.is_inference(parts.hostname or "", parts.path)
+    except ValueError:
+        return False
+
+
+def literal(node: ast.expr) -> str:
     """Return a literal text. Each expression in an f-string is replaced by `x`."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):
-        return "".join(_text(part) if isinstance(part, ast.Constant) else "x" for part in node.values)
+        return "".join(literal(part) if isinstance(part, ast.Constant) else "x" for part in node.values)
     return ""
 
 

@@ -84,7 +84,10 @@ SDK_CLIENTS = frozenset(
 )
 """Clients whose default pool has 1,000 connections."""
 
-SOCKETS = frozenset({"realtime.connect", "live.connect"})
+SOCKETS = frozenset({"realtime.connect", "responses.connect", "live.connect"})
+VOICE_AGENTS = frozenset({"agents.realtime.RealtimeRunner"})
+"""Classes of openai-agents that hold a Realtime session."""
+
 NODE = frozenset({"promptfoo", "npx", "node", "npm", "bunx"})
 STARTERS = ("subprocess.", "os.system", "os.popen", "asyncio.create_subprocess_", "os.exec", "os.spawn")
 
@@ -132,7 +135,15 @@ def _opens_socket(module: SourceModule, node: ast.AST) -> bool:
         return False
     held = node.func.value
     before = held.attr if isinstance(held, ast.Attribute) else held.id if isinstance(held, ast.Name) else ""
-    return f"{before}.{node.func.attr}" in SOCKETS
+    return f"{before}.{node.func.attr}" in SOCKETS or module.dotted(node.func) in VOICE_AGENTS
+
+
+def _connects_to_model(module: SourceModule, node: ast.AST) -> bool:
+    """Return whether a call has the literal address of a websocket of an inference server."""
+    if not isinstance(node, ast.Call):
+        return False
+    literals = [hosts.literal(each) for each in (*node.args[:1], *(keyword.value for keyword in node.keywords))]
+    return any(hosts.is_model_socket(text) for text in literals)
 
 
 def _is_retry_decorator(module: SourceModule, node: ast.AST) -> bool:
@@ -262,11 +273,18 @@ CHECKS = (
         "openai-agents 0.24.0 models/openai_responses.py",
     ),
     ScriptCheck(
-        "realtime or live session",
+        "realtime, responses or live session",
         Severity.UNGOVERNED,
         _opens_socket,
         "a session over a websocket cannot be governed; its calls bypass tidegate",
-        "openai 3.52.0 resources/realtime, google-genai 3.4.0 live.py",
+        "openai 3.52.0 resources/realtime and resources/responses, google-genai 3.4.0 live.py, openai-agents 0.24.0",
+    ),
+    ScriptCheck(
+        "websocket of an inference server",
+        Severity.UNGOVERNED,
+        _connects_to_model,
+        "its calls bypass tidegate; only calls over HTTP can be governed",
+        "openai 3.52.0 resources/realtime and resources/responses: the paths",
     ),
     ScriptCheck(
         "send without super().send",

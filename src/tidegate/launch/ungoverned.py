@@ -16,6 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.admission.key_hook import SOCKET
 from tidegate.launch import UNGOVERNED
 
 WITHOUT = "without-"
@@ -74,11 +75,15 @@ class HostCounts:
 
 
 class Ungoverned(NamedTuple):
-    """Ungoverned calls by host, calls to further hosts, and the reason of each ungoverned process."""
+    """Ungoverned calls by host, calls to further hosts, and the reason of each ungoverned process.
+
+    `sockets` counts websocket sessions with inference servers by host.
+    """
 
     hosts: Counter[str]
     others: int = 0
     processes: tuple[str, ...] = ()
+    sockets: Counter[str] = Counter()  # noqa: RUF012  # never changed
 
     @property
     def calls(self) -> int:
@@ -89,11 +94,14 @@ class Ungoverned(NamedTuple):
 def read(folder: Path) -> Ungoverned:
     """Return the current counts and reasons of a run's processes."""
     hosts: Counter[str] = Counter()
+    sockets: Counter[str] = Counter()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
         content = path.read_bytes()
         for number, name in ROW.iter_unpack(content[: len(content) // ROW.size * ROW.size]):
             if number > 0:
-                hosts[name.rstrip(b"\0").decode("utf-8", "replace")] += number
+                host = name.rstrip(b"\0").decode("utf-8", "replace")
+                counts = sockets if host.startswith(SOCKET) else hosts
+                counts[host.removeprefix(SOCKET)] += number
     others = hosts.pop("", 0)
     left = (*sorted(folder.glob(f"{UNGOVERNED}*")), *sorted(folder.glob(f"{WITHOUT}*")))
-    return Ungoverned(hosts, others, tuple(path.read_text("utf-8", "replace") for path in left))
+    return Ungoverned(hosts, others, tuple(path.read_text("utf-8", "replace") for path in left), sockets)
