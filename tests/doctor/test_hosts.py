@@ -45,6 +45,71 @@ def test_script_literal_address_says_whether_it_is_governed(
     assert said(tmp_path, text) == [(verdict, host, "my_eval.py:3")]
 
 
+def told(folder: Path, text: str) -> list[str]:
+    path = folder / "my_eval.py"
+    path.write_text(f"import anthropic, httpx, openai, os\n{text}\n")
+    found = script_reader.script(path, Installed(), tidegate.Settings(), {})
+    return [each.line() for each in found if each.section == "host"]
+
+
+@pytest.mark.parametrize(
+    ("line", "ending"),
+    [
+        ("openai.OpenAI(base_url='https://api.moonshot.ai/v1')", "moonshot, one key per credential"),
+        ("openai.OpenAI(base_url='https://api.z.ai/api/paas/v4')", "zai, one key per credential and model"),
+        (
+            "openai.OpenAI(base_url='https://w.cloud.databricks.com/serving-endpoints')",
+            "databricks, one key per host and model",
+        ),
+        (
+            "openai.OpenAI(base_url='https://gateway.ai.cloudflare.com/v1/a/g/openai')",
+            "cloudflare, one key per credential, path and model",
+        ),
+        (
+            "openai.OpenAI(base_url='https://llm.example.test/v1')",
+            "calls of a known SDK are governed on any host, as compatible, one key per credential and model",
+        ),
+        (
+            "anthropic.Anthropic(base_url='https://llm.example.test')",
+            "calls of a known SDK are governed on any host, as anthropic-compatible, one key per credential and model",
+        ),
+        (
+            "openai.AzureOpenAI(azure_endpoint='https://llm.example.test')",
+            "calls of a known SDK are governed on any host, as azure-compatible, one key per credential and model",
+        ),
+    ],
+)
+def test_script_literal_address_says_which_provider_and_key_it_will_be(
+    install: Install, tmp_path: Path, line: str, ending: str
+) -> None:
+    (found,) = told(tmp_path, line)
+    assert found.endswith(f"=): {ending}"), found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "URL = 'https://api.z.ai/api/paas/v4'\nopenai.OpenAI(base_url=URL)",
+        "URL: str = 'https://api.z.ai/api/paas/v4'\n\ndef ask():\n    openai.OpenAI(base_url=URL)",
+        "openai.OpenAI(base_url=os.environ.get('BASE', 'https://api.z.ai/api/paas/v4'))",
+        "openai.OpenAI(base_url=os.getenv('BASE', default='https://api.z.ai/api/paas/v4'))",
+        "openai.OpenAI(base_url=os.getenv('BASE') or 'https://api.z.ai/api/paas/v4')",
+        "openai.OpenAI(**{'base_url': 'https://api.z.ai/api/paas/v4'})",
+    ],
+)
+def test_script_address_in_a_constant_a_default_or_a_dictionary_is_read(
+    install: Install, tmp_path: Path, text: str
+) -> None:
+    (found,) = told(tmp_path, text)
+    assert found.startswith("host governed my_eval.py:")
+    assert found.endswith(": zai, one key per credential and model")
+
+
+def test_script_name_with_two_addresses_is_not_guessed(install: Install, tmp_path: Path) -> None:
+    text = "URL = 'https://api.z.ai/v4'\nif x:\n    URL = 'https://a.example/v1'\nopenai.OpenAI(base_url=URL)"
+    assert told(tmp_path, text) == []
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -85,6 +150,12 @@ def test_environment_without_any_sdk_says_so(install: Install) -> None:
     assert found.line().startswith("sdk note none: no known SDK or framework is installed in this Python (")
     install("openai", "3.52.0")
     assert "none" not in [each.name for each in environment.sdks(Installed())]
+
+
+def test_doctor_of_a_python_without_any_sdk_says_so_in_one_line(install: Install) -> None:
+    said = [each.line() for each in findings(None) if each.section == "sdk"]
+    assert len(said) == 1
+    assert said[0].startswith("sdk note none: no known SDK or framework is installed in this Python (")
 
 
 def test_doctor_tells_the_hosts_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,18 @@ MARKED = frozenset(
 )
 """Packages whose requests carry the mark of a known SDK, or of an SDK below them (`providers/_sdk_headers.py`)."""
 
+SDK_TABLES = {
+    "openai": "compatible",
+    "anthropic": "anthropic-compatible",
+    "groq": "groq",
+    "together": "together",
+    "mistralai": "mistral",
+    "cohere": "cohere",
+    "ollama": "ollama-local",
+    "replicate": "replicate",
+}
+"""Tables for the clients of one SDK on an unknown host (`providers.adopt`)."""
+
 SENDING = frozenset({"post", "request", "stream"})
 """Methods and functions of HTTP clients that may send a POST to the address in their arguments."""
 
@@ -69,6 +81,9 @@ def in_script(modules: list[SourceModule], folder: Path, settings: Settings) -> 
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call):
                 for host, finding in _of_call(module, node, settings):
+                    yield Finding("host", finding[0], host, finding[1], place=f"{name}:{node.lineno}")
+            elif isinstance(node, ast.Dict):
+                for host, finding in _of_dictionary(module, node, settings):
                     yield Finding("host", finding[0], host, finding[1], place=f"{name}:{node.lineno}")
 
 
@@ -87,41 +102,70 @@ def _of_call(module: SourceModule, node: ast.Call, settings: Settings) -> Iterat
     package = called.partition(".")[0]
     for keyword in node.keywords:
         counts = keyword.arg in PLACES or (keyword.arg in COMMON_PLACES and package in MARKED)
-        host = _address(keyword.value) if counts else ""
+        host = _address(module, keyword.value) if counts else ""
         if host:
-            yield _shown(host), _judged(host, f"{called or 'a call'}({keyword.arg}=)", package, settings)
+            yield _shown(host), _judged(host, f"{called or 'a call'}({keyword.arg}=)", called, settings)
     method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
     if method in SENDING and package not in MARKED:
         for argument in node.args[:2]:
-            host, path = _address(argument), _path(argument)
+            host, path = _address(module, argument), _path(module, argument)
             if host and providers.generates(host, path):
                 yield _shown(host), _judged(host, f"{method}() to an inference path", "", settings)
 
 
-def _judged(host: str, where: str, package: str, settings: Settings) -> tuple[Severity, str]:
-    """Return the result for calls to `host`. An empty `package` is an HTTP client that surely sends inference."""
+def _of_dictionary(
+    module: SourceModule, node: ast.Dict, settings: Settings
+) -> Iterator[tuple[str, tuple[Severity, str]]]:
+    for key, value in zip(node.keys, node.values, strict=True):
+        place = key.value if isinstance(key, ast.Constant) else None
+        host = _address(module, value) if isinstance(place, str) and place in PLACES else ""
+        if host:
+            yield _shown(host), _judged(host, f"{{{place!r}: …}}", "a dictionary", settings)
+
+
+def _judged(host: str, where: str, called: str, settings: Settings) -> tuple[Severity, str]:
+    """Return the result for calls to `host`. An empty `called` is an HTTP client that surely sends inference."""
+    package = called.partition(".")[0]
     known = providers.table_of(host)
     if known is not None:
-        return Severity.GOVERNED, f"{where}: {known.name}"
+        return Severity.GOVERNED, f"{where}: {_key(known)}"
     if host in named_hosts(settings):
         return Severity.GOVERNED, f"{where}: named by a variable"
+    table = _table_of_sdk(called)
+    read = f", as {_key(table)}" if table is not None else ""
     if is_local(host) or is_private_name(host):
-        return Severity.GOVERNED, f"{where}: this machine or a private network"
+        return Severity.GOVERNED, f"{where}: this machine or a private network{read}"
     if package in MARKED:
-        return Severity.GOVERNED, f"{where}: calls of a known SDK are governed on any host"
+        return Severity.GOVERNED, f"{where}: calls of a known SDK are governed on any host{read}"
     help_ = f"set TIDEGATE_HOSTS={host} to govern it"
     if not package:
         return Severity.UNGOVERNED, f"{where}: an HTTP client without an SDK, and an unknown host; {help_}"
     return Severity.NOTE, f"{where}: governed if a known SDK sends the calls; otherwise {help_}"
 
 
-def _address(node: ast.expr) -> str:
-    return host_of(literal(node)) if "://" in literal(node) else ""
+def _key(table: providers.Provider) -> str:
+    """Return the provider's name, and what its keys are separate for."""
+    path = "path" if any("{scope}" in each.path for each in table.endpoints) else ""
+    model = "model" if table.scope == "model" else ""
+    parts = [part for part in ("credential" if table.credential else "host", path, model) if part]
+    return f"{table.name}, one key per {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}"
 
 
-def _path(node: ast.expr) -> str:
+def _table_of_sdk(called: str) -> providers.Provider | None:
+    """Return the table for calls of an SDK's client to an unknown host, None where the path of each call decides."""
+    return providers.named(
+        "azure-compatible" if called.endswith("AzureOpenAI") else SDK_TABLES.get(called.partition(".")[0], "")
+    )
+
+
+def _address(module: SourceModule, node: ast.expr) -> str:
+    text = module.literal(node)
+    return host_of(text) if "://" in text else ""
+
+
+def _path(module: SourceModule, node: ast.expr) -> str:
     try:
-        return urlsplit(literal(node)).path
+        return urlsplit(module.literal(node)).path
     except ValueError:
         return ""
 
@@ -135,15 +179,6 @@ def is_model_socket(address: str) -> bool:
         return sockets.is_inference(parts.hostname or "", parts.path)
     except ValueError:
         return False
-
-
-def literal(node: ast.expr) -> str:
-    """Return a literal text. Each expression in an f-string is replaced by `x`."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(literal(part) if isinstance(part, ast.Constant) else "x" for part in node.values)
-    return ""
 
 
 def _shown(host: str) -> str:

@@ -142,7 +142,7 @@ def _connects_to_model(module: SourceModule, node: ast.AST) -> bool:
     """Return whether a call has the literal address of a websocket of an inference server."""
     if not isinstance(node, ast.Call):
         return False
-    literals = [hosts.literal(each) for each in (*node.args[:1], *(keyword.value for keyword in node.keywords))]
+    literals = [module.literal(each) for each in (*node.args[:1], *(keyword.value for keyword in node.keywords))]
     return any(hosts.is_model_socket(text) for text in literals)
 
 

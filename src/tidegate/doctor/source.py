@@ -17,8 +17,12 @@ class Unreadable(ValueError):
     """File that is not Python source. Its text states the fault."""
 
 
+DEFAULTS = frozenset({"os.environ.get", "os.getenv"})
+"""Functions whose second argument, or `default`, is the value in use where the variable is not set."""
+
+
 class SourceModule:
-    """One source file: its syntax tree, and the full names behind its names."""
+    """One source file: its syntax tree, the full names behind its names, and the texts of its constants."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -31,11 +35,14 @@ class SourceModule:
             raise Unreadable(_why(error)) from None
         self.names: dict[str, str] = {}
         self.imports: dict[str, int] = {}
+        self._constants: dict[str, ast.expr | None] = {}
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 self._import(node)
             elif isinstance(node, ast.ImportFrom):
                 self._import_from(node)
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                self._assign(node)
 
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -50,6 +57,31 @@ class SourceModule:
             full = f"{home}{'' if home.endswith('.') else '.'}{alias.name}"
             self.imports.setdefault(full, node.lineno)
             self.names[alias.asname or alias.name] = full
+
+    def _assign(self, node: ast.Assign | ast.AnnAssign) -> None:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            if isinstance(target, ast.Name):
+                # A name with two values has no known one.
+                self._constants[target.id] = node.value if target.id not in self._constants else None
+
+    def literal(self, node: ast.expr | None, seen: frozenset[str] = frozenset()) -> str:
+        """Return the text of an expression if the source contains it, else "".
+
+        It may be the value of a name that is assigned once, or the default of an environment variable. Each expression
+        in an f-string is replaced by `x`.
+        """
+        if isinstance(node, ast.Constant):
+            return node.value if isinstance(node.value, str) else ""
+        if isinstance(node, ast.JoinedStr):
+            return "".join(self.literal(part) if isinstance(part, ast.Constant) else "x" for part in node.values)
+        if isinstance(node, ast.Name) and node.id not in seen:
+            return self.literal(self._constants.get(node.id), seen | {node.id})
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+            return next(filter(None, (self.literal(value, seen) for value in node.values)), "")
+        if isinstance(node, ast.Call) and self.dotted(node.func) in DEFAULTS:
+            named = next((keyword.value for keyword in node.keywords if keyword.arg == "default"), None)
+            return self.literal(node.args[1] if len(node.args) > 1 else named, seen)
+        return ""
 
     def dotted(self, node: ast.AST) -> str:
         """Return the full name of an expression: `urllib3.util.Retry` for `Retry` if it was imported so; else ""."""
