@@ -42,7 +42,7 @@ _MAX_QUOTED = 64
 answer. Chosen: an answer of a provider has a few dozen headers."""
 
 _CODE_KEYS = ("code", "type", "status", "error_code", "error_type")
-_TEXT_KEYS = ("message", "detail", "title", "error_description", "error")
+_TEXT_KEYS = ("message", "detail", "title", "error_description", "status_msg", "error")
 
 
 class RefusalDetails(NamedTuple):
@@ -94,6 +94,7 @@ def refusal_in(document: object) -> RefusalDetails:
     response = document.get("response")
     if inner is None:
         inner = response.get("error") if isinstance(response, dict) else document.get("errors")
+        inner = document.get("base_resp") if inner is None else inner  # MiniMax's own endpoints
     if isinstance(inner, list):
         inner = inner[0] if inner else None
     layers = [layer for layer in (inner, document) if isinstance(layer, dict)]
