@@ -2,7 +2,7 @@
 
 Theory of operation. The pacer is idle until a refusal that no quota mirror explains. From then on `PacingBucket` spaces
 the calls. Their pace follows the rate that the provider admits between its refusals (`RateMeter`). `PacerPhase` has
-four phases:
+five phases:
 
 - *Seeking* (`StartupPhase`): the rate is unknown. Where nothing was admitted since the last refusal, the next attempt
   goes alone, and later each time (`next_wait`). The first admitted attempts give an estimate. The pace grows from it
@@ -14,6 +14,8 @@ four phases:
   rise waits for no calls.
 - *Climbing* (`RampPhase`): the provider refuses fast growth (slope). The pace grows steadily, and more slowly after
   each refusal.
+- *Windowed* (`HiddenWindow`): the provider admits a number of calls, then none until a boundary. The calls of a window
+  go at once, and single attempts look for the next boundary.
 
 A key that leaves the pace unused proves nothing: its phase begins again.
 
