@@ -1,9 +1,12 @@
 """The IETF's fields in all their drafts."""
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.providers import COMPATIBLE, judge
 from tidegate.providers._headers import read_fields
 
 
@@ -83,3 +86,26 @@ def test_fields_of_any_shape_are_read_without_error(limit, remaining, reset, com
     assert bad >= 0
     for _, _, *numbers in readings:
         assert all(number is None or number >= 0 for number in numbers)
+
+
+def test_a_policys_window_may_be_written_out():
+    expected = [("requests-minute", "requests", 100, 98, 3, 60), ("requests-day", "requests", 10000, None, None, 86400)]
+    assert read("100, 100;window=60, 10000;window=86400", "98", "3") == (expected, 0)
+    assert read("100, 100;window=0", "98", "3")[1] == 1
+
+
+def kong(**values):
+    headers = {"ratelimit-limit": "3", "ratelimit-remaining": "2", "ratelimit-reset": "41", **values}
+    pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    found = judge(COMPATIBLE, 200, pairs, None, datetime(2026, 1, 1, tzinfo=UTC)).readings
+    return sorted((r.name, r.limit, r.remaining, r.reset_after) for r in found)
+
+
+def test_a_quota_that_two_families_of_headers_state_is_one():
+    minute = {"x_ratelimit_limit_minute": "3", "x_ratelimit_remaining_minute": "2"}
+    assert kong(**minute) == [("gateway-minute", 3, 2, 41)]
+    assert kong(**minute, x_ratelimit_reset_minute="40") == [("gateway-minute", 3, 2, 40)]
+    other = {"x_ratelimit_limit_hour": "30", "x_ratelimit_remaining_hour": "2"}
+    assert kong(**other) == [("gateway-hour", 30, 2, None), ("ratelimit", 3, 2, 41)]
+    both = {**minute, "x_ratelimit_limit_hour": "3", "x_ratelimit_remaining_hour": "2"}
+    assert len(kong(**both)) == 3

@@ -49,6 +49,12 @@ Chosen: names are words such as `requests`."""
 
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
+UNNAMED = "ratelimit"
+"""Name of a quota that neither a policy nor a window names."""
+
+_WINDOW_KEYS = frozenset({"w", "window"})
+"""Parameters that state a policy's window: the draft's, and the one in the collected answer whoop-200-windows."""
+
 _UNITS: dict[str, Unit] = {
     "requests": "requests",
     "request": "requests",
@@ -131,11 +137,11 @@ def _policies(members: list[_Member]) -> tuple[list[_Policy], int]:
     for names, parameters in members:
         bare = names[0] if names and "q" not in parameters else None
         limit = _number(parameters.get("q", bare))
-        window = _number(parameters.get("w"))
+        window = _number(parameters.get("w", parameters.get("window")))
         unit = _UNITS.get(parameters.get("qu") or parameters.get("u", "requests"))
         if unit is None:
             continue
-        if limit is None or limit <= 0 or ("w" in parameters and not window):
+        if limit is None or limit <= 0 or (not window and not parameters.keys().isdisjoint(_WINDOW_KEYS)):
             bad += 1
             continue
         policies.append(_Policy(() if bare is not None else names, limit, window, unit))
@@ -163,7 +169,7 @@ def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple
             left.remove(policy)
             readings.append(_reading(policy, remaining, after))
         else:
-            name = names[-1] if names else "ratelimit"
+            name = names[-1] if names else UNNAMED
             readings.append(QuotaReading(name, "requests", "fixed", None, remaining, after, None, 1.0))
     return readings + [_reading(policy, None, None) for policy in left], bad
 
@@ -186,9 +192,7 @@ def _triplet(
     if current is None:
         known = not (first is None and left is None and after is None)
         own = (
-            [QuotaReading("ratelimit", "requests", "fixed", first, _least(left, first), after, None, 1.0)]
-            if known
-            else []
+            [QuotaReading(UNNAMED, "requests", "fixed", first, _least(left, first), after, None, 1.0)] if known else []
         )
         return own + [_reading(policy, None, None) for policy in policies], bad
     return [_reading(policy, *((left, after) if policy is current else (None, None))) for policy in policies], bad
@@ -286,7 +290,25 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
         ignored += bad
         if bad and any(cell is not None and cell[:24].lower().startswith(_PLACEHOLDERS) for cell in cells):
             scrubbed = True
-    return ([] if scrubbed else readings), ignored
+    return ([] if scrubbed else _merged(readings)), ignored
+
+
+def _merged(readings: list[QuotaReading]) -> list[QuotaReading]:
+    """Return the readings without those that state another one again, without its window.
+
+    Kong sends its quota with the window in the header's name, and again in the draft's fields, which hold the reset.
+    """
+    again = next((reading for reading in readings if reading.name == UNNAMED and reading.window is None), None)
+    if again is None or again.limit is None or again.remaining is None:
+        return readings
+    facts = (again.unit, again.limit, again.remaining)
+    same = [r for r in readings if r.window is not None and (r.unit, r.limit, r.remaining) == facts]
+    if len(same) != 1:
+        return readings
+    whole = same[0]
+    if whole.reset_after is None:
+        whole = whole._replace(reset_after=again.reset_after, resolution=again.resolution)
+    return [whole if reading is same[0] else reading for reading in readings if reading is not again]
 
 
 def _read_row(

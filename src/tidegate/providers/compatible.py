@@ -62,6 +62,18 @@ HEADERS = (
     _row("minute", "gateway-minute", "requests", MINUTE, _KONG),
     _row("hour", "gateway-hour", "requests", HOUR, _KONG),
     _row("day", "gateway-day", "requests", DAY, _KONG),
+    _row("month", "gateway-month", "requests", MONTH, _KONG),
+    HeaderRow(
+        name="gateway",
+        unit="requests",
+        source="https://developer.whoop.com/docs/developing/rate-limiting read 2026-11-23",
+        dialect="ietf",
+        refill="fixed",
+        bare="seconds",
+        limit=("x-ratelimit-limit",),
+        remaining=("x-ratelimit-remaining",),
+        reset=("x-ratelimit-reset",),
+    ),
     IETF_ROW,
 )
 
