@@ -70,7 +70,8 @@ def test_a_refusal_says_how_long_it_is_waited_for_and_which_row_decided() -> Non
     [
         (None, "wait for the quotas of the key, or for a growing backoff, then retry"),
         ("600", "wait 120 s, then retry with a single call"),
-        ("90000", "wait for the quotas of the key, or for a growing backoff, then retry"),
+        ("90000", "wait 90000 s for the reset, then retry, if max_wait allows it; otherwise return the refusal"),
+        ("31536000", "wait for the quotas of the key, or for a growing backoff, then retry"),
     ],
 )
 def test_what_is_done_about_waits_that_are_missing_long_or_absurd(wait: str | None, will: str) -> None:

@@ -21,24 +21,7 @@ CAPTURES = Path(__file__).parent / "collected.jsonl"
 FIELDS = ("kind", "cause", "retry_after_s", "limits", "remaining", "reset_after_s")
 HALVES = ("tuned", "unread")
 
-BARS = {
-    "tuned": {
-        "kind": 0.45,
-        "cause": 0.40,
-        "retry_after_s": 0.93,
-        "limits": 0.90,
-        "remaining": 0.90,
-        "reset_after_s": 0.90,
-    },
-    "unread": {
-        "kind": 0.69,
-        "cause": 0.69,
-        "retry_after_s": 0.87,
-        "limits": 0.87,
-        "remaining": 0.96,
-        "reset_after_s": 0.96,
-    },
-}
+BARS = {half: dict.fromkeys(FIELDS, 0.98) for half in HALVES}
 """Lowest share of answers whose field is read right, by half and field. A change that reads answers worse fails."""
 
 

@@ -17,19 +17,33 @@ from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._values import window_name
 
-_NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})"
+_NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?"
+_AMOUNT = r"[0-9]{1,9}(?:\.[0-9]{1,12})?"
+_TIME = r"(?:milliseconds?|seconds?|secs?|s|minutes?|mins?|hours?|hrs?|days?|weeks?)(?![a-z])"
 _SPAN = (
-    r"(?:((?:[0-9]{1,9}(?:\.[0-9]{1,12})?(?:ms|d|h|m|s)){1,5})(?![0-9a-z])"
-    r"|([0-9]{1,9}(?:\.[0-9]{1,12})?) ?(milliseconds?|seconds?|secs?|s|minutes?|mins?|hours?|days?)(?![a-z]))"
+    rf"(?:((?:{_AMOUNT}(?:ms|d|h|m|s)){{1,5}})(?![0-9a-z])"
+    rf"|({_AMOUNT} ?{_TIME}(?:(?:,? and |, | ){_AMOUNT} ?{_TIME}){{0,4}}))"
 )
-_WAIT = re.compile(r"\b(?:try again|retry|retrying|wait|resets?)(?: in| after| for)? ~?" + _SPAN)
+_AGAIN = r"\b(?:try again|retry|retrying|wait|resets?|renews?|refreshe[sd]|available again|come back)"
+_WAIT = re.compile(_AGAIN + r"(?: in| after| for)? ~?" + _SPAN)
+_PARTS = re.compile(rf"({_AMOUNT}) ?({_TIME})")
+_UNTIL = re.compile(
+    rf"(?:{_AGAIN}(?: at| on| by| after)?|将在) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[t ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})"
+    r"(?:\.[0-9]{1,9})?(z| ?utc| ?gmt| ?[+-][0-9]{2}:?[0-9]{2})?(?![0-9])"
+)
+_BEIJING = "+08:00"
+"""Zone of an instant without one. Only services of China are known to write such (Z.ai: collected answers of 2026)."""
 
 _END = r"(?![0-9]|[.,][0-9])"
-_LIMIT = re.compile(r"\blimit:? ~?" + _NUMBER + _END)
+_LIMIT = re.compile(r"\b(?:limit:?|max [rt]p[smhd]:) ~?" + _NUMBER + _END)
 _REQUESTED = re.compile(r"\brequested:? ~?" + _NUMBER + _END)
 _WHAT = r"(input tokens|output tokens|tokens|requests|images|api calls)"
 _WINDOW = r"(second|sec|minute|min|hour|day|month)"
 _WHAT_PER = re.compile(rf"\b{_WHAT} per {_WINDOW}\b")
+_DAILY = re.compile(r"\b(hourly|daily|monthly) (token|request)s? (?:limit|quota)\b")
+_PER = re.compile(rf"(?:\bper |/ ?){_WINDOW}\b")
+_SHORT = re.compile(r"\b([rt])p([smhd])\b")
+_WHAT_LIMIT_PER = re.compile(rf"\b(token|request) limit \({_NUMBER} per {_WINDOW}\)")
 _AMOUNT_PER = re.compile(rf"(?<![0-9,.]){_NUMBER} {_WHAT} ?(?:per|/) ?{_WINDOW}\b")
 _NUMBER_PER = re.compile(rf"\blimit of {_NUMBER} per ([0-9]{{1,9}})s exceeded for ([a-z]{{1,40}})")
 _ACTUAL_LIMIT = re.compile(rf"\b{_WHAT} per {_WINDOW} \(actual/limit\): {_NUMBER}/{_NUMBER}")
@@ -42,17 +56,21 @@ _UNITS: dict[str, Unit] = {
     "api calls": "requests",
     "images": "input_images",
 }
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "mo": 2592000.0}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
 
 
 class Prose(NamedTuple):
-    """The facts of a message. `wait` and `window` are in seconds; a window of 0 means "at the same time"."""
+    """The facts of a message. `wait` and `window` are in seconds; a window of 0 means "at the same time".
+
+    `until` is the instant of a reset, in seconds since 1970.
+    """
 
     wait: float | None = None
     limit: float | None = None
     requested: float | None = None
     unit: Unit | None = None
     window: float | None = None
+    until: float | None = None
 
     @property
     def exceeds(self) -> bool:
@@ -65,7 +83,11 @@ def read_prose(text: str, codes: frozenset[str] = frozenset()) -> Prose:
 
     `codes` gives the unit if the message names none (OpenAI's `type` is `tokens` or `requests`).
     """
-    wait = _wait(text)
+    return _amounts(text, codes)._replace(wait=_wait(text), until=_until(text))
+
+
+def _amounts(text: str, codes: frozenset[str]) -> Prose:
+    wait = None
     match = _NUMBER_PER.search(text)
     if match is not None:
         concurrent = "concurrent" in match[3]
@@ -74,6 +96,9 @@ def read_prose(text: str, codes: frozenset[str] = frozenset()) -> Prose:
     match = _ACTUAL_LIMIT.search(text)
     if match is not None:
         return Prose(wait, _count(match[4]), None, _UNITS[match[1]], _window(match[2]))
+    match = _WHAT_LIMIT_PER.search(text)
+    if match is not None:
+        return Prose(wait, _count(match[2]), None, _UNITS[f"{match[1]}s"], _window(match[3]))
     limit = _LIMIT.search(text)
     if limit is not None:
         requested = _REQUESTED.search(text)
@@ -92,23 +117,40 @@ def _wait(text: str) -> float | None:
     if match[1] is not None:
         span = _values.duration(match[1].encode("ascii"))
         return span[0] if span is not None else None
-    unit = 1e-3 if match[3].startswith("milli") else _SECONDS[match[3][0]]
-    wait = float(match[2]) * unit
+    parts = _PARTS.findall(match[2])
+    wait = sum(float(number) * (1e-3 if unit.startswith("milli") else _SECONDS[unit[0]]) for number, unit in parts)
     return wait if wait <= _values.MAX_SECONDS else None
+
+
+def _until(text: str) -> float | None:
+    match = _UNTIL.search(text)
+    if match is None:
+        return None
+    zone = (match[2] or _BEIJING).strip()
+    zone = "+00:00" if zone in ("z", "utc", "gmt") else zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
+    found = _values.instant(f"{match[1].replace(' ', 't')}{zone}".encode("ascii"))
+    return found[0] if found is not None else None
 
 
 def _what(text: str, codes: frozenset[str]) -> tuple[Unit | None, float | None]:
     match = _WHAT_PER.search(text)
     if match is not None:
         return _UNITS[match[1]], _window(match[2])
+    match = _DAILY.search(text)
+    if match is not None:
+        return _UNITS[f"{match[2]}s"], _window(match[1])
+    match = _SHORT.search(text)
+    if match is not None:
+        return ("requests" if match[1] == "r" else "tokens"), _SECONDS[match[2]]
     for unit in ("tokens", "requests"):
         if unit in codes:
-            return unit, None
+            match = _PER.search(text)
+            return unit, _window(match[1]) if match is not None else None
     return None, None
 
 
 def _window(word: str) -> float:
-    return _SECONDS["mo" if word == "month" else word[0]]
+    return _SECONDS["mo" if word.startswith("month") else word[0]]
 
 
 def _count(written: str) -> float:
@@ -152,7 +194,10 @@ class Exceeded(NamedTuple):
 
 
 class Details(NamedTuple):
-    """The facts in an error's details; `wait` is in seconds, `reasons` are in lower case."""
+    """The facts in an error's details; `wait` is in seconds, `reasons` are in lower case.
+
+    ErrorInfo names a quota in its metadata (`quota_limit_value`), and a reset (`quotaResetDelay`, with the decimals).
+    """
 
     wait: float | None = None
     exceeded: tuple[Exceeded, ...] = ()
@@ -164,11 +209,19 @@ def read_details(details: object) -> Details:
     if not isinstance(details, list):
         return Details()
     parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]
-    waits = [wait for part in parts if (wait := _retry_delay(part.get("retryDelay"))) is not None]
+    metadata = [each for part in parts if isinstance(each := part.get("metadata"), dict)]
+    delays = [part.get("retryDelay") for part in parts] or [each.get("quotaResetDelay") for each in metadata]
+    waits = [wait for delay in delays if (wait := _retry_delay(delay)) is not None]
     violations = [each for part in parts if isinstance(listed := part.get("violations"), list) for each in listed]
     exceeded = tuple(_exceeded(each) for each in violations[:_MAX_DETAILS] if isinstance(each, dict))
+    exceeded += tuple(_in_metadata(each) for each in metadata if "quota_limit_value" in each)
     reasons = frozenset(text.lower() for part in parts if (text := _text(part.get("reason"))))
     return Details(max(waits, default=None), exceeded, reasons)
+
+
+def _in_metadata(metadata: dict[str, object]) -> Exceeded:
+    named = {"quotaId": metadata.get("quota_limit"), "quotaValue": metadata.get("quota_limit_value")}
+    return _exceeded(named)
 
 
 def _exceeded(violation: dict[str, object]) -> Exceeded:

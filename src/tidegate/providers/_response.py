@@ -2,7 +2,8 @@
 
 Theory of operation. `judge` reads the quota headers of every answer, and the usage of a good one, without parsing its
 body. For a refusal it collects codes, message and wait, and compares them with the rows of the provider's table in
-order. The first row that matches gives the outcome. `judge_event` does the same for a failure inside a stream.
+order. The first row that matches gives the outcome, unless it compared only what other meanings share: then
+`_evidence` may name one of those. `judge_event` does the same for a failure inside a stream.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from datetime import datetime
 from math import ceil
 from typing import NamedTuple
 
-from tidegate.core.values import Cause, Kind, Outcome, QuotaReading, Unit
+from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._error_text import Exceeded, Prose, read_details, read_prose
-from tidegate.providers._headers import Found, gather, origin, read_found
+from tidegate.providers._evidence import Witnesses, meaning_of
+from tidegate.providers._headers import UNNAMED, Found, gather, origin, read_found
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
@@ -41,7 +43,9 @@ _MAX_QUOTED = 64
 """Headers that are read from a gateway's quotation of an upstream answer. Raising it spends more time on a hostile
 answer. Chosen: an answer of a provider has a few dozen headers."""
 
-_CODE_KEYS = ("code", "type", "status", "error_code", "error_type")
+_CODE_KEYS = ("code", "type", "status", "error_code", "error_type", "reason")
+_STATUS_KEYS = ("code", "status", "status_code")
+_WAIT_KEYS = ("retry_after", "retry_after_seconds", "resets_in_seconds")
 _TEXT_KEYS = ("message", "detail", "title", "error_description", "status_msg", "error")
 
 
@@ -49,7 +53,7 @@ class RefusalDetails(NamedTuple):
     """A refusal in the form that rows are compared with: lower case, white space collapsed. `wait` is in seconds.
 
     `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day). `exceeded` are
-    the quotas that the body lists as exceeded.
+    the quotas that the body lists as exceeded. `words` is `text` with what the body quotes of an upstream's refusal.
     """
 
     codes: frozenset[str] = frozenset()
@@ -58,9 +62,13 @@ class RefusalDetails(NamedTuple):
     status: int | None = None
     headers: tuple[tuple[bytes, bytes], ...] = ()
     exceeded: tuple[Exceeded, ...] = ()
+    words: str = ""
 
 
 NOTHING = RefusalDetails()
+
+UNKNOWN = "unknown"
+"""Label of a refusal that no row of the table matches."""
 
 
 def refusal_of(body: bytes | None) -> RefusalDetails:
@@ -77,9 +85,11 @@ def refusal_of(body: bytes | None) -> RefusalDetails:
         document = parsed(body)
         if document is not None:
             return refusal_in(document)
-    return (
-        NOTHING if start[:1] in (b"{", b"[") else RefusalDetails(text=plain(body[:_MAX_TEXT].decode("utf-8", "ignore")))
-    )
+    return NOTHING if start[:1] in (b"{", b"[") else _of_text(body[:_MAX_TEXT].decode("utf-8", "ignore"))
+
+
+def _of_text(text: str) -> RefusalDetails:
+    return RefusalDetails(text=plain(text), words=plain(text))
 
 
 def refusal_in(document: object) -> RefusalDetails:
@@ -87,7 +97,7 @@ def refusal_in(document: object) -> RefusalDetails:
     if isinstance(document, list):
         document = document[0] if document else None
     if isinstance(document, str):
-        return RefusalDetails(text=plain(document))
+        return _of_text(document)
     if not isinstance(document, dict):
         return NOTHING
     inner = document.get("error")
@@ -104,7 +114,7 @@ def refusal_in(document: object) -> RefusalDetails:
     codes: set[str] = set()
     for layer in layers:
         codes |= _codes(layer)
-    waits = [wait for layer in layers if (wait := _wait(layer.get("retry_after"))) is not None]
+    waits = [wait for layer in layers for key in _WAIT_KEYS if (wait := _wait(layer.get(key))) is not None]
     listed: tuple[Exceeded, ...] = ()
     for layer in layers:
         if isinstance(layer.get("details"), list):
@@ -112,8 +122,11 @@ def refusal_in(document: object) -> RefusalDetails:
             codes |= reasons
             listed += exceeded
             waits += [wait] if wait is not None else []
-    status = next((code for layer in layers for key in ("code", "status") if _is_status(code := layer.get(key))), None)
-    return RefusalDetails(frozenset(codes), _text(layers), waits[0] if waits else None, status, _quoted(layers), listed)
+    status = next((code for layer in layers for key in _STATUS_KEYS if _is_status(code := layer.get(key))), None)
+    text = _text(layers)
+    words = plain(f"{text} {_quoted_text(layers)}") if text else text
+    wait = waits[0] if waits else None
+    return RefusalDetails(frozenset(codes), text, wait, status, _quoted(layers), listed, words)
 
 
 def parsed(body: bytes | str) -> object:
@@ -182,6 +195,16 @@ def _text(layers: list[dict[str, object]]) -> str:
     return ""
 
 
+def _quoted_text(layers: list[dict[str, object]]) -> str:
+    """Return what a gateway quotes of its upstream's refusal (`error.metadata.raw` of OpenRouter and OpenCode)."""
+    for layer in layers:
+        metadata = layer.get("metadata")
+        raw = metadata.get("raw") if isinstance(metadata, dict) else None
+        if isinstance(raw, str):
+            return raw[:_MAX_TEXT]
+    return ""
+
+
 def _wait(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -224,15 +247,56 @@ def judge(
     if provider.body_headers and refusal.headers:
         found = gather(provider, refusal.headers, found)
         readings, ignored = read_found(provider, found, now_on)
-    wait, unusable = _header_wait(found, now_on)
+    named, unusable = _header_wait(found, now_on)
     codes = refusal.codes | _header_codes(found)
-    prose = read_prose(refusal.text, codes) if status in _PROSE_STATUSES else Prose()
-    if wait is None:
-        wait = _body_wait(refusal.wait, prose.wait)
-    if wait is None:
-        wait = _reset_wait(provider, found, readings)
-    refusal = refusal._replace(codes=codes, wait=wait, status=status)
-    return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status)
+    prose = read_prose(refusal.text, codes)
+    rejected, until = _plan(provider, found, now_on)
+    if until is not None:
+        named = max(named or 0.0, until)
+    if status in _PROSE_STATUSES:
+        wait = _first(named, _said(refusal.wait, prose, found, now_on), _reset_wait(provider, found, readings))
+        refusal = refusal._replace(codes=codes, wait=wait, status=status)
+        return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
+    # Only a quota's refusal is worth waiting for, and it names its limit; an invalid request's words name another.
+    refusal = refusal._replace(codes=codes, wait=_first(named, refusal.wait), status=status)
+    outcome = _outcome(provider, refusal, Prose(), found, readings, ignored + unusable, status, rejected)
+    if outcome.kind in REFUSED and outcome.row.startswith("common:"):
+        refusal = refusal._replace(wait=_first(named, _said(refusal.wait, prose, found, now_on)))
+        return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
+    return outcome
+
+
+def _first(*waits: float | None) -> float | None:
+    return next((wait for wait in waits if wait is not None), None)
+
+
+def _said(written: float | None, prose: Prose, found: Found, now_on: datetime) -> float | None:
+    """Return the wait in a field of the body, else in the message, as a span or as an instant."""
+    said = prose.wait
+    if said is None and prose.until is not None:
+        said = max(0.0, prose.until - origin(found, now_on)[0])
+    return _body_wait(written, said)
+
+
+def _plan(provider: Provider, found: Found, now_on: datetime) -> tuple[bool, float | None]:
+    """Return whether a plan's headers say that it is used up, and the longest wait of the windows that are."""
+    rejected, waits = False, []
+    for plan in provider.plans:
+        spent = _value(provider, found, plan.spent)
+        if spent is None or not plan.is_used_up(spent):
+            continue
+        rejected = True
+        reset = _values.time(_value(provider, found, plan.reset) or b"")
+        if reset is not None:
+            waits.append(
+                max(0.0, reset.seconds - origin(found, now_on)[0]) if reset.form == "instant" else reset.seconds
+            )
+    return rejected, max(waits, default=None)
+
+
+def _value(provider: Provider, found: Found, name: str) -> bytes | None:
+    cells = found.get(provider.noted[name])
+    return cells[0] if cells is not None else None
 
 
 def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
@@ -311,6 +375,7 @@ def _outcome(
     readings: list[QuotaReading],
     ignored: int,
     status: int | None,
+    rejected: bool = False,
 ) -> Outcome:
     extra = _prose_reading(provider, prose, readings)
     if extra is not None:
@@ -319,13 +384,26 @@ def _outcome(
         reading = quota.reading()
         if reading is not None and all(reading.name != other.name for other in readings):
             readings = [*readings, reading]
-    for label, row in provider.rows:
-        if _matches(provider, row, refusal, prose, found):
-            if row.window is not None:
-                readings = [_over(reading, row.window) for reading in readings]
-            return Outcome(row.kind, row.cause, refusal.wait, tuple(readings), None, label, status, ignored)
-    kind, cause = (Kind.TRANSIENT, Cause.OUTAGE) if status is None else (Kind.PERMANENT, Cause.INVALID)
-    return Outcome(kind, cause, refusal.wait, tuple(readings), None, "unknown", status, ignored)
+    matching = (pair for pair in provider.rows if _matches(provider, pair[1], refusal, prose, found))
+    label, row = next(matching, (UNKNOWN, None))
+    if row is None:
+        kind, cause = (Kind.TRANSIENT, Cause.OUTAGE) if status is None else (Kind.PERMANENT, Cause.INVALID)
+    else:
+        kind, cause = row.kind, row.cause
+    if (row is None or row.yields) and provider.common_errors:
+        meaning = meaning_of(
+            Witnesses(refusal.status, refusal.codes, refusal.words, refusal.wait, tuple(readings), rejected)
+        )
+        if meaning is not None and meaning[1:] != (kind, cause):
+            label, kind, cause = f"common:{meaning.name}", meaning.kind, meaning.cause
+            row = None
+    if row is not None and row.window is not None:
+        readings = [_over(reading, row.window) for reading in readings]
+    wait = refusal.wait
+    if kind is Kind.DAILY_LIMIT and wait is None:
+        # The key stays closed until the wait ends, and its mirrors forget a day's reset with the refusal.
+        wait = max((r.reset_after for r in readings if r.reset_after and _is_empty(r)), default=None)
+    return Outcome(kind, cause, wait, tuple(readings), None, label, status, ignored)
 
 
 def _over(reading: QuotaReading, window: float) -> QuotaReading:
@@ -407,7 +485,14 @@ def _header_codes(found: Found) -> frozenset[str]:
 def _reset_wait(provider: Provider, found: Found, readings: list[QuotaReading]) -> float | None:
     names = {provider.headers[index].name for index in found if index >= 0 and provider.headers[index].reset_waits}
     waits = [r.reset_after for r in readings if r.name in names and r.reset_after is not None]
+    # A quota of unknown window has no mirror that knows its reset.
+    waits += [r.reset_after for r in readings if r.name == UNNAMED and _is_empty(r) and r.reset_after]
     return max(waits) if waits else None
+
+
+def _is_empty(reading: QuotaReading) -> bool:
+    """Return whether the quota is used up until its reset, while a continuous one has room before it."""
+    return reading.refill == "fixed" and reading.remaining == 0
 
 
 def _prose_reading(provider: Provider, prose: Prose, readings: list[QuotaReading]) -> QuotaReading | None:

@@ -157,9 +157,49 @@ class ErrorRow:
         for status in self.status:
             require(100 <= status <= 599, f"{where}.status", status, "a number from 100 to 599")
 
+    @property
+    def yields(self) -> bool:
+        """Return whether the row compares only what other meanings share: a status, or the code of a rate.
+
+        Such a row gives way to the stronger witnesses of `_evidence`.
+        """
+        if self.text or self.headers or self.exceeds or self.zero or self.window_at_least or self.wait_at_least:
+            return False
+        if self.cause is Cause.NEVER_FITS or self.cause is Cause.NOT_READY or self.cause is Cause.SLOPE:
+            return False
+        return not self.codes or self.kind in (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT)
+
     def says(self, text: str) -> bool:
         """Return whether the message contains or equals one of the phrases; True if the row has none."""
         return not self.text or _phrases(self.text, self.whole).search(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWindow:
+    """The headers of a plan's window that is counted in shares: `spent` shows that it is used up, `reset` until when.
+
+    `full` is the value of `spent` that means so, or the number from which it does.
+
+    Raises `ConfigurationError` if a value is not usable.
+    """
+
+    spent: str
+    full: str
+    reset: str
+    source: str
+
+    def __post_init__(self) -> None:
+        require(bool(self.source), f"PlanWindow({self.spent}).source", self.source, "the source of the window")
+        for header in (self.spent, self.reset):
+            require(_LOWER.fullmatch(header) is not None, "PlanWindow", header, "a header name in lower case")
+        require(bool(self.full), f"PlanWindow({self.spent}).full", self.full, "a value of the header")
+
+    def is_used_up(self, value: bytes) -> bool:
+        """Return whether a value of the header `spent` says that the window is used up."""
+        text = value.decode("ascii", "replace").strip().lower()
+        if self.full.isdigit():
+            return text.replace(".", "", 1).isdigit() and len(text) <= 16 and float(text) >= float(self.full)
+        return text == self.full
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +275,8 @@ class Provider:
     with each request. `waits` are response headers with seconds to wait, `code_headers` those with an error name.
     `default_window` (seconds) is the window of an undeclared quota. `image_chars` are the characters that an image, a
     sound or a file counts in `input_chars`. `pooled` are endings of model names whose models share one quota, and whose
-    calls share one key. `shared` are quotas that models share, each with a key of its own. With
-    `body_headers`, headers in the body of a refusal (`error.metadata.headers`) are read too.
+    calls share one key. `shared` are quotas that models share, each with a key of its own. With `body_headers`, headers
+    in the body of a refusal (`error.metadata.headers`) are read too. `plans` are the windows of an assistant's plan.
 
     Raises `ConfigurationError` if a value is not usable.
     """
@@ -259,6 +299,7 @@ class Provider:
     pooled: tuple[str, ...] = ()
     shared: tuple[SharedQuotas, ...] = ()
     body_headers: bool = False
+    plans: tuple[PlanWindow, ...] = ()
     query_credential: tuple[tuple[str, str], ...] = ()
     credential_part: tuple[str, str] | None = None
     places: dict[bytes, tuple[int, int]] = field(init=False, repr=False)
@@ -333,6 +374,7 @@ class Provider:
     def _note(self) -> dict[str, int]:
         errors = (*self.errors, *self.common_errors)
         names = {name for row in errors for name, _ in row.headers} | {name for row in errors for name in row.without}
+        names |= {name for plan in self.plans for name in (plan.spent, plan.reset)}
         return {name: -2 - index for index, name in enumerate(sorted(names))}
 
     def _place(self) -> dict[bytes, tuple[int, int]]:

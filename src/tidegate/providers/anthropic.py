@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider, SharedQuotas
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider, SharedQuotas
 
 _LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (PROVIDERS.md section 5)"
 _ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (PROVIDERS.md section 5)"
@@ -70,6 +70,13 @@ _429 = frozenset({429})
 _RATE = frozenset({"rate_limit_error"})
 _STATUS = "anthropic-ratelimit-unified-status"
 
+PLAN = PlanWindow(
+    spent=_STATUS,
+    full="rejected",
+    reset="anthropic-ratelimit-unified-reset",
+    source="capture anthropic-unified-200-2026 (seconds since 1970); https://github.com/router-for-me/CLIProxyAPI/pull/3148",
+)
+
 ERRORS = (
     ErrorRow(
         name="enforced_spend_limit_reached",
@@ -105,10 +112,10 @@ ERRORS = (
         name="server_throttle",
         kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
-        source="capture anthropic-429-rate-limited-transient (claude-code issue 71670)",
+        source="capture anthropic-429-rate-limited-transient (claude-code issue 71670); teamclaude issue 165 (Error)",
         status=_429,
         codes=_RATE,
-        text=("rate limited",),
+        text=("rate limited", "error"),
         whole=True,
         without=(_STATUS,),
     ),
@@ -172,6 +179,7 @@ ANTHROPIC = Provider(
     errors=ERRORS,
     common_errors=COMMON_ERRORS,
     shared=SHARED,
+    plans=(PLAN,),
     image_chars=6400,  # 1,600 tokens, the largest picture: docs/en/build-with-claude/vision [unv], at 4 characters
 )
 

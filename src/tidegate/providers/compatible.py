@@ -18,8 +18,9 @@ from typing import Literal
 
 from tidegate.core.values import Cause, Kind, Unit
 from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, endpoints, quota
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
+from tidegate.providers.anthropic import PLAN as ANTHROPIC_PLAN
 from tidegate.providers.openai import GENERATING
 from tidegate.providers.openai import HEADERS as OPENAI_HEADERS
 
@@ -77,6 +78,21 @@ HEADERS = (
     IETF_ROW,
 )
 
+_CODEX = "https://github.com/icebear0828/codex-proxy/issues/65 read 2026-11-23 (plans of 5 hours and a week)"
+
+PLANS = (
+    ANTHROPIC_PLAN,
+    *(
+        PlanWindow(
+            spent=f"x-codex-{window}-used-percent",
+            full="100",
+            reset=f"x-codex-{window}-reset-after-seconds",
+            source=_CODEX,
+        )
+        for window in ("primary", "secondary")
+    ),
+)
+
 _429 = frozenset({429})
 _429_503 = frozenset({429, 503})
 
@@ -99,22 +115,6 @@ ERRORS = (
         ),
     ),
     NEVER_FITS,
-    ErrorRow(
-        name="per_day",
-        kind=Kind.DAILY_LIMIT,
-        cause=Cause.DAY,
-        source="captures groq-429-rpd, bedrock-429-via-claude-code, openrouter-429-free-day",
-        status=_429,
-        text=("requests per day", "tokens per day", "daily limit", "free-models-per-day", "per day per user"),
-    ),
-    ErrorRow(
-        name="plan_window",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source="capture ollama-cloud-429 (a plan's hourly, session or weekly window)",
-        status=_429,
-        text=("hourly usage limit", "session usage limit", "weekly usage limit"),
-    ),
     ErrorRow(
         name="concurrency",
         kind=Kind.RATE_LIMIT,
@@ -211,6 +211,7 @@ COMPATIBLE = Provider(
     errors=ERRORS,
     common_errors=COMMON_ERRORS,
     waits=("x-ratelimit-timeremaining",),
+    plans=PLANS,
     code_headers=("x-amzn-errortype",),
     closed=("threads", "batches", "files", "fine_tuning", "organization", "uploads"),
 )

@@ -15,14 +15,6 @@ _FACTS = "PROVIDERS.md section 10, read 2026-11-21"
 
 ERRORS = (
     ErrorRow(
-        name="plan_window",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source="capture ollama-cloud-429 (a plan's hourly, session or weekly window; no time is named)",
-        status=frozenset({429}),
-        text=("hourly usage limit", "session usage limit", "weekly usage limit"),
-    ),
-    ErrorRow(
         name="concurrency",
         kind=Kind.RATE_LIMIT,
         cause=Cause.CONCURRENCY,

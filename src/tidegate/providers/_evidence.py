@@ -1,0 +1,202 @@
+"""The meaning of a refusal, where the provider's table reads no more than its status. Pure; never raises.
+
+Theory of operation. Providers, gateways and assistants report the same few facts in many forms: money is used up, a
+plan's window or a day's quota is used up, the capacity of the server is used up, the limit is zero. A row of a table
+that compares only the status, or a code such as `rate_limit_error`, cannot tell them apart. If such a row matches,
+`meaning_of` asks four witnesses together: the error's codes, its words, the quotas at zero, and the named wait. The
+status only excludes what it contradicts. A row that compares words, or an unambiguous code, is never overruled.
+
+Words are matched as families, not as single messages: a window ("5-hour", "weekly", "billing cycle") near a limit, or
+what is owned ("balance", "credits", "funds") near its absence. Sources: the recorded answers `common.json`, and the
+project's collected answers of 2023 to 2026.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tidegate.core.values import Cause, Kind, QuotaReading
+
+LONG_WAIT = 3600.0
+"""Seconds from which a refusal's named wait means a used-up quota, not a rate. Raising it retries plans' windows in
+vain. Derived from rates, whose longest window in use is an hour."""
+
+LONGEST_WAIT = 31 * 86400.0
+"""Seconds above which a named wait is no longer believed to be a quota's. Raising it closes a key for longer on a
+garbled header. Derived from the longest window of a plan, a month."""
+
+LONG_WINDOW = 18000.0
+"""Seconds from which a window is a plan's or a day's. Raising it takes plans' windows for rates. Derived from the
+shortest window of the known plans, 5 hours."""
+
+_SHARED = frozenset({429, 500, 502, 503, 504, 529})
+"""Statuses that may report another's capacity. A failure in a stream has none, and may too."""
+
+_QUOTA = _SHARED | {400, 402, 403}
+"""Statuses that were seen to report a used-up quota. Others name a limit of the request itself, such as 413 and 422."""
+
+
+class Meaning(NamedTuple):
+    """The kind and cause of a refusal, and the name of the rule that found them."""
+
+    name: str
+    kind: Kind
+    cause: Cause
+
+
+class Witnesses(NamedTuple):
+    """The facts of a refusal: codes and words in lower case, wait in seconds; `rejected` if a plan's header says so."""
+
+    status: int | None
+    codes: frozenset[str]
+    words: str
+    wait: float | None
+    readings: tuple[QuotaReading, ...]
+    rejected: bool = False
+
+
+ZERO = Meaning("limit_of_zero", Kind.PERMANENT, Cause.NEVER_FITS)
+MONEY = Meaning("money", Kind.QUOTA_EXHAUSTED, Cause.MONEY)
+PLAN = Meaning("plan_used_up", Kind.QUOTA_EXHAUSTED, Cause.MONEY)
+PLAN_UNTIL = Meaning("plan_until", Kind.DAILY_LIMIT, Cause.DAY)
+DAY = Meaning("day_used_up", Kind.DAILY_LIMIT, Cause.DAY)
+LONG = Meaning("long_wait", Kind.DAILY_LIMIT, Cause.DAY)
+OTHERS = Meaning("others_capacity_words", Kind.OVERLOADED, Cause.OTHERS_CAPACITY)
+OVERLOAD = Meaning("overload_words", Kind.OVERLOADED, Cause.OVERLOAD)
+CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
+
+MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, OTHERS, OVERLOAD, CONCURRENCY)
+
+
+def _words(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
+
+
+_GAP = r"(?:\W{1,3}\w{1,20}){0,3}?\W{1,3}"
+"""Up to three words between two others."""
+
+_ZERO = _words(
+    r"(?<!remaining )(?<!current )\blimit:? 0(?![0-9]|[.,][0-9])", r"\b(?:rate|quota) limit of 0(?![0-9]|[.,][0-9])"
+)
+
+_OWNED = r"(?:balance|funds|credits?)"
+_MONEY = _words(
+    rf"\b(?:insufficient|not enough|no|zero|negative)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b(?! card)",
+    rf"\b(?:have|has|had)(?:n't| not)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b",
+    rf"\b(?:doesn't|don't|does not|do not) have(?: \w{{1,20}}){{0,2}}? {_OWNED}\b",
+    rf"\b(?:used|depleted|exhausted|exceeded|consumed)(?: \w{{1,20}}){{0,4}}? {_OWNED}\b",
+    rf"\b{_OWNED} (?:is|are|has been|have been|was) (?:\w{{1,20}} )?(?:low|insufficient|exhausted|depleted|empty)\b",
+    rf"\b(?:is|are|'re|run|ran) out of(?: \w{{1,20}}){{0,2}}? (?:{_OWNED}|usage)\b",
+    r"\bdraws? from your extra usage\b",
+    rf"\brequires? more {_OWNED}\b",
+    r"\b(?:billing|spend|spending|cost|credit|payment)(?: hard| soft)? (?:limit|cap)\b",
+    r"\bbudget (?:has been |was |is )?(?:exceeded|exhausted)\b",
+    r"\b(?:exceeded|over|out of)(?: \w{1,20}){0,2}? budget\b",
+    r"\bexceededbudget\b",
+    r"\bnot active, please check your billing\b",
+    r"\bin good standing\b",
+    r"\b(?:account|payment|invoice)(?: \w{1,20}){0,3}? (?:overdue|past due|in arrears)\b",
+    r"余额不足|欠费",
+)
+_MONEY_CODES = _words(
+    r"^billing_|_billing$|billing_hard_limit|insufficient_(?:balance|funds|credits?)|credits?_(?:balance_)?exhausted",
+    r"exceeded_current_quota|budget_exceeded|arrear|overdue|payment_required|spend_limit",
+)
+
+_PERIOD = r"(?:session|hourly|weekly|monthly|(?:[0-9]{1,3}|five|seven)[- ]?(?:hours?|days?|weeks?|h|d))"
+_BOUND = r"(?:limits?|quotas?|allowance|allocation|cap)"
+_PLAN = _words(
+    rf"\b{_PERIOD}\b{_GAP}{_BOUND}\b",
+    rf"\b{_BOUND} (?:reached|exceeded|exhausted|used up)? ?(?:for|of|per) (?:your |the |this )?{_PERIOD}\b",
+    r"\b(?:reached|hit|exceeded|exhausted|used up)(?: \w{1,20}){0,3}? "
+    r"(?:usage|message|individual|plan) (?:limit|quota)\b",
+    r"\b(?:usage|individual|plan) (?:limit|quota)(?: has been| was| is)? (?:reached|hit|exceeded|exhausted)\b",
+    rf"\b(?:reached|limit|quota|exceeded|used)\b{_GAP}(?:this|the|current|per)(?: current)? "
+    r"(?:month|week|billing (?:cycle|period))\b",
+    r"\bexhausted your (?:capacity|quota)\b",
+    r"使用上限|限额",
+)
+_PLAN_CODES = _words(
+    r"usage_?limit", r"quota_exhausted", r"(?:monthly|weekly|five_hour|session)_(?:\w+_)?(?:count|limit)"
+)
+
+_FREE = re.compile(r"free_?usage|free_?tier_?(?:daily|limit)")
+"""Codes of a free allowance, which returns each day at those who name no window (OpenCode Zen: 00:00 UTC)."""
+
+_A_DAY = _words(
+    r"\b(?:per|a|each|every|/) ?day\b", r"\bdaily\b", r"\bper-day\b", r"\b[rti]pd\b", r"\btoday's\b", r"\b24 hours\b"
+)
+_A_RATE = _words(
+    r"\b(?:per|a|each|every|/) ?(?:second|sec|minute|min|hour)\b", r"\bper-(?:sec|min|hour)", r"\b(?:i|o)?[rti]p[smh]\b"
+)
+_USED_UP = re.compile(r"\b(?:exceed(?:ed|s)?|reached|exhausted|used up|too many|hit|over|limit|quota)\b")
+
+_CAPACITY = _words(
+    r"\boverload(?:ed)?\b",
+    r"\b(?:no|insufficient|not enough|out of|at|limited|lack of)(?: \w{1,20}){0,2}? capacity\b",
+    r"\bcapacity(?: \w{1,20}){0,2}? exceeded\b",
+    r"\b(?:model|server|engine|service|system|backend|worker)s?(?: is| are)?(?: \w{1,20}){0,2}? busy\b",
+    r"\b(?:high|heavy|peak|increased) (?:demand|traffic|load|volume|usage)\b",
+    r"\bwe(?:'re| are)(?: \w{1,20}){0,2}? (?:receiving|getting|experiencing) too many\b",
+    r"\bqueue is full\b",
+    r"\b(?:worker|server) \w{0,20} ?(?:total )?request limit reached\b",
+)
+_CAPACITY_CODES = _words(r"overload", r"capacity", r"model_busy|server_busy|engine_busy|resource_unavailable")
+
+_CONCURRENCY = _words(
+    rf"\b(?:concurren(?:t|cy)|parallel|simultaneous)\b{_GAP}(?:{_BOUND}|exceeded|reached)\b",
+    r"\b(?:too many|high|reduce|lower|exceed\w{0,4}|maximum|max)\b(?: \w{1,20}){0,3}? "
+    r"(?:concurren(?:t|cy)|parallel|simultaneous)\b",
+)
+_CONCURRENCY_CODES = _words(r"concurren")
+
+
+def meaning_of(facts: Witnesses) -> Meaning | None:
+    """Return what the witnesses say together, or None if they say no more than the status."""
+    words, codes = facts.words, facts.codes
+    throttled = facts.status is None or facts.status in _SHARED
+    if (throttled or facts.status == 403) and _ZERO.search(words):
+        return ZERO
+    if _MONEY.search(words) or _any(_MONEY_CODES, codes):
+        return MONEY
+    if facts.status is not None and facts.status not in _QUOTA:
+        return None
+    plan = facts.rejected or _PLAN.search(words) is not None or _any(_PLAN_CODES, codes)
+    named = bool(facts.wait) and not _is_a_rate(words)
+    if plan and named:
+        return PLAN_UNTIL
+    if _is_a_day(words) or _any(_FREE, codes) or (throttled and _is_long(facts.readings)):
+        return DAY
+    if plan and not _is_a_rate(words):
+        return DAY if facts.rejected or "quota_exhausted" in codes else PLAN
+    if facts.status == 429 and facts.wait is not None and LONG_WAIT <= facts.wait <= LONGEST_WAIT:
+        return LONG
+    if throttled and (_CAPACITY.search(words) or _any(_CAPACITY_CODES, codes)):
+        return OTHERS if facts.status == 429 else OVERLOAD
+    if throttled and (_CONCURRENCY.search(words) or _any(_CONCURRENCY_CODES, codes)):
+        return CONCURRENCY
+    return None
+
+
+def _any(pattern: re.Pattern[str], codes: frozenset[str]) -> bool:
+    return any(pattern.search(code) for code in codes)
+
+
+def _is_a_day(words: str) -> bool:
+    """Return whether a day's quota is used up: of several windows, the first one named is the one exceeded."""
+    day = _A_DAY.search(words)
+    if day is None or _USED_UP.search(words) is None:
+        return False
+    rate = _A_RATE.search(words)
+    return rate is None or day.start() < rate.start()
+
+
+def _is_a_rate(words: str) -> bool:
+    return _A_RATE.search(words) is not None
+
+
+def _is_long(readings: tuple[QuotaReading, ...]) -> bool:
+    """Return whether the only quotas at zero are those of a day or longer."""
+    empty = [reading.window for reading in readings if reading.remaining == 0 and reading.window is not None]
+    return bool(empty) and min(empty) >= LONG_WINDOW

@@ -1,0 +1,150 @@
+"""What codes, words, quotas and waits mean together, where a table's row reads no more than the status."""
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from tidegate.core.values import Kind
+from tidegate.providers import ANTHROPIC, COMPATIBLE, GEMINI, OPENAI, judge
+from tidegate.providers._evidence import LONG_WAIT, LONGEST_WAIT, MEANINGS
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def answer(status, message, code=None, headers=None, table=COMPATIBLE):
+    error = {"message": message} if code is None else {"message": message, "code": code}
+    pairs = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    return judge(table, status, pairs, json.dumps({"error": error}).encode(), NOW)
+
+
+FOUND = [
+    (429, "Rate limit exceeded. Limit: 0 per minute.", "limit_of_zero"),
+    (403, "This model is disabled: a rate limit of 0 is set", "limit_of_zero"),
+    (400, "Your account has insufficient credits for this model", "money"),
+    (429, "You have run out of credits", "money"),
+    (500, "insufficient account balance", "money"),
+    (403, "Your team does not have any credits", "money"),
+    (400, "Billing hard limit has been reached", "money"),
+    (403, "账户余额不足", "money"),
+    (429, "You've reached your weekly usage limit", "plan_used_up"),
+    (403, "7-day message quota exceeded, upgrade your plan", "plan_used_up"),
+    (429, "Session limit reached. Resets in 4 hours 20 minutes", "plan_until"),
+    (403, "Monthly quota exceeded, resets at 2026-01-20T00:00:00Z", "plan_until"),
+    (429, "Daily request limit reached", "day_used_up"),
+    (402, "You exceeded 1000 requests a day", "day_used_up"),
+    (500, "Quota of 50 calls per day exceeded", "day_used_up"),
+    (429, "Too many requests, try again in 3 hours", "long_wait"),
+    (429, "The model is very busy, try again", "others_capacity_words"),
+    (429, "We are experiencing heavy load", "others_capacity_words"),
+    (500, "The engine is overloaded", "overload_words"),
+    (429, "Too many parallel requests", "concurrency_words"),
+]
+
+
+@pytest.mark.parametrize(("status", "message", "rule"), FOUND)
+def test_the_words_of_a_family_name_its_meaning(status, message, rule):
+    outcome = answer(status, message)
+    assert outcome.row == f"common:{rule}"
+    meaning = next(each for each in MEANINGS if each.name == rule)
+    assert (outcome.kind, outcome.cause) == (meaning.kind, meaning.cause)
+
+
+def test_every_meaning_has_an_example():
+    assert {rule for _, _, rule in FOUND} == {meaning.name for meaning in MEANINGS}
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (429, "Rate limit exceeded"),
+        (429, "Too many requests, please wait before trying again."),
+        (429, "You exceeded your current quota, please check your plan and billing details."),
+        (429, "Rate limit of 5 per 0s exceeded"),
+        (429, "Rate limit exceeded: 20 requests per minute. Buy a plan for 1000 requests per day."),
+        (429, "Limit: 60 / min. Remaining limit: 0"),
+        (429, "60 requests per hour exceeded, retry in 50 minutes"),
+        (429, "Your plan has a limit of 3 requests per minute, try again in 20s"),
+    ],
+)
+def test_a_rate_stays_a_rate(status, message):
+    assert answer(status, message).kind is Kind.RATE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "max_tokens must be below 4096"),
+        (400, "This model's maximum context length is 8192 tokens, requested 9000"),
+        (400, "the tool 'capacity' is overloaded with high traffic"),
+        (400, "Missing parameter: date of the day"),
+        (404, "no such model"),
+        (401, "invalid key"),
+        (403, "Your region is not supported"),
+        (422, "limit must be at most 100 per day of month"),
+    ],
+)
+def test_an_invalid_request_stays_one(status, message):
+    assert answer(status, message).kind is Kind.PERMANENT
+
+
+@pytest.mark.parametrize("message", ["Internal server error", "Bad gateway", "upstream timed out after 300 s"])
+def test_an_outage_stays_one(message):
+    assert answer(500, message).kind is Kind.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    ("wait", "kind"),
+    [
+        (LONG_WAIT - 1, Kind.RATE_LIMIT),
+        (LONG_WAIT, Kind.DAILY_LIMIT),
+        (LONGEST_WAIT, Kind.DAILY_LIMIT),
+        (LONGEST_WAIT + 1, Kind.RATE_LIMIT),
+    ],
+)
+def test_a_wait_of_hours_is_a_used_up_quota_and_keeps_its_real_end(wait, kind):
+    outcome = answer(429, "slow", headers={"retry-after": f"{wait:.0f}"}, table=OPENAI)
+    assert (outcome.kind, outcome.retry_after) == (kind, wait)
+
+
+def test_a_day_that_only_a_header_names_is_known_to_its_reset():
+    headers = {"x-ratelimit-limit-day": "50", "x-ratelimit-remaining-day": "0", "x-ratelimit-reset-day": "7200"}
+    outcome = answer(429, "Too Many Requests", headers=headers)
+    assert (outcome.kind, outcome.retry_after) == (Kind.DAILY_LIMIT, 7200)
+    empty = {**headers, "x-ratelimit-limit-minute": "5", "x-ratelimit-remaining-minute": "0"}
+    assert answer(429, "Too Many Requests", headers=empty).kind is Kind.RATE_LIMIT
+
+
+def test_a_rejected_plan_is_known_to_the_reset_in_its_header():
+    headers = {
+        "anthropic-ratelimit-unified-status": "rejected",
+        "anthropic-ratelimit-unified-reset": "1767243600",
+        "date": "Thu, 01 Jan 2026 00:00:00 GMT",
+    }
+    outcome = answer(429, "Error", headers=headers, table=ANTHROPIC)
+    assert (outcome.kind, outcome.retry_after) == (Kind.DAILY_LIMIT, 18000)
+    half = {"x-codex-primary-used-percent": "99.5", "x-codex-primary-reset-after-seconds": "9000"}
+    assert answer(429, "Too Many Requests", headers=half).kind is Kind.RATE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("message", "wait"),
+    [
+        ("try again in 5 days 22 hours 11 minutes", 511860),
+        ("Please retry in 1 hour and 30 minutes.", 5400),
+        ("It resets in 2 weeks", 1209600),
+        ("Your limit will reset at 2026-01-01 10:00:00", 7200),
+        ("It will reset at 2026-01-01 10:00:00 +0800 CST", 7200),
+        ("resets at 2026-01-01T02:00:00Z", 7200),
+        ("resets at 2026-13-01T02:00:00Z", None),
+    ],
+)
+def test_a_named_end_is_read_as_a_span_or_an_instant(message, wait):
+    assert answer(429, f"Usage limit reached. {message}").retry_after == wait
+
+
+def test_a_row_that_reads_words_or_an_unambiguous_code_is_not_overruled():
+    assert answer(429, "session limit", "rate_limit_exceeded", table=OPENAI).row == "common:plan_used_up"
+    assert answer(429, "no credits, model is overloaded", "queue_exceeded").row == "compatible:queue_code"
+    body = {"error": {"status": "RESOURCE_EXHAUSTED", "message": "You exceeded your current quota, limit: 5"}}
+    assert judge(GEMINI, 429, [], json.dumps(body).encode(), NOW).kind is Kind.RATE_LIMIT
