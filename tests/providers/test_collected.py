@@ -2,7 +2,7 @@
 
 `collected.jsonl` holds one answer a line: the table that reads it, the page that shows it, when it was seen (the clock,
 if the answer has no `date`), and what it means. `note` says what was not posted. Half of the answers, by a hash of the
-name, were kept unread while the tables were written: `unread` is the score to expect of new answers.
+name, were kept unread while the tables were written. Those marked `later` were collected and labelled only after that.
 
 `python -m tests.providers.test_collected [half]` prints the scores, and the fields that are read wrong in that half.
 """
@@ -19,9 +19,11 @@ from tidegate.providers import dimensions, judge, judge_event, named
 
 CAPTURES = Path(__file__).parent / "collected.jsonl"
 FIELDS = ("kind", "cause", "retry_after_s", "limits", "remaining", "reset_after_s")
-HALVES = ("tuned", "unread")
+HALVES = ("tuned", "unread", "later")
 
-BARS = {half: dict.fromkeys(FIELDS, 0.98) for half in HALVES}
+BARS = {half: dict.fromkeys(FIELDS, 0.98) for half in ("tuned", "unread")} | {
+    "later": {"kind": 0.66, "cause": 0.62} | dict.fromkeys(FIELDS[2:], 0.91)
+}
 """Lowest share of answers whose field is read right, by half and field. A change that reads answers worse fails."""
 
 
@@ -30,7 +32,7 @@ def captures():
 
 
 def half_of(capture):
-    return HALVES[hashlib.sha256(capture["id"].encode()).digest()[0] % 2]
+    return "later" if capture.get("later") else HALVES[hashlib.sha256(capture["id"].encode()).digest()[0] % 2]
 
 
 def outcome_of(capture, provider):
