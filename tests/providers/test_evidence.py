@@ -39,6 +39,12 @@ FOUND = [
     (429, "We are experiencing heavy load", "others_capacity_words"),
     (500, "The engine is overloaded", "overload_words"),
     (429, "Too many parallel requests", "concurrency_words"),
+    (403, "Free credits are restricted, please purchase credits", "money"),
+    (403, "user quota is not enough", "plan_used_up"),
+    (429, "Usage limit reached. Access resets at 10:57 pm", "plan_until"),
+    (429, "Free usage exceeded", "day_used_up"),
+    (403, "You are being rate limited", "rate_words"),
+    (500, "Upstream answered: too many requests", "rate_words"),
 ]
 
 
@@ -81,6 +87,8 @@ def test_a_rate_stays_a_rate(status, message):
         (404, "no such model"),
         (401, "invalid key"),
         (403, "Your region is not supported"),
+        (403, "Access denied for this model"),
+        (400, "rate limited is no valid value of 'mode'"),
         (422, "limit must be at most 100 per day of month"),
     ],
 )
@@ -133,6 +141,8 @@ def test_a_rejected_plan_is_known_to_the_reset_in_its_header():
         ("try again in 5 days 22 hours 11 minutes", 511860),
         ("Please retry in 1 hour and 30 minutes.", 5400),
         ("It resets in 2 weeks", 1209600),
+        ("Come back in 3h 47m.", 13620),
+        ("Resets in: 30m0s", 1800),
         ("Your limit will reset at 2026-01-01 10:00:00", 7200),
         ("It will reset at 2026-01-01 10:00:00 +0800 CST", 7200),
         ("resets at 2026-01-01T02:00:00Z", 7200),

@@ -21,11 +21,11 @@ _NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?"
 _AMOUNT = r"[0-9]{1,9}(?:\.[0-9]{1,12})?"
 _TIME = r"(?:milliseconds?|seconds?|secs?|s|minutes?|mins?|hours?|hrs?|days?|weeks?)(?![a-z])"
 _SPAN = (
-    rf"(?:((?:{_AMOUNT}(?:ms|d|h|m|s)){{1,5}})(?![0-9a-z])"
+    rf"(?:({_AMOUNT}(?:ms|d|h|m|s)(?: ?{_AMOUNT}(?:ms|d|h|m|s)){{0,4}})(?![0-9a-z])"
     rf"|({_AMOUNT} ?{_TIME}(?:(?:,? and |, | ){_AMOUNT} ?{_TIME}){{0,4}}))"
 )
 _AGAIN = r"\b(?:try again|retry|retrying|wait|resets?|renews?|refreshe[sd]|available again|come back)"
-_WAIT = re.compile(_AGAIN + r"(?: in| after| for)? ~?" + _SPAN)
+_WAIT = re.compile(_AGAIN + r"(?: in| after| for)?:? ~?" + _SPAN)
 _PARTS = re.compile(rf"({_AMOUNT}) ?({_TIME})")
 _UNTIL = re.compile(
     rf"(?:{_AGAIN}(?: at| on| by| after)?|将在) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[t ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})"
@@ -115,7 +115,7 @@ def _wait(text: str) -> float | None:
     if match is None:
         return None
     if match[1] is not None:
-        span = _values.duration(match[1].encode("ascii"))
+        span = _values.duration(match[1].replace(" ", "").encode("ascii"))
         return span[0] if span is not None else None
     parts = _PARTS.findall(match[2])
     wait = sum(float(number) * (1e-3 if unit.startswith("milli") else _SECONDS[unit[0]]) for number, unit in parts)

@@ -33,7 +33,10 @@ shortest window of the known plans, 5 hours."""
 _SHARED = frozenset({429, 500, 502, 503, 504, 529})
 """Statuses that may report another's capacity. A failure in a stream has none, and may too."""
 
-_QUOTA = _SHARED | {400, 402, 403}
+_DENIED = frozenset({401, 402, 403})
+"""Statuses that deny: what they offer to buy is missing, and a rate that they name is what they refuse for."""
+
+_QUOTA = _SHARED | _DENIED | {400}
 """Statuses that were seen to report a used-up quota. Others name a limit of the request itself, such as 413 and 422."""
 
 
@@ -64,9 +67,10 @@ DAY = Meaning("day_used_up", Kind.DAILY_LIMIT, Cause.DAY)
 LONG = Meaning("long_wait", Kind.DAILY_LIMIT, Cause.DAY)
 OTHERS = Meaning("others_capacity_words", Kind.OVERLOADED, Cause.OTHERS_CAPACITY)
 OVERLOAD = Meaning("overload_words", Kind.OVERLOADED, Cause.OVERLOAD)
+RATE = Meaning("rate_words", Kind.RATE_LIMIT, Cause.RATE)
 CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
 
-MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, OTHERS, OVERLOAD, CONCURRENCY)
+MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, OTHERS, OVERLOAD, RATE, CONCURRENCY)
 
 
 def _words(*patterns: str) -> re.Pattern[str]:
@@ -99,6 +103,8 @@ _MONEY = _words(
     r"\b(?:account|payment|invoice)(?: \w{1,20}){0,3}? (?:overdue|past due|in arrears)\b",
     r"余额不足|欠费",
 )
+_OFFER = re.compile(rf"\b(?:purchase|buy|add|top up)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b")
+"""What a denied call offers to buy. A refusal for a rate or a window offers the same, so it counts only there."""
 _MONEY_CODES = _words(
     r"^billing_|_billing$|billing_hard_limit|insufficient_(?:balance|funds|credits?)|credits?_(?:balance_)?exhausted",
     r"exceeded_current_quota|budget_exceeded|arrear|overdue|payment_required|spend_limit",
@@ -115,14 +121,28 @@ _PLAN = _words(
     rf"\b(?:reached|limit|quota|exceeded|used)\b{_GAP}(?:this|the|current|per)(?: current)? "
     r"(?:month|week|billing (?:cycle|period))\b",
     r"\bexhausted your (?:capacity|quota)\b",
+    r"\bexceed(?:ed|s)? your (?!current )(?:\w{1,20} ){0,3}?(?:allowance|allotment|quota)\b",
+    r"\bquota (?:is |was )?(?:not enough|insufficient|used up)\b",
     r"使用上限|限额",
 )
 _PLAN_CODES = _words(
-    r"usage_?limit", r"quota_exhausted", r"(?:monthly|weekly|five_hour|session)_(?:\w+_)?(?:count|limit)"
+    r"usage_?limit",
+    r"quota_exhausted",
+    r"^quota_exceeded$",
+    r"insufficient_\w+_quota",
+    r"(?:monthly|weekly|five_hour|session)_(?:\w+_)?(?:count|limit)",
 )
 
-_FREE = re.compile(r"free_?usage|free_?tier_?(?:daily|limit)")
-"""Codes of a free allowance, which returns each day at those who name no window (OpenCode Zen: 00:00 UTC)."""
+_FREE_CODES = _words(r"free_?usage|free_?tier_?(?:daily|limit)")
+_FREE = re.compile(
+    rf"\bfree (?:\w{{1,20}} )?(?:usage|tier|quota|allowance|allocation|requests?)\b{_GAP}"
+    r"(?:exceeded|reached|exhausted|used up)\b"
+)
+"""A free allowance returns each day at those who name no window (OpenCode Zen: 00:00 UTC)."""
+
+_AT_A_TIME = re.compile(r"\bresets? (?:at|on) [0-9]")
+_RATE_WORDS = _words(r"\brate[- ]limit(?:ed|s)?\b", r"\btoo many requests\b", r"\bthrottl(?:ed|ing)\b")
+_RATE_CODES = _words(r"throttl", r"rate_?limit", r"too_?many_?requests")
 
 _A_DAY = _words(
     r"\b(?:per|a|each|every|/) ?day\b", r"\bdaily\b", r"\bper-day\b", r"\b[rti]pd\b", r"\btoday's\b", r"\b24 hours\b"
@@ -156,17 +176,18 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     """Return what the witnesses say together, or None if they say no more than the status."""
     words, codes = facts.words, facts.codes
     throttled = facts.status is None or facts.status in _SHARED
+    if not throttled and facts.status not in _QUOTA:
+        return None
     if (throttled or facts.status == 403) and _ZERO.search(words):
         return ZERO
-    if _MONEY.search(words) or _any(_MONEY_CODES, codes):
+    offered = facts.status in _DENIED and _OFFER.search(words) is not None and not _is_limited(words)
+    if offered or _MONEY.search(words) or _any(_MONEY_CODES, codes):
         return MONEY
-    if facts.status is not None and facts.status not in _QUOTA:
-        return None
     plan = facts.rejected or _PLAN.search(words) is not None or _any(_PLAN_CODES, codes)
-    named = bool(facts.wait) and not _is_a_rate(words)
-    if plan and named:
+    named = bool(facts.wait)
+    if plan and not _is_a_rate(words) and (named or _AT_A_TIME.search(words)):
         return PLAN_UNTIL
-    if _is_a_day(words) or _any(_FREE, codes) or (throttled and _is_long(facts.readings)):
+    if _is_a_day(words) or _FREE.search(words) or _any(_FREE_CODES, codes) or (throttled and _is_long(facts.readings)):
         return DAY
     if plan and not _is_a_rate(words):
         return DAY if facts.rejected or "quota_exhausted" in codes else PLAN
@@ -176,7 +197,10 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
         return OTHERS if facts.status == 429 else OVERLOAD
     if throttled and (_CONCURRENCY.search(words) or _any(_CONCURRENCY_CODES, codes)):
         return CONCURRENCY
-    return None
+    if facts.status == 429:
+        return RATE if _is_a_rate(words) else None
+    said = facts.status != 400 and _RATE_WORDS.search(words) is not None
+    return RATE if said or _any(_RATE_CODES, codes) else None
 
 
 def _any(pattern: re.Pattern[str], codes: frozenset[str]) -> bool:
@@ -190,6 +214,10 @@ def _is_a_day(words: str) -> bool:
         return False
     rate = _A_RATE.search(words)
     return rate is None or day.start() < rate.start()
+
+
+def _is_limited(words: str) -> bool:
+    return _PLAN.search(words) is not None or _is_a_rate(words)
 
 
 def _is_a_rate(words: str) -> bool:

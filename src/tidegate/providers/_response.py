@@ -105,6 +105,8 @@ def refusal_in(document: object) -> RefusalDetails:
     if inner is None:
         inner = response.get("error") if isinstance(response, dict) else document.get("errors")
         inner = document.get("base_resp") if inner is None else inner  # MiniMax's own endpoints
+    if inner is None and isinstance(document.get("detail"), dict):
+        inner = document["detail"]  # FastAPI's, as ElevenLabs sends it
     if isinstance(inner, list):
         inner = inner[0] if inner else None
     layers = [layer for layer in (inner, document) if isinstance(layer, dict)]
