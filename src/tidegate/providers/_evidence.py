@@ -73,6 +73,17 @@ CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
 MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, OTHERS, OVERLOAD, RATE, CONCURRENCY)
 
 
+class WordFamily(NamedTuple):
+    """A pattern that is searched only in a message with one of the `hints`, because most messages have none."""
+
+    hints: tuple[str, ...]
+    pattern: re.Pattern[str]
+
+    def found(self, words: str) -> bool:
+        """Return whether the message has words of the family."""
+        return any(hint in words for hint in self.hints) and self.pattern.search(words) is not None
+
+
 def _words(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
@@ -85,23 +96,29 @@ _ZERO = _words(
 )
 
 _OWNED = r"(?:balance|funds|credits?)"
-_MONEY = _words(
-    rf"\b(?:insufficient|not enough|no|zero|negative)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b(?! card)",
-    rf"\b(?:have|has|had)(?:n't| not)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b",
-    rf"\b(?:doesn't|don't|does not|do not) have(?: \w{{1,20}}){{0,2}}? {_OWNED}\b",
-    rf"\b(?:used|depleted|exhausted|exceeded|consumed)(?: \w{{1,20}}){{0,4}}? {_OWNED}\b",
-    rf"\b{_OWNED} (?:is|are|has been|have been|was) (?:\w{{1,20}} )?(?:low|insufficient|exhausted|depleted|empty)\b",
-    rf"\b(?:is|are|'re|run|ran) out of(?: \w{{1,20}}){{0,2}}? (?:{_OWNED}|usage)\b",
-    r"\bdraws? from your extra usage\b",
-    rf"\brequires? more {_OWNED}\b",
-    r"\b(?:billing|spend|spending|cost|credit|payment)(?: hard| soft)? (?:limit|cap)\b",
-    r"\bbudget (?:has been |was |is )?(?:exceeded|exhausted)\b",
-    r"\b(?:exceeded|over|out of)(?: \w{1,20}){0,2}? budget\b",
-    r"\bexceededbudget\b",
-    r"\bnot active, please check your billing\b",
-    r"\bin good standing\b",
-    r"\b(?:account|payment|invoice)(?: \w{1,20}){0,3}? (?:overdue|past due|in arrears)\b",
-    r"余额不足|欠费",
+_ABOUT_MONEY = ("balance", "funds", "credit", "usage", "bill", "spend", "cost", "pay", "budget", "standing", "account",
+                "invoice", "余额", "欠费")  # fmt: skip
+_MONEY = WordFamily(
+    _ABOUT_MONEY,
+    _words(
+        rf"\b(?:insufficient|not enough|no|zero|negative)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b(?! card)",
+        rf"\b(?:have|has|had)(?:n't| not)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b",
+        rf"\b(?:doesn't|don't|does not|do not) have(?: \w{{1,20}}){{0,2}}? {_OWNED}\b",
+        rf"\b(?:used|depleted|exhausted|exceeded|consumed)(?: \w{{1,20}}){{0,4}}? {_OWNED}\b",
+        rf"\b{_OWNED} (?:is|are|has been|have been|was) (?:\w{{1,20}} )?"
+        r"(?:low|insufficient|exhausted|depleted|empty)\b",
+        rf"\b(?:is|are|'re|run|ran) out of(?: \w{{1,20}}){{0,2}}? (?:{_OWNED}|usage)\b",
+        r"\bdraws? from your extra usage\b",
+        rf"\brequires? more {_OWNED}\b",
+        r"\b(?:billing|spend|spending|cost|credit|payment)(?: hard| soft)? (?:limit|cap)\b",
+        r"\bbudget (?:has been |was |is )?(?:exceeded|exhausted)\b",
+        r"\b(?:exceeded|over|out of)(?: \w{1,20}){0,2}? budget\b",
+        r"\bexceededbudget\b",
+        r"\bnot active, please check your billing\b",
+        r"\bin good standing\b",
+        r"\b(?:account|payment|invoice)(?: \w{1,20}){0,3}? (?:overdue|past due|in arrears)\b",
+        r"余额不足|欠费",
+    ),
 )
 _OFFER = re.compile(rf"\b(?:purchase|buy|add|top up)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b")
 """What a denied call offers to buy. A refusal for a rate or a window offers the same, so it counts only there."""
@@ -112,18 +129,23 @@ _MONEY_CODES = _words(
 
 _PERIOD = r"(?:session|hourly|weekly|monthly|(?:[0-9]{1,3}|five|seven)[- ]?(?:hours?|days?|weeks?|h|d))"
 _BOUND = r"(?:limits?|quotas?|allowance|allocation|cap)"
-_PLAN = _words(
-    rf"\b{_PERIOD}\b{_GAP}{_BOUND}\b",
-    rf"\b{_BOUND} (?:reached|exceeded|exhausted|used up)? ?(?:for|of|per) (?:your |the |this )?{_PERIOD}\b",
-    r"\b(?:reached|hit|exceeded|exhausted|used up)(?: \w{1,20}){0,3}? "
-    r"(?:usage|message|individual|plan) (?:limit|quota)\b",
-    r"\b(?:usage|individual|plan) (?:limit|quota)(?: has been| was| is)? (?:reached|hit|exceeded|exhausted)\b",
-    rf"\b(?:reached|limit|quota|exceeded|used)\b{_GAP}(?:this|the|current|per)(?: current)? "
-    r"(?:month|week|billing (?:cycle|period))\b",
-    r"\bexhausted your (?:capacity|quota)\b",
-    r"\bexceed(?:ed|s)? your (?!current )(?:\w{1,20} ){0,3}?(?:allowance|allotment|quota)\b",
-    r"\bquota (?:is |was )?(?:not enough|insufficient|used up)\b",
-    r"使用上限|限额",
+_ABOUT_PLANS = ("session", "hour", "week", "month", "day", "usage", "message", "individual", "plan", "billing", "your ",
+                "quota", "使用", "限额", *(f"{number}h" for number in range(10)))  # fmt: skip
+_PLAN = WordFamily(
+    _ABOUT_PLANS,
+    _words(
+        rf"\b{_PERIOD}\b{_GAP}{_BOUND}\b",
+        rf"\b{_BOUND} (?:reached|exceeded|exhausted|used up)? ?(?:for|of|per) (?:your |the |this )?{_PERIOD}\b",
+        r"\b(?:reached|hit|exceeded|exhausted|used up)(?: \w{1,20}){0,3}? "
+        r"(?:usage|message|individual|plan) (?:limit|quota)\b",
+        r"\b(?:usage|individual|plan) (?:limit|quota)(?: has been| was| is)? (?:reached|hit|exceeded|exhausted)\b",
+        rf"\b(?:reached|limit|quota|exceeded|used)\b{_GAP}(?:this|the|current|per)(?: current)? "
+        r"(?:month|week|billing (?:cycle|period))\b",
+        r"\bexhausted your (?:capacity|quota)\b",
+        r"\bexceed(?:ed|s)? your (?!current )(?:\w{1,20} ){0,3}?(?:allowance|allotment|quota)\b",
+        r"\bquota (?:is |was )?(?:not enough|insufficient|used up)\b",
+        r"使用上限|限额",
+    ),
 )
 _PLAN_CODES = _words(
     r"usage_?limit",
@@ -181,9 +203,9 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     if (throttled or facts.status == 403) and _ZERO.search(words):
         return ZERO
     offered = facts.status in _DENIED and _OFFER.search(words) is not None and not _is_limited(words)
-    if offered or _MONEY.search(words) or _any(_MONEY_CODES, codes):
+    if offered or _MONEY.found(words) or _any(_MONEY_CODES, codes):
         return MONEY
-    plan = facts.rejected or _PLAN.search(words) is not None or _any(_PLAN_CODES, codes)
+    plan = facts.rejected or _PLAN.found(words) or _any(_PLAN_CODES, codes)
     named = bool(facts.wait)
     if plan and not _is_a_rate(words) and (named or _AT_A_TIME.search(words)):
         return PLAN_UNTIL
@@ -217,7 +239,7 @@ def _is_a_day(words: str) -> bool:
 
 
 def _is_limited(words: str) -> bool:
-    return _PLAN.search(words) is not None or _is_a_rate(words)
+    return _PLAN.found(words) or _is_a_rate(words)
 
 
 def _is_a_rate(words: str) -> bool:
