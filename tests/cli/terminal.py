@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import select
+import signal
 import subprocess
 import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyte
@@ -81,7 +83,9 @@ class Terminal:
         return self.process.wait(PATIENCE)
 
     def close(self) -> None:
-        """Ends it, whatever it does."""
+        """End it and the programs that it started, whatever they do."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.kill()
         self.process.wait(PATIENCE)
         if self.fd >= 0:
