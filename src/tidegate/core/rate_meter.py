@@ -121,9 +121,12 @@ class RateMeter:
 
         Where no rate does, the refusals have another cause or the rate has changed: `consistent` is False then.
         """
+        count, seconds = self.since_zero(mark - self._refused, sent_at)
+        # Before the first measurement, the calls since the zero tell the rate roughly.
+        seen = self._content_at(self.rate or (count / seconds if seconds > 0.0 else 0.0))
         for more in range(MORE_CONTENT + 1):
             # The bucket may hold more than it seemed.
-            content = self.content + more
+            content = seen + more
             low, high = self._bounds(mark, sent_at, content)
             self.consistent = low <= high
             if self.consistent:
@@ -164,9 +167,13 @@ class RateMeter:
     @property
     def content(self) -> float:
         """Most calls that the bucket may hold, by the run before the first refusal."""
+        return self._content_at(self.rate)
+
+    def _content_at(self, rate: float) -> float:
+        """Return the same at a rate: what came back during that run was no content."""
         if self.first is None:
             return self.burst
-        return max(self._least_content, float(ceil(self.first.calls - self.rate * self.first.seconds)))
+        return max(self._least_content, float(ceil(self.first.calls - rate * self.first.seconds)))
 
     def refused(self, mark: int) -> int:
         """Counts a refusal of what was sent after `mark` others; returns how many of those were admitted."""
