@@ -7,7 +7,7 @@ user's function.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -34,6 +34,8 @@ class GovernedCall(Waiter):
     Most calls are admitted at once and answered: they need only `try_start` and `finish_fast`. Any other call
     continues, or begins, as an exchange, in which this object waits in the queue (`tidegate.core.exchange.QueuedCall`).
     `window` is the provider's usual window in seconds. Calls of equal `priority` are first come, first served.
+
+    A subclass defines `finish`, and `send` or `asend` or both.
     """
 
     __slots__ = ("handed_permit", "handoff", "key", "policy", "registry", "started_at", "window")
@@ -48,6 +50,18 @@ class GovernedCall(Waiter):
         self.policy = policy
         self.window = window
         self.priority = priority
+
+    def send(self, permit: Permit) -> AttemptResult:
+        """Perform one attempt on this thread."""
+        raise NotImplementedError
+
+    def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
+        """Perform one attempt in this task."""
+        raise NotImplementedError
+
+    def finish(self, ended: ExchangeResult) -> Any:
+        """Return or raise the result of a call that was not simply answered."""
+        raise NotImplementedError
 
     def now(self) -> float:
         """Return the time in monotonic seconds."""

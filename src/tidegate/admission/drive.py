@@ -11,55 +11,20 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tidegate.core.exchange import AttemptResult, ExchangeResult, Resume, Send
-from tidegate.core.limiter_state import Permit
+from tidegate.core.exchange import ExchangeResult, Resume, Send
 from tidegate.core.values import INFINITY
+
+if TYPE_CHECKING:
+    # Its provider tables are loaded when the first call is made.
+    from tidegate.admission.call import GovernedCall
 
 MAX_TIMEOUT = threading.TIMEOUT_MAX
 """Seconds of the longest wait that `threading` accepts."""
 
 
-class RunnableCall(Protocol):
-    """The part of `tidegate.admission.call.GovernedCall` that both interpreters use."""
-
-    deadline: float
-
-    def now(self) -> float:
-        """Return the time in monotonic seconds."""
-
-    def try_start(self) -> Permit | None:
-        """Return a permit where the call is admitted at once."""
-
-    def abandon(self, permit: Permit) -> None:
-        """Give back the permit of an attempt that was cancelled."""
-
-    def finish_fast(self, permit: Permit, attempt: AttemptResult) -> bool:
-        """Settle a first attempt that ends the call; return whether it does."""
-
-    def exchange(self, make_waker: Callable[[], Any], permit: Permit | None, attempt: AttemptResult | None) -> Any:
-        """Return the generator that decides all else."""
-
-    def finish(self, ended: ExchangeResult) -> Any:
-        """Return or raise the result of a call that was not simply answered."""
-
-
-class BlockingCall(RunnableCall, Protocol):
-    """A call whose attempt blocks its thread."""
-
-    def send(self, permit: Permit) -> AttemptResult:
-        """Perform one attempt."""
-
-
-class AwaitedCall(RunnableCall, Protocol):
-    """A call whose attempt is awaited."""
-
-    def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
-        """Perform one attempt."""
-
-
-def drive(call: BlockingCall) -> Any:
+def drive(call: GovernedCall) -> Any:
     """Run a call to its end on this thread; return its result.
 
     An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through.
@@ -95,7 +60,7 @@ def drive(call: BlockingCall) -> Any:
     return call.finish(result)
 
 
-async def adrive(call: AwaitedCall) -> Any:
+async def adrive(call: GovernedCall) -> Any:
     """Run a call to its end in this task, as `drive`; cancellation closes the exchange and passes through."""
     attempt = None
     permit = call.try_start()
