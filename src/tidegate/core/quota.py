@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol
 
+from tidegate.core.charging import at_admission
 from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of
 from tidegate.core.provenance import QuotaProvenance, Source
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
@@ -35,11 +36,23 @@ def is_sum(reading: QuotaReading, readings: Iterable[QuotaReading]) -> bool:
     if reading.unit != "tokens" or reading.limit is None or reading.remaining is None:
         return False
     parts = [each for each in readings if each.unit in ("input_tokens", "output_tokens")]
-    if len(parts) < len(("input", "output")):
+    if len(parts) < 2:
         return False
     limits, remaining = sum(each.limit or 0.0 for each in parts), sum(each.remaining or 0.0 for each in parts)
     rounding = sum(each.quantum for each in (*parts, reading))
     return limits == reading.limit and abs(remaining - reading.remaining) <= rounding
+
+
+def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:
+    """Return the charge of a call at admission, and the reserve until its answer ends, by the rule in force.
+
+    It is a function and no method of the mirror, because most calls need nothing else of it.
+    """
+    model = mirror.charging
+    if model is None or not model.rule or not cost.input_estimate:
+        return cost[place], cost.produced if reserves else 0.0
+    amount = at_admission(mirror.unit, cost, cost[place])[model.rule]
+    return amount, cost.output_estimate * cost.weight if model.produces else 0.0
 
 
 def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
@@ -153,7 +166,7 @@ class SamplingBudget:
         """Begins again with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
         calls: float = READ_CALLS
         for mirror, place, reserves in charged:
-            plain, reserve = mirror.charges(cost, place, reserves)
+            plain, reserve = charge_of(mirror, cost, place, reserves)
             amount = plain * mirror.scale + reserve
             if amount > 0.0:
                 calls = min(calls, READ_SHARE * mirror.room / amount)
@@ -244,7 +257,7 @@ class QuotaSet:
         if self._tab:
             self._book()
         for mirror, place, reserves in self._charged:
-            ready = mirror.ready_at(*mirror.charges(cost, place, reserves), now)
+            ready = mirror.ready_at(*charge_of(mirror, cost, place, reserves), now)
             if ready > latest:
                 ready = mirror.stated_by(ready, now)
                 if ready > latest:
@@ -258,7 +271,7 @@ class QuotaSet:
         """Return the units that a call takes of each quota it counts against, in their order."""
         needs = []
         for mirror, place, reserves in self._charged:
-            amount, reserve = mirror.charges(cost, place, reserves)
+            amount, reserve = charge_of(mirror, cost, place, reserves)
             needs.append(amount * mirror.scale + reserve)
         return needs
 
@@ -268,7 +281,7 @@ class QuotaSet:
             return False
         return all(
             mirror.may_fit(cost, place, now)
-            or mirror.stated_by(mirror.ready_at(*mirror.charges(cost, place, reserves), now), now) <= now
+            or mirror.stated_by(mirror.ready_at(*charge_of(mirror, cost, place, reserves), now), now) <= now
             for mirror, place, reserves in self._charged
         )
 
@@ -285,7 +298,7 @@ class QuotaSet:
         latest, binding = now, ""
         for mirror, place, reserves in self._charged:
             if mirror.name not in self.unproven:
-                ready = mirror.ready_at(*mirror.charges(cost, place, reserves), now)
+                ready = mirror.ready_at(*charge_of(mirror, cost, place, reserves), now)
                 latest, binding = max((latest, binding), (ready, mirror.name))
         return latest, binding
 
@@ -379,7 +392,7 @@ class QuotaSet:
         """Return whether a call goes out although the charging rules in force hold it back."""
         for mirror, place, reserves in self._charged:
             if mirror.charging is not None and not mirror.charging.settled:
-                ready = mirror.ready_at(*mirror.charges(cost, place, reserves), now)
+                ready = mirror.ready_at(*charge_of(mirror, cost, place, reserves), now)
                 if ready > now + EXPLORE_WAIT and mirror.stated_by(ready, now) > now:
                     return True
         return False
@@ -389,7 +402,7 @@ class QuotaSet:
 
         With `only_reserve`, the reading has seen the charge at admission.
         """
-        amount, reserve = mirror.charges(cost, PLACES[mirror.unit], mirror.unit in PRODUCED)
+        amount, reserve = charge_of(mirror, cost, PLACES[mirror.unit], mirror.unit in PRODUCED)
         amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
         if only_reserve:
             amount = 0.0
@@ -574,7 +587,7 @@ class QuotaSet:
 
     def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
         for mirror, place, reserves in self._charged:
-            amount, reserve = mirror.charges(cost, place, reserves)
+            amount, reserve = charge_of(mirror, cost, place, reserves)
             if amount or reserve or (mirror.charging is not None and cost.output_bound):
                 # What is above the limit goes out alone and is refused there: it leaves an empty quota, and no debt.
                 amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)

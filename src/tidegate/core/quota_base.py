@@ -199,14 +199,6 @@ class QuotaMirror(ABC):
         """Return whether the instant of the next free unit is known."""
         return True
 
-    def charges(self, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:
-        """Return the charge of a call at admission, and the reserve until its answer ends, by the rule in force."""
-        model = self.charging
-        if model is None or not model.rule or not cost.input_estimate:
-            return cost[place], cost.produced if reserves else 0.0
-        amount = at_admission(self.unit, cost, cost[place])[model.rule]
-        return amount, cost.output_estimate * cost.weight if model.produces else 0.0
-
     def book(self, debit: LoggedCharge, cost: Cost, place: int) -> None:
         """Note in a charge what it is by each charging rule."""
         if self.charging is not None and cost.input_estimate:
