@@ -11,20 +11,20 @@ from tidegate.core.values import ResetInstant
 from tidegate.core.window_inference import WindowInference
 
 
-def resets(round_to: Callable[[float], float], take: int = 40) -> WindowInference:
-    """Return what is inferred of a bucket of 300 in 5.6 s, whose resets are whole seconds, rounded so."""
+def learned_of_whole_seconds(round_to: Callable[[float], float], take: int = 40) -> tuple[WindowInference, float]:
+    """Return what is inferred of a bucket of 300 in 5.6 s whose resets are rounded to seconds, and the last window."""
     period = WindowInference(60.0)
     for used in range(300 - take, 300):
         reading = bucket(300.0, 300.0 - used, reset_after=round_to(used * 5.6 / 300.0), window=None)
         window = period.window(reading, 0.0, 60.0, 0.4)
-    assert period.capacity is None, "it holds its whole limit"
-    assert window == pytest.approx(5.6, rel=0.06)
-    return period
+    return period, window
 
 
 @pytest.mark.parametrize("round_to", [math.floor, math.ceil, round])
 def test_resets_of_whole_seconds_are_understood_however_they_are_rounded(round_to: Callable[[float], float]) -> None:
-    resets(round_to, 200)
+    period, window = learned_of_whole_seconds(round_to, 200)
+    assert period.capacity is None, "it holds its whole limit"
+    assert window == pytest.approx(5.6, rel=0.06)
 
 
 def test_an_instant_counts_from_the_answer() -> None:

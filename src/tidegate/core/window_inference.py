@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.core.reset_slope import ResetSlope
+from tidegate.core.server_clock import ResetSlope
 from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
 
 NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
