@@ -19,7 +19,7 @@ from tidegate.testing.checks import positive
 from tidegate.testing.flags import LATENCY, OUTAGE, OUTPUT_TOKENS
 from tidegate.testing.scenario import DIALECTS, SCOPES
 
-OTHER_OPTIONS = ("port", "scenario")
+OTHER_OPTIONS = ("port", "scenario", "log")
 ABOVE_ZERO = ("rpm", "tpm", "itpm", "otpm", "rpd", "slots", "window", "burst")
 RATE = "per window (default: no limit)."
 
@@ -68,6 +68,7 @@ def simulate(
     scenario: Annotated[
         Path | None, typer.Option(help="Read the scenario from this JSON file, without the flags above.")
     ] = None,
+    log: Annotated[bool, typer.Option("--log", help="Print one line per request: time, status, path, key.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Listen on this port; 0 chooses a free one.")] = 0,
 ) -> None:
     """Serve a simulated LLM provider on this machine until Ctrl-C, then print the true counts of its calls."""
@@ -82,7 +83,7 @@ def simulate(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: stopped.set())
     try:
-        truth = serve(played, port=port, stop=stopped, on_ready=_announce)
+        truth = serve(played, port=port, stop=stopped, on_ready=_announce, log=typer.echo if log else None)
     except OSError as error:
         raise ConfigurationError("port", port, f"it cannot be opened ({error.strerror or error})") from None
     Console().print(truth_table(truth))
@@ -107,7 +108,9 @@ def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
 def _announce(url: str) -> None:
     typer.echo(f"Simulated provider ready: it answers at {url}, on this machine only; press Ctrl-C to stop it.\n")
     typer.echo(f"  openai     export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=any")
-    typer.echo(f"  anthropic  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=any\n")
+    typer.echo(f"  anthropic  export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=any")
+    typer.echo(f"  gemini     export GOOGLE_GEMINI_BASE_URL={url} GEMINI_API_KEY=any")
+    typer.echo(f"  bedrock    export AWS_ENDPOINT_URL_BEDROCK_RUNTIME={url} AWS_BEARER_TOKEN_BEDROCK=any\n")
 
 
 def truth_table(truth: Truth) -> Table:
@@ -117,7 +120,7 @@ def truth_table(truth: Truth) -> Table:
     table.add_column("key", overflow="fold")
     for name in ("received", "answered", "refused", "broken", "abandoned", "peak"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("refused by", overflow="fold")
+    table.add_column("refused by", no_wrap=True)
     for name, counts in (*truth.keys.items(), ("all", truth.total)):
         # Not as markup: the name of a model may contain brackets.
         table.add_row(Text(name), *_cells(counts))
@@ -127,4 +130,5 @@ def truth_table(truth: Truth) -> Table:
 def _cells(counts: Counts) -> tuple[str, ...]:
     ends = (counts.answered, counts.refusals, counts.broken, counts.abandoned)
     numbers = (counts.received, *ends, counts.peak_in_flight)
-    return *map(str, numbers), ", ".join(f"{name} {number}" for name, number in counts.refused.items())
+    # One reason a line: at 80 columns, a column that folds would part a number from its reason.
+    return *map(str, numbers), "\n".join(f"{name} {number}" for name, number in counts.refused.items())

@@ -131,6 +131,7 @@ class Scenario:
     - `success_retry_after`: whether successful answers carry a meaningless retry-after, as Anthropic's do
     - `faults`: calls and streams that break
     - `answers`: question to answer: the longest question found in the prompt decides
+    - `batch_seconds`: seconds from the creation of a batch to its end
     - `seed`: seed of everything random
     """
 
@@ -147,6 +148,7 @@ class Scenario:
     outages: tuple[OutageSpan, ...] = ()
     latency: Distribution = AT_ONCE
     token_pace: float = 0.0
+    batch_seconds: float = 1.0
     knee: int | None = None
     output_tokens: Distribution | None = None
     retry_after: RetryAfter = "exact"
@@ -172,6 +174,7 @@ class Scenario:
         at_least("cached_tokens", self.cached_tokens, 0)
         at_least("least_tokens", self.least_tokens, 0)
         at_least("token_pace", self.token_pace, 0)
+        at_least("batch_seconds", self.batch_seconds, 0)
         if self.knee is not None:
             at_least("knee", self.knee, 1)
         object.__setattr__(self, "limiters", tuple(self.limiters))

@@ -14,11 +14,13 @@ import json
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from tidegate.errors import ConfigurationError
 from tidegate.testing.accounts import Accounts, AdmissionRecord, AdmittedCall
 from tidegate.testing.admission import Call, Refusal
+from tidegate.testing.batches import BatchApi
 from tidegate.testing.dialects import DIALECT_TABLE, Headers, RefusalFacts, RefusalResponse, told
 from tidegate.testing.formats import bedrock, cohere_ollama, gemini
 from tidegate.testing.formats.anthropic import MESSAGES
@@ -179,33 +181,89 @@ MODELS = ("gpt-5-mini", "claude-sonnet-5", "text-embedding-3-small")
 AnswerText = Callable[[str], str]
 
 
+class LoggedRequest(NamedTuple):
+    """Answer in the request log: `at` is in seconds since the start, `status` is 0 for a connection that was cut."""
+
+    at: float
+    method: str
+    path: str
+    key: str
+    status: int
+
+    def __str__(self) -> str:
+        status = str(self.status) if self.status else "cut"
+        return f"{self.at:9.3f}  {status:>3}  {self.method:<6} {self.path}  {self.key}"
+
+
+RequestLog = Callable[[LoggedRequest], object]
+
+
 class SimulatedProvider:
     """Simulated provider without its socket; it takes requests of `wire` connections.
 
     `answer` makes the text of an answer from the prompt (the last message of the user). By default the scenario's
-    `answers` decide; a prompt that they lack gets a short echo.
+    `answers` decide; a prompt that they lack gets a short echo. `log` is called for each answer.
     """
 
     def __init__(
-        self, scenario: Scenario, *, answer: AnswerText | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        scenario: Scenario,
+        *,
+        answer: AnswerText | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        log: RequestLog | None = None,
     ) -> None:
         self.accounts = Accounts(scenario, clock)
         self._answer = answer
         self._numbers = itertools.count(1)
+        self._log = log
+        self._clock, self._began = clock, clock()
+        self._batches = BatchApi(self._answer_one, lambda: self.accounts.scenario.batch_seconds, clock)
 
     def on_request(self, request: Request, connection: Connection) -> None:
         """Answer a request, at once or by timers."""
+        if self._log is not None:
+            connection.on_status = partial(self._logged, self._log, request)
         route = _route(request.path)
         if route is not None and request.method == "POST":
             self._infer(request, connection, route)
         elif request.path.endswith(":countTokens") and request.method == "POST":
             _count(request, connection)
+        elif request.path == "/v1/messages/count_tokens" and request.method == "POST":
+            self._count_messages(request, connection)
+        elif (found := self._batches.handle(request)) is not None:
+            status, content, kind = found
+            connection.reply(status, (), content, kind)
         elif request.path == "/v1/models" and request.method == "GET":
             _send(connection, 200, _models())
         elif request.path.startswith("/_tidegate/"):
             self._control(request, connection)
         else:
             _send(connection, 404, error_body(f"Unknown request URL: {request.method} {request.path}"))
+
+    def _logged(self, log: RequestLog, request: Request, status: int) -> None:
+        if not request.path.startswith("/_tidegate/"):
+            log(LoggedRequest(self._clock() - self._began, request.method, request.path, _key(request, "", ""), status))
+
+    def _count_messages(self, request: Request, connection: Connection) -> None:
+        try:
+            question = self._counted(MESSAGES.read({"max_tokens": 1, **_body(request)}))
+        except (ValueError, AttributeError, TypeError) as error:
+            _send(connection, 400, error_body(str(error)))
+        else:
+            _send(connection, 200, {"input_tokens": question.input_tokens})
+
+    def _answer_one(self, path: str, body: Body) -> tuple[int, dict[str, Any]]:
+        """Return status and body of the answer to one request of a batch."""
+        route = _route(path)
+        if route is None:
+            return 400, error_body(f"The endpoint {path} cannot be used in batches")
+        try:
+            question = self._counted(route.endpoint.read(body))
+            reply = self._reply(route.endpoint, question, str(body.get("model") or ""), self.accounts.scenario)
+            return 200, route.endpoint.whole(body, reply)
+        except Exception as error:  # as for a call of its own: the caller's `answer` may raise anything
+            return 400, error_body(str(error))
 
     def _control(self, request: Request, connection: Connection) -> None:
         route = (request.method, request.path)

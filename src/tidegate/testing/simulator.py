@@ -26,7 +26,7 @@ import tidegate.errors
 from tidegate.errors import ConfigurationError
 from tidegate.testing.accounts import Truth
 from tidegate.testing.scenario import Scenario, plain
-from tidegate.testing.server import AnswerText, SimulatedProvider
+from tidegate.testing.server import AnswerText, RequestLog, SimulatedProvider
 from tidegate.testing.wire import Connection
 
 
@@ -232,7 +232,8 @@ class Simulator(Addresses):
     """Simulated provider on a port of this machine (0: a free one), in a daemon thread with its own event loop.
 
     Use it as `with` or `async with` (under asyncio, trio or neither), or call `start` and `close`. `answer` makes the
-    answer's text from the prompt. Without it the scenario's `answers` decide, else a short echo.
+    answer's text from the prompt. Without it the scenario's `answers` decide, else a short echo. `log` is called for
+    each answer, on that thread.
     """
 
     def __init__(
@@ -242,9 +243,10 @@ class Simulator(Addresses):
         answer: AnswerText | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
+        log: RequestLog | None = None,
     ) -> None:
         super().__init__()
-        self._provider = SimulatedProvider(Scenario() if scenario is None else scenario, answer=answer)
+        self._provider = SimulatedProvider(Scenario() if scenario is None else scenario, answer=answer, log=log)
         self._host = check_loopback(host)
         self._port = port
         self._thread: threading.Thread | None = None
@@ -334,13 +336,14 @@ def serve(
     stop: threading.Event | None = None,
     on_ready: Callable[[str], None] | None = None,
     answer: AnswerText | None = None,
+    log: RequestLog | None = None,
 ) -> Truth:
     """Serve until `stop` is set (None: until KeyboardInterrupt), and return the ground truth at the end.
 
-    Call `on_ready(url)` once requests are answered.
+    Call `on_ready(url)` once requests are answered, and `log` for each answer, on the simulator's thread.
     """
     stop = threading.Event() if stop is None else stop
-    with Simulator(scenario, answer=answer, host=host, port=port) as simulator:
+    with Simulator(scenario, answer=answer, host=host, port=port, log=log) as simulator:
         if on_ready is not None:
             on_ready(simulator.url)
         with contextlib.suppress(KeyboardInterrupt):

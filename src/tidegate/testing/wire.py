@@ -2,7 +2,8 @@
 
 `Connection` is an asyncio protocol. It passes each request to `on_request(request, connection)`, one at a time: the
 next one is read once the answer has ended. An answer is one `reply`, or `begin`, any number of `write`, and `end`.
-`cut` drops the connection instead. `on_lost` is called if the client disconnects before the end.
+`cut` drops the connection instead. `on_lost` is called if the client disconnects before the end, and `on_status` with
+the status of the answer, 0 for a cut connection.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ class Connection(asyncio.Protocol):
         self._keeps = True
         self._transport: asyncio.Transport | None = None
         self.on_lost: Callable[[], None] | None = None
+        self.on_status: Callable[[int], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -167,6 +169,7 @@ class Connection(asyncio.Protocol):
 
     def reply(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, content_type: str) -> None:
         """Send a whole answer."""
+        self._tell(status)
         if self._transport is not None:
             head = self._head(status, headers, content_type)
             self._transport.write(head + b"content-length: %d\r\n\r\n" % len(body) + body)
@@ -174,6 +177,7 @@ class Connection(asyncio.Protocol):
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]], content_type: str) -> None:
         """Begin a chunked answer."""
+        self._tell(status)
         if self._transport is not None:
             head = self._head(status, headers, content_type)
             self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n")
@@ -192,8 +196,15 @@ class Connection(asyncio.Protocol):
     def cut(self) -> None:
         """Drop the connection; the peer sees a reset or an early end."""
         self.on_lost = None
+        self._tell(0)
         if self._transport is not None:
             self._transport.abort()
+
+    def _tell(self, status: int) -> None:
+        # A stream that is cut has told its status before.
+        if (on_status := self.on_status) is not None:
+            self.on_status = None
+            on_status(status)
 
     def abort(self) -> None:
         """Drop the connection from outside; a call that is still open is lost."""

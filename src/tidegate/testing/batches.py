@@ -1,0 +1,319 @@
+"""Files and batches of OpenAI, and message batches of Anthropic, as their SDKs read them. No limiter counts them.
+
+A batch ends `Scenario.batch_seconds` after its creation. Its requests are answered as single calls are, without their
+latency. Until then it can be cancelled, and its results are not there.
+
+Sources: openai-python 3.54, types/batch.py, types/file_object.py and resources/batches.py; the input and output lines
+of https://platform.openai.com/docs/guides/batch. anthropic-sdk-python 2.12, types/messages/message_batch.py; the
+answers of https://platform.claude.com/docs/en/api/retrieving-message-batches.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.parser import BytesParser
+from typing import Any
+
+from tidegate.testing.formats.base import Body, dumps
+from tidegate.testing.wire import Request
+
+DAY = 86400
+"""Seconds after which a batch expires at both providers."""
+
+JSON = "application/json"
+LINES = "application/x-jsonl"
+
+AnswerOne = Callable[[str, Body], tuple[int, dict[str, Any]]]
+"""Function that answers one request of a batch, by path and body, with a status and a body."""
+
+Answer = tuple[int, bytes, str]
+"""Status, body and content type of an answer."""
+
+
+@dataclass(slots=True)
+class StoredFile:
+    """File that was uploaded, or that a batch has made; `created` is in seconds of the epoch."""
+
+    id: str
+    name: str
+    purpose: str
+    content: bytes
+    created: int
+
+    def facts(self) -> dict[str, Any]:
+        """Return the file object."""
+        return {
+            "id": self.id, "object": "file", "bytes": len(self.content), "created_at": self.created,
+            "expires_at": None, "filename": self.name, "purpose": self.purpose, "status": "processed",
+            "status_details": None,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Batch:
+    """Batch until its end: `lines` are its requests. Instants are seconds of the simulator's clock or of the epoch."""
+
+    id: str
+    lines: list[Body]
+    created: float
+    ends_at: float
+    facts: dict[str, Any] = field(default_factory=dict)
+    cancelled: float | None = None
+    ended: float | None = None
+    results: list[dict[str, Any]] = field(default_factory=list)
+    output: StoredFile | None = None
+    errors: StoredFile | None = None
+
+
+class BatchApi:
+    """Files and batches of one simulated provider."""
+
+    def __init__(self, answer: AnswerOne, batch_seconds: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._answer = answer
+        self._batch_seconds = batch_seconds
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._files: dict[str, StoredFile] = {}
+        self._batches: dict[str, Batch] = {}
+        self._message_batches: dict[str, Batch] = {}
+
+    def handle(self, request: Request) -> Answer | None:
+        """Return the answer to a request of these interfaces, None for any other path."""
+        path = request.path.removeprefix("/openai")
+        for prefix, serve in (
+            ("/v1/files", self._file),
+            ("/v1/batches", self._batch),
+            ("/v1/messages/batches", self._message_batch),
+        ):
+            if path == prefix or path.startswith(f"{prefix}/"):
+                name, _, action = path[len(prefix) + 1 :].partition("/")
+                try:
+                    found = serve(request, name, action)
+                except (ValueError, AttributeError, TypeError, KeyError) as error:
+                    return _error(400, str(error))
+                return found or _error(404, f"No such object: {request.method} {path}")
+        return None
+
+    def _file(self, request: Request, name: str, action: str) -> Answer | None:
+        match request.method, bool(name), action:
+            case "POST", False, "":
+                stored = self._upload(request)
+                return _json(stored.facts())
+            case "GET", False, "":
+                return _json(_openai_page([each.facts() for each in self._files.values()]))
+        found = self._files.get(name)
+        if found is None:
+            return None
+        match request.method, action:
+            case "GET", "":
+                return _json(found.facts())
+            case "GET", "content":
+                return 200, found.content, "application/octet-stream"
+            case "DELETE", "":
+                del self._files[name]
+                return _json({"id": name, "object": "file", "deleted": True})
+        return None
+
+    def _upload(self, request: Request) -> StoredFile:
+        kind = request.headers.get("content-type", "")
+        form = BytesParser().parsebytes(b"content-type: " + kind.encode("latin-1") + b"\r\n\r\n" + request.body)
+        if not form.is_multipart():
+            raise ValueError("a form with `file` and `purpose` is required")
+        parts: dict[str, tuple[str, bytes]] = {}
+        for part in form.get_payload():
+            name = str(part.get_param("name", "", "content-disposition"))  # type: ignore[union-attr]
+            parts[name] = (part.get_filename() or "", bytes(part.get_payload(decode=True)))  # type: ignore
+        if "file" not in parts:
+            raise ValueError("file: Field required")
+        return self._store(parts["file"][0] or "file", parts.get("purpose", ("", b""))[1].decode(), parts["file"][1])
+
+    def _store(self, name: str, purpose: str, content: bytes) -> StoredFile:
+        stored = StoredFile(f"file-{next(self._numbers):024d}", name, purpose, content, int(time.time()))
+        self._files[stored.id] = stored
+        return stored
+
+    def _batch(self, request: Request, name: str, action: str) -> Answer | None:
+        match request.method, bool(name), action:
+            case "POST", False, "":
+                return _json(self._openai_facts(self._create(request)))
+            case "GET", False, "":
+                return _json(_openai_page([self._openai_facts(each) for each in reversed(self._batches.values())]))
+        found = self._batches.get(name)
+        if found is None:
+            return None
+        match request.method, action:
+            case "GET", "":
+                return _json(self._openai_facts(found))
+            case "POST", "cancel":
+                self._cancel(found)
+                return _json(self._openai_facts(found, cancelling=True))
+        return None
+
+    def _create(self, request: Request) -> Batch:
+        body = json.loads(request.body)
+        stored = self._files.get(str(body["input_file_id"]))
+        if stored is None:
+            raise ValueError(f"Invalid 'input_file_id': {body['input_file_id']}")
+        lines = [json.loads(line) for line in stored.content.splitlines() if line.strip()]
+        facts = {
+            "endpoint": str(body["endpoint"]),
+            "input_file_id": stored.id,
+            "completion_window": str(body.get("completion_window", "24h")),
+            "metadata": body.get("metadata"),
+        }
+        return self._begin(self._batches, f"batch_{next(self._numbers):024d}", lines, facts)
+
+    def _begin(self, kept: dict[str, Batch], name: str, lines: list[Body], facts: dict[str, Any]) -> Batch:
+        made = kept[name] = Batch(name, lines, time.time(), self._clock() + self._batch_seconds(), facts)
+        return made
+
+    def _cancel(self, batch: Batch) -> None:
+        if not self._has_ended(batch):
+            batch.cancelled = batch.ended = time.time()
+
+    def _has_ended(self, batch: Batch) -> bool:
+        """Return whether a batch has ended, and answer its requests if it ends now."""
+        if batch.ended is None and self._clock() >= batch.ends_at:
+            batch.ended = time.time()
+            for line in batch.lines:
+                batch.results.append(self._result(batch, line))
+        return batch.ended is not None
+
+    def _result(self, batch: Batch, line: Body) -> dict[str, Any]:
+        path, body = batch.facts.get("endpoint", "/v1/messages"), line.get("body", line.get("params"))
+        status, answer = self._answer(str(line.get("url") or path), body if isinstance(body, dict) else {})
+        return {"custom_id": line.get("custom_id"), "status": status, "body": answer, "number": next(self._numbers)}
+
+    def _openai_facts(self, batch: Batch, cancelling: bool = False) -> dict[str, Any]:
+        ended = self._has_ended(batch)
+        good = [each for each in batch.results if each["status"] == 200]
+        bad = [each for each in batch.results if each["status"] != 200]
+        if good and batch.output is None:
+            batch.output = self._store(f"{batch.id}_output.jsonl", "batch_output", _openai_lines(good))
+        if bad and batch.errors is None:
+            batch.errors = self._store(f"{batch.id}_error.jsonl", "batch_output", _openai_lines(bad))
+        is_cancelled = batch.cancelled is not None
+        status = "in_progress" if not ended else "cancelled" if is_cancelled else "completed"
+        created, end = int(batch.created), int(batch.ended) if batch.ended is not None else None
+        return {
+            "id": batch.id, "object": "batch", **batch.facts, "errors": None,
+            "status": "cancelling" if cancelling and is_cancelled else status,
+            "output_file_id": batch.output.id if batch.output is not None else None,
+            "error_file_id": batch.errors.id if batch.errors is not None else None,
+            "created_at": created, "in_progress_at": created, "expires_at": created + DAY,
+            "finalizing_at": None if is_cancelled else end, "completed_at": None if is_cancelled else end,
+            "failed_at": None, "expired_at": None,
+            "cancelling_at": end if is_cancelled else None, "cancelled_at": end if is_cancelled else None,
+            "request_counts": {"total": len(batch.lines), "completed": len(good), "failed": len(bad)},
+        }  # fmt: skip
+
+    def _message_batch(self, request: Request, name: str, action: str) -> Answer | None:
+        kept = self._message_batches
+        match request.method, bool(name), action:
+            case "POST", False, "":
+                lines = json.loads(request.body)["requests"]
+                if not isinstance(lines, list) or not all(isinstance(each, dict) for each in lines):
+                    raise ValueError("requests: a list of objects is required")
+                made = self._begin(kept, f"msgbatch_{next(self._numbers):024d}", lines, {})
+                return _json(self._message_facts(made, request))
+            case "GET", False, "":
+                rows = [self._message_facts(each, request) for each in reversed(kept.values())]
+                return _json(_page(rows))
+        found = kept.get(name)
+        if found is None:
+            return None
+        match request.method, action:
+            case "GET", "":
+                return _json(self._message_facts(found, request))
+            case "GET", "results":
+                if not self._has_ended(found):
+                    return _error(404, f"{found.id} has no results yet", "not_found_error")
+                return 200, b"".join(dumps(each) + b"\n" for each in _message_results(found)), LINES
+            case "POST", "cancel":
+                self._cancel(found)
+                return _json(self._message_facts(found, request, canceling=True))
+            case "DELETE", "":
+                if not self._has_ended(found):
+                    return _error(400, f"{found.id} is still being processed; cancel it first")
+                del kept[name]
+                return _json({"id": name, "type": "message_batch_deleted"})
+        return None
+
+    def _message_facts(self, batch: Batch, request: Request, canceling: bool = False) -> dict[str, Any]:
+        ended = self._has_ended(batch) and not (canceling and batch.cancelled is not None)
+        good = sum(each["status"] == 200 for each in batch.results)
+        total, bad = len(batch.lines), len(batch.results) - good
+        is_cancelled = batch.cancelled is not None
+        url = f"http://{request.headers.get('host', '127.0.0.1')}/v1/messages/batches/{batch.id}/results"
+        return {
+            "id": batch.id, "type": "message_batch",
+            "processing_status": "ended" if ended else "canceling" if is_cancelled else "in_progress",
+            "request_counts": {
+                "processing": 0 if ended else total, "succeeded": good, "errored": bad,
+                "canceled": total if ended and is_cancelled else 0, "expired": 0,
+            },
+            "created_at": _instant(batch.created), "expires_at": _instant(batch.created + DAY),
+            "ended_at": _instant(batch.ended) if ended and batch.ended is not None else None,
+            "cancel_initiated_at": _instant(batch.cancelled) if batch.cancelled is not None else None,
+            "archived_at": None, "results_url": url if ended else None,
+        }  # fmt: skip
+
+
+def _message_results(batch: Batch) -> list[dict[str, Any]]:
+    if batch.cancelled is not None:
+        return [{"custom_id": each.get("custom_id"), "result": {"type": "canceled"}} for each in batch.lines]
+    return [
+        {
+            "custom_id": each["custom_id"],
+            "result": {"type": "succeeded", "message": each["body"]}
+            if each["status"] == 200
+            else {"type": "errored", "error": each["body"]},
+        }
+        for each in batch.results
+    ]
+
+
+def _openai_lines(results: list[dict[str, Any]]) -> bytes:
+    return b"".join(
+        dumps(
+            {
+                "id": f"batch_req_{each['number']:024d}",
+                "custom_id": each["custom_id"],
+                "response": {
+                    "status_code": each["status"],
+                    "request_id": f"req_{each['number']:08d}",
+                    "body": each["body"],
+                },
+                "error": None,
+            }
+        )
+        + b"\n"
+        for each in results
+    )
+
+
+def _page(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    first, last = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
+    return {"data": rows, "has_more": False, "first_id": first, "last_id": last}
+
+
+def _openai_page(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"object": "list", **_page(rows)}
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _json(value: object) -> Answer:
+    return 200, dumps(value), JSON
+
+
+def _error(status: int, message: str, kind: str = "invalid_request_error") -> Answer:
+    error = {"message": message, "type": kind, "param": None, "code": None}
+    return status, dumps({"type": "error", "error": error}), JSON
