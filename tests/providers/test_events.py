@@ -43,6 +43,9 @@ def test_what_a_model_writes_is_no_failure(text):
         b'{"x": "error"}',
         b'data: ["error"]\n\n',
         b'data: {"error"' + b"[" * 100_000 + b"\n\n",
+        event({"choices": [{"delta": {}}], "base_resp": {"status_code": 0, "status_msg": ""}}),
+        event({"choices": [{"delta": {"content": '"base_resp": {"status_code": 1002}'}}]}),
+        b'{"choices": [{"message": {"base_resp": {"status_code": 1002}}}], "base_resp": {"status_code": 0}}',
     ],
 )
 def test_an_ordinary_chunk_is_no_failure(chunk):

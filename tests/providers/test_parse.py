@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tidegate.providers import _values
 from tidegate.providers._error_text import read_prose
+from tidegate.providers._headers import HeaderPlaces
 
 GARBAGE = [
     b"", b" ", b"-1", b"+1", b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"1e300", b"1e3", b"0x10", b"1_000", b"1,2",
@@ -204,3 +205,14 @@ def test_no_grammar_raises_or_gives_what_is_not_a_finite_number(value):
 def test_prose_of_any_shape_is_read_without_error(text):
     prose = read_prose(text)
     assert all(v is None or (math.isfinite(v) and v >= 0) for v in (prose.wait, prose.limit, prose.requested))
+
+
+def test_names_of_headers_are_kept_as_they_were_sent_and_not_without_end() -> None:
+    places = HeaderPlaces({b"retry-after": (-1, 1)})
+    assert [places[name] for name in (b"Retry-After", b"retry-after", b"Server")] == [(-1, 1), (-1, 1), None]
+    assert set(places) == {b"Retry-After", b"retry-after", b"Server"}
+    for number in range(2000):
+        assert places[b"X-%d" % number] is None
+    assert places[b"RETRY-AFTER"] == (-1, 1)
+    assert len(places) == 512
+    assert HeaderPlaces({})[b"x" * 65] is None

@@ -12,7 +12,7 @@ from tidegate.providers._headers import read_fields
 
 def read(limit=None, remaining=None, reset=None, combined=None, policy=None):
     fields = [None if f is None else f.encode() for f in (limit, remaining, reset, combined, policy)]
-    readings, bad = read_fields(*fields, 1_800_000_000.0)
+    readings, bad = read_fields(*fields, (1_800_000_000.0, 0.0))
     return [(r.name, r.unit, r.limit, r.remaining, r.reset_after, r.window) for r in readings], bad
 
 
@@ -31,6 +31,21 @@ def test_drafts_03_to_06_name_the_current_limit_first_and_policies_after_it():
 def test_three_fields_without_policies_are_one_quota_of_unknown_window():
     assert read("60", "59", "12") == ([("ratelimit", "requests", 60, 59, 12, None)], 0)
     assert read(None, "2999", "1") == ([("ratelimit", "requests", None, 2999, 1, None)], 0)
+
+
+@pytest.mark.parametrize(
+    ("reset", "after", "resolution"),
+    [(b"1800000007", 7.0, 1.0), (b"1800000007250", 7.25, 1e-3), (b"1800000007.25", 7.25, 0.01)],
+)
+def test_instant_in_place_of_a_time_counts_from_the_receipt_and_keeps_its_rounding(reset, after, resolution):
+    headers = [(b"x-ratelimit-limit", b"80"), (b"x-ratelimit-remaining", b"9"), (b"x-ratelimit-reset", reset)]
+    at = datetime.fromtimestamp(1_800_000_000, UTC)
+    (reading,) = judge(COMPATIBLE, 200, headers, None, at).readings
+    assert (reading.reset_after, reading.resolution, reading.from_receipt) == (after, resolution, True)
+    assert reading.instant is None
+    dated = [*headers, (b"date", b"Fri, 15 Jan 2027 08:00:01 GMT")]
+    (reading,) = judge(COMPATIBLE, 200, dated, None, at).readings
+    assert reading.instant == (1_800_000_000 + after, resolution, 1_800_000_001)
 
 
 def test_draft_07_puts_all_three_into_one_field():

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 
 from tidegate.core.values import QuotaReading, ResetInstant, Unit
@@ -44,10 +45,15 @@ _MAX_MEMBERS = 16
 Chosen: providers state two to four quotas."""
 
 _MAX_NAME = 64
-"""Characters that are kept of a policy's name. Raising it lets a hostile header put longer names into snapshots.
-Chosen: names are words such as `requests`."""
+"""Characters that are kept of a policy's name, and of the longest header's name that is kept. Raising it lets a hostile
+header put longer names into snapshots. Chosen: names are words such as `requests`."""
 
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
+
+_MAX_NAMES = 512
+"""Names of headers that are kept for one provider, as they were sent. Raising it lets hostile headers take more memory;
+lowering it puts the names of some servers in lower case each time. Chosen: a table has 20 to 120 names, an answer about
+as many."""
 
 UNNAMED = "ratelimit"
 """Name of a quota that neither a policy nor a window names."""
@@ -69,6 +75,19 @@ class _Member(NamedTuple):
     parameters: dict[str, str]
 
 
+class StatedReset(NamedTuple):
+    """Reset of a quota as a header states it: as in `QuotaReading`, which describes each field."""
+
+    after: float | None = None
+    resolution: float = 1.0
+    from_receipt: bool = False
+    instant: ResetInstant | None = None
+
+
+UNSTATED = StatedReset()
+"""Reset of an answer that states none."""
+
+
 class _Policy(NamedTuple):
     names: tuple[str, ...]
     limit: float
@@ -82,20 +101,21 @@ def read_fields(
     reset: bytes | None,
     combined: bytes | None,
     policy: bytes | None,
-    now: float,
+    answered: tuple[float, float],
 ) -> tuple[list[QuotaReading], int]:
     """Return the readings of the RateLimit fields, and the number of unusable values.
 
     `limit`, `remaining` and `reset` are RateLimit-Limit, -Remaining and -Reset. `combined` is RateLimit, and `policy`
-    is RateLimit-Policy. `now` is the response's own time in seconds since 1970, for servers whose reset is an instant.
+    is RateLimit-Policy. `answered` is the time of the response as `origin` returns it, for servers whose reset is an
+    instant.
     """
     policies, bad = _policies(_members(policy))
     if combined is not None:
-        readings, worse = _items(_members(combined), policies, now)
+        readings, worse = _items(_members(combined), policies, answered)
     elif not policies and not bad and _members(policy):
         readings, worse = [], 0  # the fields count in a unit that is not read
     else:
-        readings, worse = _triplet(_members(limit), policies, remaining, reset, now)
+        readings, worse = _triplet(_members(limit), policies, remaining, reset, answered)
     return readings, bad + worse + sum(_unreadable(field) for field in (limit, combined, policy))
 
 
@@ -148,79 +168,97 @@ def _policies(members: list[_Member]) -> tuple[list[_Policy], int]:
     return policies, bad
 
 
-def _items(members: list[_Member], policies: list[_Policy], now: float) -> tuple[list[QuotaReading], int]:
+def _items(
+    members: list[_Member], policies: list[_Policy], answered: tuple[float, float]
+) -> tuple[list[QuotaReading], int]:
     """Read RateLimit of draft 07 (`limit=100, remaining=50, reset=5`) or of draft 08 and later (`"name";r=50;t=30`)."""
     merged = {key: value for member in members for key, value in member.parameters.items()}
     if "r" not in merged and ("remaining" in merged or "limit" in merged):
         limits = _members(merged["limit"].encode("ascii")) if "limit" in merged else []
         values = [merged[key].encode("ascii") if key in merged else None for key in ("remaining", "reset")]
-        return _triplet(limits, policies, values[0], values[1], now)
+        return _triplet(limits, policies, values[0], values[1], answered)
     left = list(policies)
     readings: list[QuotaReading] = []
     bad = 0
     for names, parameters in members:
         remaining = _number(parameters.get("r"))
-        after = _seconds(parameters.get("t"), now)
-        bad += (remaining is None and "r" in parameters) + (after is None and "t" in parameters)
-        if remaining is None and after is None:
+        reset = _reset(parameters.get("t"), answered)
+        bad += (remaining is None and "r" in parameters) + (reset.after is None and "t" in parameters)
+        if remaining is None and reset.after is None:
             continue
         policy = next((p for p in left if set(p.names) & set(names)), None)
         if policy is not None:
             left.remove(policy)
-            readings.append(_reading(policy, remaining, after))
+            readings.append(_reading(policy, remaining, reset))
         else:
             name = names[-1] if names else UNNAMED
-            readings.append(QuotaReading(name, "requests", "fixed", None, remaining, after, None, 1.0))
-    return readings + [_reading(policy, None, None) for policy in left], bad
+            readings.append(_quota(name, None, remaining, reset))
+    return readings + [_reading(policy) for policy in left], bad
 
 
 def _triplet(
-    limits: list[_Member], policies: list[_Policy], remaining: bytes | None, reset: bytes | None, now: float
+    limits: list[_Member],
+    policies: list[_Policy],
+    remaining: bytes | None,
+    reset: bytes | None,
+    answered: tuple[float, float],
 ) -> tuple[list[QuotaReading], int]:
     """Read the three fields of drafts 03-06. Remaining and reset belong to the first member of the limit."""
     first = _number(limits[0].names[0]) if limits and limits[0].names else None
     others, bad = _policies(limits[1:])
     policies = policies + others
     left = _values.amount(remaining)
-    after = _seconds(reset.decode("ascii", "replace") if reset is not None else None, now)
-    bad += (left is None and remaining is not None) + (after is None and reset is not None)
+    stated = _reset(reset.decode("ascii", "replace") if reset is not None else None, answered)
+    bad += (left is None and remaining is not None) + (stated.after is None and reset is not None)
     if limits and (first is None or first <= 0):
-        return [_reading(policy, None, None) for policy in policies], bad + 1
+        return [_reading(policy) for policy in policies], bad + 1
     current = next((policy for policy in policies if policy.limit == first), None)
     if current is None and len(policies) == 1 and first is None:
         current = policies[0]
     if current is None:
-        known = not (first is None and left is None and after is None)
-        own = (
-            [QuotaReading(UNNAMED, "requests", "fixed", first, _least(left, first), after, None, 1.0)] if known else []
-        )
-        return own + [_reading(policy, None, None) for policy in policies], bad
-    return [_reading(policy, *((left, after) if policy is current else (None, None))) for policy in policies], bad
+        known = not (first is None and left is None and stated.after is None)
+        own = [_quota(UNNAMED, first, left, stated)] if known else []
+        return own + [_reading(policy) for policy in policies], bad
+    return [_reading(policy, left, stated) if policy is current else _reading(policy) for policy in policies], bad
 
 
-def _reading(policy: _Policy, remaining: float | None, after: float | None) -> QuotaReading:
+def _reading(policy: _Policy, remaining: float | None = None, reset: StatedReset = UNSTATED) -> QuotaReading:
     window = f"-{window_name(policy.window)}" if policy.window else ""
     name = policy.names[-1] if policy.names else f"{policy.unit}{window}"
-    return QuotaReading(
-        name, policy.unit, "fixed", policy.limit, _least(remaining, policy.limit), after, policy.window or None, 1.0
-    )
+    return _quota(name, policy.limit, remaining, reset, policy.unit, policy.window or None)
 
 
-def _least(remaining: float | None, limit: float | None) -> float | None:
-    return remaining if remaining is None or limit is None else min(remaining, limit)
+def _quota(
+    name: str,
+    limit: float | None,
+    remaining: float | None,
+    reset: StatedReset,
+    unit: Unit = "requests",
+    window: float | None = None,
+) -> QuotaReading:
+    left = remaining if remaining is None or limit is None else min(remaining, limit)
+    after, resolution, from_receipt, instant = reset
+    return QuotaReading(name, unit, "fixed", limit, left, after, window, resolution, 1.0, from_receipt, instant)
 
 
 def _number(text: str | None) -> float | None:
     return _values.amount(text.encode("ascii", "replace")) if text is not None else None
 
 
-def _seconds(text: str | None, now: float) -> float | None:
-    """Return the delta seconds of the drafts; count an instant, as some servers send, from `now`."""
+def _reset(text: str | None, answered: tuple[float, float]) -> StatedReset:
+    """Return the reset of the drafts, in delta seconds; some servers send an instant."""
     when = _values.time(text.encode("ascii", "replace")) if text is not None else None
     if when is None:
-        return None
-    after = max(0.0, when.seconds - now) if when.form == "instant" else when.seconds
-    return after if after <= _values.MAX_SECONDS else None
+        return UNSTATED
+    reset = _from_instant(when, answered) if when.form == "instant" else StatedReset(when.seconds)
+    return reset if reset.after is not None and reset.after <= _values.MAX_SECONDS else UNSTATED
+
+
+def _from_instant(when: _values.Time, answered: tuple[float, float]) -> StatedReset:
+    """Return the reset that an instant states, counted from the time of the response (`origin`)."""
+    at, rounding = answered
+    instant = ResetInstant(when.seconds, when.resolution, at) if rounding else None
+    return StatedReset(max(0.0, when.seconds - at), max(when.resolution, rounding), True, instant)
 
 
 Found = dict[int, list[bytes | None]]
@@ -239,15 +277,39 @@ _MAX_WINDOW = 400 * 86400.0
 the longest period in use."""
 
 
+class HeaderPlaces(dict[bytes, tuple[int, int] | None]):
+    """Row and place of a header by its name as it was sent, in any case; None for a header that no row names.
+
+    A server sends the same names again and again, so each one is put in lower case only once.
+    """
+
+    __slots__ = ("_places",)
+
+    def __init__(self, places: dict[bytes, tuple[int, int]]) -> None:
+        super().__init__(places)
+        self._places = places
+
+    def __missing__(self, name: bytes) -> tuple[int, int] | None:
+        place = self._places.get(name.lower())
+        if len(self) < _MAX_NAMES and len(name) <= _MAX_NAME:
+            self[name] = place
+        return place
+
+
+@lru_cache(maxsize=256)
+def _places_of(provider: Provider) -> HeaderPlaces:
+    return HeaderPlaces(provider.places)
+
+
 def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Found | None = None) -> Found:
     """Add to `found` the raw values of the headers that the table names, by row and place; return it.
 
     Different values of a repeated header are joined to a list.
     """
     found = {} if found is None else found
-    places = provider.places
+    places = _places_of(provider)
     for name, value in headers:
-        place = places.get(name.lower())
+        place = places[name]
         if place is not None:
             row, cell = place
             cells = found.get(row)
@@ -281,7 +343,7 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
         row = rows[index]
         if row.dialect == "ietf":
             fields = (cells[LIMIT], cells[REMAINING], cells[RESET], cells[COMBINED], cells[POLICY])
-            several, bad = read_fields(*fields, origin(found, now_on)[0])
+            several, bad = read_fields(*fields, origin(found, now_on))
             readings += several
         else:
             reading, bad = _read_row(row, cells, provider, found, now_on)
@@ -307,7 +369,12 @@ def _merged(readings: list[QuotaReading]) -> list[QuotaReading]:
         return readings
     whole = same[0]
     if whole.reset_after is None:
-        whole = whole._replace(reset_after=again.reset_after, resolution=again.resolution)
+        whole = whole._replace(
+            reset_after=again.reset_after,
+            resolution=again.resolution,
+            from_receipt=again.from_receipt,
+            instant=again.instant,
+        )
     return [whole if reading is same[0] else reading for reading in readings if reading is not again]
 
 
@@ -338,23 +405,23 @@ def _read_row(
         else:
             window = period
             refill = row.period_refill or refill
-    reset, resolution, instant = None, 1e-3, None
-    from_receipt = False
+    reset = StatedReset(resolution=1e-3)
     raw = cells[RESET]
     if raw is not None:
-        time = _read_reset(row, raw, limit, remaining, window or provider.default_window, found, now_on)
-        if time is None:
+        stated = _read_reset(row, raw, limit, remaining, window or provider.default_window, found, now_on)
+        if stated is None:
             bad += 1
         else:
-            reset, resolution, from_receipt, instant = time
-    if limit is None and remaining is None and reset is None:
+            reset = stated
+    after, resolution, from_receipt, instant = reset
+    if limit is None and remaining is None and after is None:
         return None, bad
     name = row.name
     if row.ceiling is not None and remaining is not None and remaining > row.ceiling:
         name, window = row.unit, None
     quantum = row.quantum if row.quantum == 1.0 or _is_rounded(limit, remaining, row.quantum) else 1.0
     reading = QuotaReading(
-        name, row.unit, refill, limit, remaining, reset, window, resolution, quantum, from_receipt, instant
+        name, row.unit, refill, limit, remaining, after, window, resolution, quantum, from_receipt, instant
     )
     return reading, bad
 
@@ -367,8 +434,8 @@ def _read_reset(
     period: float,
     found: Found,
     now_on: datetime,
-) -> tuple[float, float, bool, ResetInstant | None] | None:
-    """Return the reset in seconds, its resolution, whether it is an instant, and that; None if it cannot be trusted.
+) -> StatedReset | None:
+    """Return the reset that a field states; None if it cannot be trusted.
 
     An instant is counted from the response's own time: its `date` header, else the local clock at its receipt.
     """
@@ -376,16 +443,13 @@ def _read_reset(
     if time is None:
         return None
     form, seconds, resolution = time
-    instant = None
+    reset = StatedReset(seconds, resolution)
     if form == "instant":
-        response_at, rounding = origin(found, now_on)
-        if rounding:
-            instant = ResetInstant(seconds, resolution, response_at)
-        seconds, resolution = max(0.0, seconds - response_at), max(resolution, rounding)
+        reset = _from_instant(time, origin(found, now_on))
     elif form == "bare" and row.bare == "fit":
         fitted = _values.fit(seconds, limit, remaining, period)
-        return (*fitted, False, None) if fitted is not None else None
-    return (seconds, resolution, form == "instant", instant) if seconds <= _values.MAX_SECONDS else None
+        return StatedReset(*fitted) if fitted is not None else None
+    return reset if reset.after is not None and reset.after <= _values.MAX_SECONDS else None
 
 
 def _is_rounded(limit: float | None, remaining: float | None, quantum: float) -> bool:

@@ -300,7 +300,12 @@ def _chars(left: list[object], opaque_chars: int, names: int) -> int:
 
 def _bound(request: dict[str, object]) -> int | None:
     """Return the request's own bound on output tokens, over all choices."""
-    bound = next((value for key in _BOUND_KEYS if (value := _count(request.get(key), _MAX_TOKENS)) is not None), None)
+    bound = None
+    for key in _BOUND_KEYS:
+        if key in request:
+            bound = _count(request[key], _MAX_TOKENS)
+            if bound is not None:
+                break
     if bound is None:
         for outer, inner in _NESTED_BOUNDS:
             nested = request.get(outer)
@@ -308,8 +313,8 @@ def _bound(request: dict[str, object]) -> int | None:
                 bound = _count(nested.get(inner), _MAX_TOKENS)
                 if bound is not None:
                     break
-    if bound is None:
-        return None
+    if bound is None or not ("n" in request or "best_of" in request):
+        return bound
     choices = max(_count(request.get("n"), _MAX_CHOICES) or 1, _count(request.get("best_of"), _MAX_CHOICES) or 1)
     return bound * choices
 

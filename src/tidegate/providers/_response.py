@@ -116,6 +116,8 @@ def refusal_in(document: object) -> RefusalDetails:
     codes: set[str] = set()
     for layer in layers:
         codes |= _codes(layer)
+    if inner is document.get("base_resp") and isinstance(inner, dict) and isinstance(inner.get("status_code"), int):
+        codes.add(str(inner["status_code"]))
     waits = [wait for layer in layers for key in _WAIT_KEYS if (wait := _wait(layer.get(key))) is not None]
     listed: tuple[Exceeded, ...] = ()
     for layer in layers:
@@ -228,6 +230,12 @@ _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOT
 
 _PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
 
+_REFUSED = re.compile(rb'"status_code"\s*:\s*[1-9]')
+"""Code of a refusal in `base_resp`: a good answer has 0 there."""
+
+ANSWERED_STATUS = 200
+"""HTTP status of an answer that holds a refusal."""
+
 _NULL_ERRORS = (b'"error":null', b'"error": null')
 
 
@@ -311,12 +319,18 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     thrown = _thrown(chunk) if b":exception-type" in chunk else None
     if thrown is not None:
         return _outcome(provider, thrown, read_prose(thrown.text, thrown.codes), {}, [], 0, None)
-    if b"error" not in chunk:
+    native = b'"base_resp"' in chunk and _REFUSED.search(chunk) is not None
+    if not native and b"error" not in chunk:
         return None
     named = b"event: error" in chunk or b"event:error" in chunk
-    if not named and b'"error"' not in chunk:
+    if not native and not named and b'"error"' not in chunk:
         return None
     for line, failing in _event_lines(chunk):
+        refused = _refused_with_200(line) if native else None
+        if refused is not None:
+            # An unknown code is no outage: the server has answered.
+            prose = read_prose(refused.text, refused.codes)
+            return _outcome(provider, refused, prose, {}, [], 0, ANSWERED_STATUS)._replace(status=None)
         refusal = _event_refusal(line, failing)
         if refusal is not None:
             prose = read_prose(refusal.text, refusal.codes)
@@ -350,6 +364,14 @@ def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
             yield line, failing
         elif not line:
             failing = False
+
+
+def _refused_with_200(line: bytes) -> RefusalDetails | None:
+    """Return the refusal that MiniMax's own endpoints put into a good answer, or into an event of a stream."""
+    document = parsed(line) if b'"base_resp"' in line and len(line) <= _MAX_EVENT else None
+    found = document.get("base_resp") if isinstance(document, dict) else None
+    code = found.get("status_code") if isinstance(found, dict) else None
+    return refusal_in({"base_resp": found}) if isinstance(code, int) and code != 0 else None
 
 
 def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:

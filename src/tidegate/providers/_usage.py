@@ -110,4 +110,7 @@ def _read(text: bytes) -> Usage | None:
 
 
 def _first(found: dict[bytes, int], *names: bytes) -> int | None:
-    return next((found[name] for name in names if name in found), None)
+    for name in names:
+        if name in found:
+            return found[name]
+    return None

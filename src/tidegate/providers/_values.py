@@ -66,13 +66,11 @@ def amount(value: bytes | None) -> float | None:
     """Return a quota's number, with or without decimals; None for signs, exponents, lists and "unlimited" giants."""
     if value is None or len(value) > _MAX_VALUE:
         return None
-    if value.isdigit():
-        number = float(int(value))
-    else:
+    if not value.isdigit():
         value = value.strip(b" \t")
         if _DECIMAL.fullmatch(value) is None:
             return None
-        number = float(value)
+    number = float(value)
     return number if number <= MAX_AMOUNT else None
 
 
@@ -165,8 +163,10 @@ def time(value: bytes) -> Time | None:
             return Time("instant", number, 1.0) if number <= 1e11 else None
         return Time("bare", number, 1.0)
     if _DECIMAL.fullmatch(value) is not None:
-        number = float(value)
-        return Time("span", number, 10.0 ** -len(value.partition(b".")[2])) if number <= MAX_SECONDS else None
+        number, rounding = float(value), 10.0 ** -len(value.partition(b".")[2])
+        if _EPOCH_SECONDS <= number <= 1e10:
+            return Time("instant", number, rounding)
+        return Time("span", number, rounding) if number <= MAX_SECONDS else None
     span = (float(value[:-2]) / 1000.0, 1e-3) if value[-2:] == b"ms" and value[:-2].isdigit() else duration(value)
     if span is not None:
         return Time("span", *span)

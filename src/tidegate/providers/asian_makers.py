@@ -112,6 +112,13 @@ ZAI = hosted(
 
 _MINIMAX = f"https://platform.minimax.io/docs/guides/rate-limits.md {_READ}"
 
+_MINIMAX_CODES = f"https://platform.minimax.io/docs/api-reference/errorcode.md {_READ}"
+
+
+def _minimax(name: str, kind: Kind, cause: Cause, *codes: str) -> ErrorRow:
+    return ErrorRow(name=name, kind=kind, cause=cause, source=_MINIMAX_CODES, codes=frozenset(codes))
+
+
 MINIMAX = hosted(
     "minimax",
     f"{_MINIMAX}: RPM and TPM (input and output) of the account by model, in no header",
@@ -137,6 +144,14 @@ MINIMAX = hosted(
             status=_429,
             text=("usage limit exceeded",),
         ),
+        # Its own endpoints answer with status 200, and with these codes in `base_resp`.
+        _minimax("rate_code", Kind.RATE_LIMIT, Cause.RATE, "1002", "1039"),
+        _minimax("concurrency_code", Kind.RATE_LIMIT, Cause.CONCURRENCY, "1041"),
+        _minimax("slope_code", Kind.RATE_LIMIT, Cause.SLOPE, "2045"),
+        _minimax("account", Kind.PERMANENT, Cause.AUTH, "1004", "2049"),
+        _minimax("balance_code", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "1008"),
+        _minimax("plan_code", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "2056"),
+        _minimax("passing", Kind.TRANSIENT, Cause.NONE, "1000", "1001", "1024", "1033"),
     ),
 )
 
