@@ -97,6 +97,9 @@ def test_a_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: t
             client.converse(**ASK)
     assert (len(script.requests), retries_of(caught.value.response)) == (1, 0)
     assert "MaxAttemptsReached" not in caught.value.response["ResponseMetadata"]
+    headers = caught.value.response["ResponseMetadata"]["HTTPHeaders"]
+    assert headers["x-tidegate-waited"] == "0.0"
+    assert "it waited 0.0 s of max_wait = 0 s; " in headers["x-tidegate-reason"]
 
 
 @pytest.mark.parametrize("mode", MODES)

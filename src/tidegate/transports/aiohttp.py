@@ -293,6 +293,9 @@ class AiohttpCall(HttpCall):
         if response.status in RETRYABLE:
             setattr(response, GAVE_UP, True)
 
+    def add_headers(self, response: Any, headers: dict[str, str]) -> None:
+        """Do nothing: the headers of an answer cannot be changed here."""
+
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
         """Return a refusal of the session's own response class."""
         self.received = None

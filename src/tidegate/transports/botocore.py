@@ -197,6 +197,11 @@ class BotocoreCall(HttpCall):
         """Prevent botocore's retry machinery from being asked about this answer."""
         self.context[GIVEN_UP] = True
 
+    def add_headers(self, response: Any, headers: dict[str, str]) -> None:
+        """Add headers to those that the error's `response` shows in `ResponseMetadata`."""
+        (_, parsed), _ = response
+        parsed["ResponseMetadata"]["HTTPHeaders"].update(headers)
+
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         """Return the answer's headers."""
         return _pairs(response.headers)

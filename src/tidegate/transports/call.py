@@ -75,8 +75,10 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
         headers = {name.lower(): value for name, value in headers.items()}
         found = names.intersection(headers)
     secrets = tuple([(name, headers[name]) for name in sorted(found)])
-    if any(value[7:10] == TOKEN_START for _, value in secrets):
-        secrets = tuple([(name, lasting_claims(value)) for name, value in secrets])
+    for _, value in secrets:
+        if value[7:10] == TOKEN_START:
+            secrets = tuple([(name, lasting_claims(each)) for name, each in secrets])
+            break
     if sending.query and provider.query_credential:
         secrets += _query_credentials(provider, sending.query)
     if provider.credential_part is not None:
@@ -97,8 +99,23 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
             providers.scope(provider, request_facts, route.host, route.path, registry.settings.level_of(provider.name)),
             providers.family_of(provider, route.path),
         )
-        registry.intern(facts, key)
+        registry.intern(facts, key, operation_of(route.path))
     return key
+
+
+def operation_of(path: str) -> str:
+    """Return the operation of requests to `path`, by its name in the GenAI conventions; empty for others."""
+    return next((name for name, pattern in _OPERATIONS if pattern.search(path)), "")
+
+
+_OPERATIONS = (
+    ("embeddings", re.compile(r"embed", re.IGNORECASE)),
+    ("generate_content", re.compile(r":(?:stream)?generateContent$", re.IGNORECASE)),
+    ("chat", re.compile(r"/(?:chat|messages|responses|converse|converse-stream|chat/completions)$", re.IGNORECASE)),
+    ("text_completion", re.compile(r"/(?:completions|complete|api/generate)$", re.IGNORECASE)),
+)
+"""Operations with the paths of their endpoints. Source: the well-known values of `gen_ai.operation.name` in
+semantic-conventions-genai, docs/registry/attributes/gen-ai.md; the first match counts."""
 
 
 def _credentials(headers: dict[bytes, bytes], query: bytes, address: str) -> Iterator[str]:
@@ -161,6 +178,10 @@ NO_RETRY = "x-should-retry"
 
 REPLAYED = "x-tidegate-replayed"
 """Header. `1` means that no request was sent for this answer: it copies another call's answer for the same key."""
+
+WAITED, GATE, REASON = "x-tidegate-waited", "x-tidegate-gate", "x-tidegate-reason"
+"""Headers of the answer to a call that is given up: the seconds that it waited, the gate (limiter of a key) that was
+closed, and a sentence with both and until when."""
 
 ERROR_TYPE = "x-amzn-errortype"
 """Amazon's header with the error's name."""
@@ -249,10 +270,15 @@ class HttpCall(GovernedCall, ABC):
             return self.refused(*self.refusal(ended))
         if ended.ending is Ending.REPLAYED:
             return self.replayed_response(attempt.outcome, ended.opens_in)
+        reason = self.reason_of(ended)
         if attempt.error is not None:
+            if reason:
+                attempt.error.add_note(reason)
             raise attempt.error
         if ended.ending is Ending.GIVEN_UP:
             self.stop_retries(attempt.response)
+            if reason:
+                self.add_headers(attempt.response, self.wait_headers(ended, reason))
         return attempt.response
 
     def credentials(self) -> Iterator[str]:
@@ -273,6 +299,15 @@ class HttpCall(GovernedCall, ABC):
         """Mark a response so that the SDK above does not repeat the call; `sdks.sdk.is_given_up` reads the mark."""
         if response.status_code in RETRYABLE:
             response.headers[NO_RETRY] = "false"
+
+    def wait_headers(self, ended: ExchangeResult, reason: str) -> dict[str, str]:
+        """Return the headers that state how long the call waited, for what and why."""
+        text = reason.replace(" · ", ", ").encode("ascii", "backslashreplace").decode()
+        return {WAITED: f"{ended.waited:.1f}", GATE: ended.gate or self.gate or "none", REASON: text}
+
+    def add_headers(self, response: Any, headers: dict[str, str]) -> None:
+        """Add headers to an answer of the provider that is handed back."""
+        response.headers.update(headers)
 
     def will_retry(self, permit: Permit, outcome: Outcome) -> bool:
         """Return whether the call waits and is sent again, in which case the rest of this answer's body is not read."""
@@ -323,7 +358,12 @@ class HttpCall(GovernedCall, ABC):
             if status >= 400:
                 return self.with_replayable_answer(self.judge(status, self.pairs(response), body), response, body)
             # The stream itself reports failures to its reader, even if the whole stream has arrived already.
-            if body is not None and not self.stream and len(body) <= MAX_CHECKED_BYTES and b'"error"' in body:
+            if (
+                body is not None
+                and not self.stream
+                and len(body) <= MAX_CHECKED_BYTES
+                and (b'"error"' in body or b'"base_resp"' in body)
+            ):
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
                     return failure._replace(status=status)
@@ -407,6 +447,7 @@ class HttpCall(GovernedCall, ABC):
             )
         error = {"message": printable(text), "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
         headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
+        headers |= self.wait_headers(ended, self.reason_of(ended) or text)
         return headers, {"type": "error", "error": error}
 
 

@@ -171,10 +171,9 @@ class HttpxCall(HttpCall):
         own = _own_network(transport, self.stack.networks)
         return type(transport).__name__ == "MockTransport" if own is None else not own
 
-    def pairs(self, response: Any) -> list[tuple[bytes, bytes]]:
+    def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         """Return the answer's headers."""
-        pairs: list[tuple[bytes, bytes]] = response.headers.raw
-        return pairs
+        return _headers(response.headers)
 
 
 class HttpxModule:
@@ -316,7 +315,7 @@ def _found(binding: Binding, url: Any) -> RequestRoute | None:
 
 
 def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:
-    # `raw` builds a list in Python on each access, which is most of the cost of finding the credential.
+    # `raw` builds a list in Python on each access, which is most of the cost of finding a credential or a quota.
     known = getattr(headers, "_list", None)
     return map(_LOWER_AND_VALUE, known) if known is not None else headers.raw
 

@@ -1,0 +1,88 @@
+"""Refusals inside good answers: the caller sees only the answer after them, whatever stack it sends through."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import requests
+
+import tidegate
+from tests.transports.answering import ANSWER, BODY, Reply, Server, only
+from tidegate.core.values import Cause, Kind
+from tidegate.providers import judge_event
+from tidegate.providers.asian_makers import MINIMAX
+
+REFUSAL = json.dumps({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}).encode()
+JSON = {"content-type": "application/json"}
+
+
+def refused_at_first(number: int, path: str) -> Reply:
+    return 200, JSON, REFUSAL if number == 1 else ANSWER
+
+
+def streaming_refusal(number: int, path: str) -> Reply:
+    return 200, {"content-type": "text/event-stream"}, b"data: " + REFUSAL + b"\n\n"
+
+
+def by_httpx(registry: tidegate.RateLimitRegistry, url: str) -> Any:
+    with registry.wrap(httpx.Client()) as client:
+        return client.post(url, json=BODY).json()
+
+
+def by_requests(registry: tidegate.RateLimitRegistry, url: str) -> Any:
+    with registry.wrap(requests.Session()) as session:
+        return session.post(url, json=BODY).json()
+
+
+def by_aiohttp(registry: tidegate.RateLimitRegistry, url: str) -> Any:
+    async def ask() -> Any:
+        async with registry.wrap(aiohttp.ClientSession()) as session, session.post(url, json=BODY) as response:
+            return await response.json()
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("ask", [by_httpx, by_requests, by_aiohttp])
+def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[tidegate.RateLimitRegistry, str], Any]) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.01))
+    with Server(refused_at_first) as server:
+        assert ask(registry, server.chat) == json.loads(ANSWER)
+        assert len(server.seen) == 2
+    seen = only(registry)
+    assert (seen.refused, seen.absorbed, seen.answered, seen.calls) == (1, 1, 1, 1)
+
+
+def test_refusal_in_an_event_is_a_failed_call_and_no_answer() -> None:
+    registry = tidegate.RateLimitRegistry()
+    with (
+        Server(streaming_refusal) as server,
+        registry.wrap(httpx.Client()) as client,
+        client.stream("POST", server.chat, json={**BODY, "stream": True}) as response,
+    ):
+        assert b"rate limit" in response.read()
+    seen = only(registry)
+    assert (seen.refused, seen.answered, seen.failed_calls, seen.calls) == (1, 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "cause"),
+    [
+        (1039, Kind.RATE_LIMIT, Cause.RATE),
+        (1041, Kind.RATE_LIMIT, Cause.CONCURRENCY),
+        (2045, Kind.RATE_LIMIT, Cause.SLOPE),
+        (2056, Kind.QUOTA_EXHAUSTED, Cause.MONEY),
+        (2049, Kind.PERMANENT, Cause.AUTH),
+        (1033, Kind.TRANSIENT, Cause.NONE),
+    ],
+)
+def test_codes_of_minimax_are_read_by_its_own_list(code: int, kind: Kind, cause: Cause) -> None:
+    body = json.dumps({"base_resp": {"status_code": code, "status_msg": "refused"}}).encode()
+    told = judge_event(MINIMAX, body)
+    assert told is not None
+    assert (told.kind, told.cause) == (kind, cause)
