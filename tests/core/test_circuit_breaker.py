@@ -3,6 +3,8 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidegate.core.circuit_breaker import (
     MIN_SILENCE_SECONDS,
@@ -158,6 +160,21 @@ def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Circ
     assert growth > 1.0
     assert seen == pytest.approx([min(10.0, 2.0 * growth**number) for number in range(1, 41)])
     assert seen[-3:] == [10.0, 10.0, 10.0]
+
+
+@given(first=st.floats(0.05, 2.0), durations=st.lists(st.floats(0.0, 5.0), min_size=100, max_size=100))
+def test_distance_of_probes_is_at_most_the_first_cooldown_and_a_twentieth_of_the_outage(
+    first: float, durations: list[float]
+) -> None:
+    breaker = CircuitBreaker(1, first, 60.0)
+    now = began = 100.0
+    breaker.failed(False, now, now, 0.5)
+    for duration in durations:
+        assert breaker.ready_at - now <= first + 0.05 * (now - began) + 1e-6
+        sent_at = breaker.ready_at
+        breaker.sent(sent_at)
+        now = sent_at + duration
+        breaker.failed(True, sent_at, now, 0.5)
 
 
 def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: CircuitBreaker) -> None:

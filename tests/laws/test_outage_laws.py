@@ -17,6 +17,8 @@ half_a_second = worlds.map(lambda facts: {**facts, "slowest": 0.5})
 spans = st.tuples(st.integers(0, 5), st.integers(1, 50)).map(
     lambda tenths: OutageSpan(start=tenths[0] / 10, end=(tenths[0] + tenths[1]) / 10)
 )
+# Longer than any call: when the outage ends, all that were sent before it have ended and the breaker is open.
+long_spans = st.integers(10, 50).map(lambda tenths: OutageSpan(start=0.7, end=0.7 + tenths / 10))
 TWENTY = Settings(max_concurrency=20)
 
 
@@ -40,3 +42,16 @@ def test_while_the_breaker_is_open_the_provider_is_asked_by_probes_alone(
     settled = span.start + 2 * facts["network"] + facts["slowest"]
     during = sorted(attempt.sent_at for attempt in played.attempts if settled < attempt.sent_at < span.end)
     assert len(during) <= 20
+
+
+@given(busy, half_a_second, long_spans)
+def test_after_the_first_answer_as_many_calls_are_in_flight_as_before_the_outage(
+    made: list[Caller], facts: dict[str, float], span: OutageSpan
+) -> None:
+    played = world((), made, facts, outages=(span,), repeats=2, settings=TWENTY)
+    played.run()
+    answered = [attempt for attempt in played.attempts if attempt.admitted]
+    after = [attempt.sent_at for attempt in answered if attempt.at >= span.end]
+    assert 0 < len(after) < len(answered)
+    first_answer = min(after) + 2 * facts["network"] + facts["slowest"]
+    assert sum(sent_at <= first_answer + 1e-6 for sent_at in after) >= min(20, len(after))

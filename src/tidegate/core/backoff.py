@@ -55,12 +55,41 @@ hold calls back. Raising them sends more refused calls where a mirror is wrong; 
 would hold back better."""
 
 
+FADES = 0.9
+"""Share that is left of each attempt's weight after each refusal. Raising it averages over more refusals, and pauses
+later when a provider begins to refuse everything. Chosen: ten refusals tell a share of a few per cent."""
+
+OCCASIONAL = 0.2
+"""Share of refused attempts up to which a refusal does not pause the key. Raising it sends on to a provider that
+refuses more. Chosen: one refused attempt a five costs as much as a short pause does."""
+
+
+class RefusedShare:
+    """Share of the attempts that a provider refuses for a reason that no pace of this key changes.
+
+    `admitted` attempts were known at the newest refusal.
+    """
+
+    __slots__ = ("_kept", "_refused", "admitted")
+
+    def __init__(self) -> None:
+        self.admitted, self._kept, self._refused = 0, 0.0, 0.0
+
+    def refused(self, admitted: int) -> float:
+        """Record a refusal, after `admitted` attempts of the key in all; return the share, by recent refusals."""
+        self._kept = FADES * self._kept + max(0, admitted - self.admitted)
+        self._refused = FADES * self._refused + 1.0
+        self.admitted = max(admitted, self.admitted)
+        return self._refused / (self._refused + self._kept)
+
+
 class Pause:
     """Pause of one key. Instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
     The gate has never been closed before `used` is set, so that a call need not ask it.
     `refusals` counts the waves of refusals since the last success; each makes the next delay without a hint longer. An
-    attempt not refused within `grace` seconds was admitted.
+    attempt not refused within `grace` seconds was admitted. `opened_at` is the end of the pause before this one. The
+    provider asked for a wait of `stated` seconds, until `stated_until`.
     """
 
     __slots__ = (
@@ -73,7 +102,11 @@ class Pause:
         "base",
         "cap",
         "grace",
+        "opened_at",
         "refusals",
+        "share",
+        "stated",
+        "stated_until",
         "until",
         "used",
     )
@@ -81,12 +114,14 @@ class Pause:
     def __init__(self, base: float, cap: float) -> None:
         self.base = base
         self.cap = cap
-        self.until = float("-inf")
+        self.until = self.opened_at = float("-inf")
         self.used = self.alone = False
         self._grace_until = float("-inf")
         self.grace = GRACE_FIRST
         self._known = False
         self.refusals = 0
+        self.share = RefusedShare()
+        self.stated, self.stated_until = 0.0, float("-inf")
         self._admitted, self._repeats, self._wave = -PROGRESS, 0, 0
 
     def repeated(self, admitted: int) -> None:
@@ -99,18 +134,26 @@ class Pause:
         """Return whether calls went when they should, and were refused again and again, or many at once."""
         return self._repeats >= IN_VAIN or self._wave >= WAVE
 
-    def close(self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool) -> float:
+    def close(
+        self, now: float, hint: float | None, alone: bool, draw: float, new_wave: bool, stated: float = 0.0
+    ) -> float:
         """Close the gate for `hint` seconds, or without one for a growing jittered delay; return its end.
 
-        A hint is capped at `cap` seconds. With `alone` the gate opens with a single attempt. Without a hint only the
-        first refusal of a wave extends it. Where refusals repeat right after the time that they name, the wait doubles
-        each time, and the gate opens with a single attempt.
+        The provider asked for `stated` seconds, where a shorter wait is tried first. A hint is capped at `cap` seconds.
+        With `alone` the gate opens with a single attempt. Without a hint only the first refusal of a wave extends it.
+        Where refusals repeat right after the time that they name, the wait doubles each time, and the gate opens with a
+        single attempt.
         """
         self.used = True
+        if self.until <= now:
+            self.opened_at = self.until
         self._wave += not new_wave
         if new_wave:
             self.refusals += 1
         if hint is not None and hint > 0.0:
+            stated = stated or hint
+            if new_wave or now + stated > self.stated_until:
+                self.stated, self.stated_until = stated, now + stated
             least = self.grace * 2.0 ** min(self._repeats, 60) if self._repeats else 0.0
             self._extend(now + min(max(hint, least), self.cap))
             alone = alone or self._repeats > 0
@@ -125,6 +168,16 @@ class Pause:
         """Record a success: the next delay without a hint is short again."""
         self.refusals = 0
         self.alone = False
+        self.stated_until = float("-inf")
+
+    def stated_for(self, now: float) -> float:
+        """Return the seconds until the time that the provider named, where the gate is closed; else 0."""
+        return max(0.0, self.stated_until - now) if self.opens_at(now) > now else 0.0
+
+    def answered_before(self, sent_at: float) -> None:
+        """Record a success of an attempt sent before the newest refusals: the pause before them was long enough."""
+        if self.refusals > 1 and sent_at >= self.opened_at:
+            self.refusals = 1
 
     def refused_within(self, seconds: float) -> None:
         """Learn how fast this provider refuses."""

@@ -45,10 +45,10 @@ TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
     (BreakerState.HALF_OPEN, BreakerEvent.PROBE_ABANDONED): BreakerState.OPEN,
 }
 
-GROWTH = 1.06
+GROWTH = 1.05
 """Factor on the cooldown after each failed probe. Raising it sends fewer probes and finds a recovery later. Chosen: the
-first ten probes fall within ten seconds and find a recovery within one (the openai and anthropic SDKs double; a probe
-is cheap)."""
+mean cooldown is then the first one and a twentieth of the outage so far, and 12 seconds of outage meet 20 requests at
+most (the openai and anthropic SDKs double the delay; a probe is cheap)."""
 
 SILENCE = 3.0
 """Multiple of the recent duration of failures after which a silent probe counts as answered. Raising it waits longer

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
+from tidegate.core.backoff import OCCASIONAL
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
@@ -38,6 +39,11 @@ def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     for mirror in made:
         _adopt(gates, mirror, permit, outcome, now)
         _emit_learned(gates, mirror, now, out)
+    if out is not None:
+        for reading in outcome.readings:
+            again = gates.quotas.mirrors.get(reading.name)
+            if again is not None and gates.quotas.provenance[reading.name].retold:
+                _emit_learned(gates, again, now, out)
     if scarcest is None:
         gates.concurrency.scale_down(1.0)
         return
@@ -58,6 +64,8 @@ def confirm_saved_quotas(gates: LimiterState, permit: Permit, outcome: Outcome, 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
     """Record a success that ended while `saturation` attempts were in flight."""
     permit.answered = True
+    if permit.sent_at < gates.hints.ends:
+        gates.hints.answered(permit.sent_at)
     if permit.order > gates.answered_order:
         gates.answered_order = permit.order
     if gates.cause is not None:
@@ -81,6 +89,8 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
             gates.provenance.limit.record(Source.ANSWERS, now)
             if out is not None:
                 out.append(events.ConcurrencyIncreased(gates.key, now, gates.concurrency.limit))
+    elif gates.pause.used:
+        gates.pause.answered_before(permit.sent_at)
 
 
 def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
@@ -175,11 +185,10 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
 
 def _emit_learned(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:
     if out is not None:
-        out.append(
-            events.RateLimitLearned(
-                gates.owner_of(mirror.name), now, mirror.name, mirror.unit, mirror.limit, mirror.window
-            )
-        )
+        provenance, owner = gates.quotas.provenance[mirror.name], gates.owner_of(mirror.name)
+        provenance.retold = False
+        facts = (mirror.name, mirror.unit, mirror.limit, provenance.reported_window)
+        out.append(events.RateLimitLearned(owner, now, *facts))
 
 
 def _hint_headroom(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
@@ -221,7 +230,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         gates.epoch += 1
     hint = _checked_hint(gates, outcome.retry_after)
     gate = _explanation(gates, permit, outcome, hint, now, new_wave)
-    if new_wave:
+    if new_wave and not gates.hints.in_trial(permit.sent_at):
         gates.pause.repeated(_confirmed(gates, now))
     if gate and gates.pause.is_unanswerable and gates.quotas.ready_at(permit.cost, now)[0] <= now:
         # The mirror would let the next call go at once, as it did before.
@@ -229,13 +238,25 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     paced = not gate and (outcome.cause in CUTTING or permit.beyond)
     if permit.overcommitted and not gate:
         gates.refuse_overcommit(now)
+    tried, stated = False, hint or 0.0
+    pause = gates.pause_for(gate, outcome.readings) if hint and (gate or paced) else gates.pause
+    # An account's pause lets the calls of all its models go at once, so none of them is a trial.
+    if hint and paced and pause is gates.pause and not permit.beyond and outcome.cause is not Cause.SLOPE:
+        let_in = gates.counts.attempts - gates.counts.refused
+        wait = gates.hints.seconds(hint, permit.sent_at, now, let_in, gates.pause.grace, new_wave)
+        tried, hint = wait < hint, wait or None
+        gates.pacer.timed = gates.hints.counts_down
     if paced and not permit.beyond:
         gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
         _unexplained(gates, permit, outcome, now, new_wave, out)
-    pause = gates.pause_for(gate, outcome.readings) if hint and (gate or paced) else gates.pause
-    if not (gate or paced) or hint:
+    unpaced = not (gate or paced)
+    if unpaced and not hint:
+        # Later refusals of a wave add no admitted attempts; to count those takes long where thousands are in flight.
+        share = gates.pause.share
+        unpaced = share.refused(_confirmed(gates, now) if new_wave else share.admitted) > OCCASIONAL
+    if unpaced or hint:
         before_pause = pause.until
-        until = pause.close(now, hint, not (gate or paced), draw, new_wave)
+        until = pause.close(now, hint, tried or unpaced, draw, new_wave, stated)
         if until > max(before_pause, now):
             gates.resumes = True
             origin = Source.RETRY_AFTER if hint else Source.REFUSALS

@@ -1,0 +1,151 @@
+"""Trust in the time that a refusal names, scored by what became of attempts before that time.
+
+Theory of operation. A `retry-after` may be true, too late, or a number that is always the same. Only an attempt before
+its end can show. Each refusal that no quota explains names a time; the first of a *spell* begins one, which lasts until
+an attempt is admitted. While nothing is known of a provider's hints, one attempt goes alone after a part of the time:
+
+- It is admitted: that part is enough. The next spell tries a smaller part, until one is refused.
+- It is refused, and its own hint is shorter by the seconds that passed: the hints are true, and are obeyed from then
+  on.
+- It is refused, and its own hint is shorter by more than that: the hints count down too fast. Two of them give the
+  instant at which they reach zero, and the share of each that is true.
+- It is refused, and its own hint has not become shorter, although the seconds that passed exceed its rounding: the
+  hints do not count down. A constant may be true (a refusal blocks the key for that time), so what was found to be
+  enough is waited for, and nothing shorter is tried.
+
+So a true hint usually costs one refusal for each key. Where refusals take so long that the outcome of a trial is not
+known in time, hints are obeyed. All instants are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.backoff import GRACE_BOUNDS, PROGRESS
+from tidegate.core.values import INFINITY
+
+TRIED = 0.25
+HALF = 0.5
+"""Share of a hint after which one attempt goes: its quarter, or the seconds of its rounding up to its half. Raising
+them makes wrong hints cost more time; lowering them leaves fewer seconds between two hints, whose rounding then hides
+how fast they count down. Chosen: a quarter is short of the end of a hint that is three times too long; no earlier
+answer shows a better one."""
+
+WHOLE = 1.0
+"""Seconds to which a `retry-after` is rounded up (RFC 9110, section 10.2.3: whole seconds)."""
+
+EXACT = 0.001
+"""Seconds to which a hint with decimals is rounded (OpenAI's `retry-after-ms` and prose)."""
+
+
+AGAIN = 2.0
+"""Times the longest hint whose trial showed nothing, from which on another one is tried. Raising it obeys wrong hints
+for longer; at 1 each hint of a second costs a true provider a refusal."""
+
+
+class HintTrust:
+    """Trust in the hints of one key. `share` of a hint is known to be enough.
+
+    The newest refusal named the instant `ends`. `counts_down` says that the hints are about an instant: they become
+    shorter while time passes.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_fixed",
+        "_let_in",
+        "_proved",
+        "_told_little",
+        "_tried",
+        "_until",
+        "counts_down",
+        "ends",
+        "share",
+    )
+
+    def __init__(self) -> None:
+        self.share = 1.0
+        self.counts_down = False
+        # The share is not tried lower any more: a smaller one was refused, or the hints were found true.
+        self._fixed = False
+        self._let_in = 0
+        # The attempt before the end of the newest hint was answered.
+        self._proved = False
+        self._begun = (0.0, 0.0)
+        self._tried = 1.0
+        self._until = self.ends = -INFINITY
+        # The longest hint whose trial was refused and showed nothing, because of its rounding.
+        self._told_little = 0.0
+
+    def in_trial(self, sent_at: float) -> bool:
+        """Return whether an attempt sent at `sent_at` went before the time that the newest refusal named."""
+        return sent_at < self.ends
+
+    def answered(self, sent_at: float) -> None:
+        """Record a success of an attempt sent before the end of the newest hint."""
+        self._proved = self._proved or sent_at >= self._until
+
+    def seconds(self, hint: float, sent_at: float, now: float, let_in: int, grace: float, new_wave: bool) -> float:
+        """Return the seconds from `now` on after which the next attempt goes; less than `hint` where it goes alone.
+
+        The attempt sent at `sent_at` was refused when `let_in` attempts were admitted or under way in all. What is not
+        refused within `grace` seconds was admitted.
+        """
+        admitted, self._let_in = let_in > self._let_in, let_in
+        if not new_wave:
+            if self.share >= 1.0 and self._tried >= 1.0:
+                return hint
+            return min(hint, max(0.0, self._until - now))
+        if admitted or sent_at >= self.ends:
+            wait = self._begin(hint, grace, admitted)
+            self._begun = sent_at, hint
+        else:
+            wait = self._compare(hint, sent_at)
+        self._until, self.ends = now + wait, now + hint
+        return wait
+
+    def _begin(self, hint: float, grace: float, admitted: bool) -> float:
+        """Return the wait after the first refusal of a spell; `admitted` says that it comes after an admission."""
+        if not admitted or self._let_in < PROGRESS:
+            # The time that was named was too short, or the key was hardly used and loses little by waiting.
+            self._tried = 1.0
+            return hint
+        if self._proved and self._tried < self.share:
+            # The attempt of the last spell was admitted.
+            self.share = self._tried
+        self._proved = False
+        part = self.share
+        if not self._fixed and grace < GRACE_BOUNDS[1] and hint > AGAIN * self._told_little:
+            part *= max(TRIED, min(HALF, rounding_of(hint) / hint))
+            if part * hint < grace:
+                # The outcome is unknown of an attempt before that.
+                part = self.share if self.share >= 1.0 else 0.0
+        self._tried = part
+        return part * hint
+
+    def _compare(self, hint: float, sent_at: float) -> float:
+        """Return the wait after a further refusal of a spell, whose hint is compared with the first one."""
+        began, first = self._begun
+        passed = sent_at - began
+        tried, self._tried = self._tried, self.share
+        if passed <= 0.0:
+            return self.share * hint
+        rounding = max(rounding_of(hint), rounding_of(first))
+        least, most = (first - hint - rounding) / passed, (first - hint + rounding) / passed
+        if least > 1.0:
+            pace = (first - hint) / passed
+            self.share = self._tried = min(self.share, 1.0 / pace)
+            self._fixed = self.counts_down = True
+            return max(hint - 0.5 * rounding, 0.5 * rounding) / pace
+        if most < 0.5:
+            self._fixed = True
+            return self.share * hint
+        if tried < self.share:
+            self._fixed = self._fixed or self.share < 1.0 or most < 2.0
+            self._told_little = max(self._told_little, first)
+        self.counts_down = self.counts_down or least > 0.0
+        # What was enough in another spell is waited for since the first refusal of this one.
+        return hint if self.share >= 1.0 else max(0.0, began + self.share * first - sent_at)
+
+
+def rounding_of(hint: float) -> float:
+    """Return the seconds to which a hint seems to be rounded."""
+    return WHOLE if hint == round(hint) else EXACT
