@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.charging import RULES, ChargingModel
-from tidegate.core.quota import QuotaSet
+from tidegate.core.charging import RULES, ChargingModel, Unsure
+from tidegate.core.quota import QuotaSet, turned_into
 from tidegate.core.snapshot import key_snapshot
+from tidegate.core.token_bucket import TokenBucketMirror
 from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome, QuotaReading, Unit
 from tidegate.settings import Settings
 
@@ -57,7 +58,7 @@ def test_the_rule_that_predicts_what_remains_holds(
 
 
 def test_the_tables_rule_holds_where_it_predicts_what_remains() -> None:
-    model = played("tokens", 100.0, 0.0).mirrors["quota"].charging
+    model = played("tokens", 100.0, 0.0, 220).mirrors["quota"].charging
     assert model is not None
     assert (model.evidence.rule, model.settled) == ("table", True)
 
@@ -172,3 +173,101 @@ def test_what_an_answer_gives_back_is_in_the_level_of_every_later_call() -> None
     model = played("output_tokens", 256.0, -196.0).mirrors["quota"].charging
     assert model is not None
     assert "returned" in model.evidence.rule or model.evidence.rule == "output"
+
+
+def test_calls_that_overtook_the_answered_one_refute_no_learned_rule() -> None:
+    """A burst is sent at once: the answer to its first call finds all of it charged, the next one finds no more."""
+    model = ChargingModel("tokens", 0.0)
+    model.rule = RULES["tokens"].index("input")
+    one, burst = (100.0, 100.0, 2600.0, 2600.0, 100.0), (2500.0, 2500.0, 65_000.0, 65_000.0, 2500.0)
+    nothing = (0.0,) * 5
+    assert not model.fell(2600.0, 2600.0, one, 1.0, LIMIT, 0.1, lambda: Unsure(burst, nothing))
+    assert not model.fell(0.0, 0.0, burst, 1.0, LIMIT, 0.2, lambda: Unsure(nothing, nothing))
+    assert model.evidence.rule == "input"
+    assert model.evidence.refuted == ("input + bound", "input + bound, unused returned")
+
+
+def test_a_rule_fits_only_when_more_is_charged_than_is_unsure() -> None:
+    model = ChargingModel("tokens", 0.0)
+    unsure = Unsure((5000.0,) * 5, (5000.0,) * 5)
+    for number in range(8):
+        model.fell(1300.0, 1300.0, (1300.0,) * 5, 1.0, LIMIT, number, lambda: unsure)
+    assert model.evidence.spans == 0
+    model.fell(5000.0, 5000.0, (5000.0,) * 5, 1.0, LIMIT, 9.0, lambda: unsure)
+    assert model.evidence.spans == 1
+
+
+def test_a_rule_is_not_wrong_where_estimates_are() -> None:
+    """Half of the input is read from a cache and costs nothing, so an estimated token is worth half a token."""
+    model = ChargingModel("tokens", 0.0)
+    for number in range(20):
+        model.fell(1300.0, 1300.0, (2600.0, 2600.0, 9000.0, 1300.0, 3000.0), 1.0, LIMIT, number, None, 0.5)
+    assert (model.rule, model.settled) == (0, True)
+
+
+def test_a_refusal_after_a_full_quota_counts_alone() -> None:
+    model = ChargingModel("output_tokens", 0.0)
+    model.fell(-INFINITY, 500.0, (0.0, 500.0, 500.0, 0.0), 1.0, LIMIT, 0.1)
+    assert model.emptied(20_000.0, 20_000.0, (0.0, 20_000.0, 20_000.0, 0.0), [], LIMIT, 0.5)
+    assert model.evidence.rule == "bound"
+
+
+def returning_bucket() -> TokenBucketMirror:
+    """Return the mirror of a quota that gives back the unused part of the bound, as answers have shown."""
+    reading = QuotaReading("quota", "tokens", "continuous", LIMIT, LIMIT, window=WINDOW)
+    mirror = TokenBucketMirror(reading, 0.0)
+    mirror.observe(reading, 0, 0.0, 0.0, None)
+    assert mirror.charging is not None
+    mirror.charging.rule = RULES["tokens"].index("input + bound")
+    mirror.charging.fell(-9000.0, -9000.0, (356.0, 100.0, 356.0, -9000.0, 100.0), 1.0, LIMIT, 0.0)
+    assert mirror.charging.returns
+    return mirror
+
+
+def test_what_an_answer_may_have_seen_come_back_is_not_counted_again() -> None:
+    mirror = returning_bucket()
+    mirror.on_refused(0.99, 1.0, None)
+    mirror.debit(356.0, 0.0, 1, 2.0).answered = True
+    mirror.settle_by_rules(0.0, cost(), 60.0, 0.0, 2, 1.0, 2.005)
+    mirror.settle_by_rules(0.0, cost(), 60.0, 0.0, 3, 1.0, 2.105)
+    reading = QuotaReading("quota", "tokens", "continuous", LIMIT, 10_000.0, window=WINDOW)
+    mirror.observe(reading, 1, 2.0, 2.2, None)
+    assert mirror.anchored_level(2.0) == pytest.approx(10_000.0 + 196.0), "only what came back much later is added"
+
+
+def test_bounds_are_no_estimates_so_they_are_charged_unscaled() -> None:
+    mirror = returning_bucket()
+    mirror._worth.scale = 0.8
+    reading = QuotaReading("quota", "tokens", "continuous", LIMIT, 10_000.0, window=WINDOW)
+    mirror.observe(reading, 1, 2.0, 2.2, None)
+    assert mirror.debit(356.0, 0.0, 2, 3.0).amount == 356.0
+
+
+def test_the_table_is_not_excused_by_calls_that_may_have_overtaken() -> None:
+    """A table that charges too little causes refusals, so a fall that it does not predict refutes it at once."""
+    model = ChargingModel("tokens", 0.0)
+    predicted, above = (800.0, 800.0, 9000.0, 9000.0, 800.0), (9000.0, 9000.0, 90_000.0, 90_000.0, 9000.0)
+    assert model.fell(9000.0, 9000.0, predicted, 1.0, LIMIT, 0.1, lambda: Unsure(above, (0.0,) * 5))
+    assert model.evidence.rule == "input + bound"
+
+
+def test_the_learned_rule_holds_when_the_quota_turns_out_to_be_a_rolling_window() -> None:
+    mirror = returning_bucket()
+    reading = QuotaReading("quota", "tokens", "rolling", LIMIT, 10_000.0, window=WINDOW)
+    assert turned_into("rolling", mirror, reading, 1.0, 1.0, WINDOW).charging is mirror.charging
+
+
+def test_a_call_does_not_wait_for_a_test_of_the_rules_once_it_fits_by_the_rule_in_force() -> None:
+    quotas, costly = QuotaSet(), Cost(tokens=900.0, input_estimate=400.0, output_bound=500.0, output_estimate=60.0)
+    full = QuotaReading("quota", "tokens", "continuous", 9_000.0, 8_400.0, 4.0, WINDOW / 10)
+    quotas.observe((full,), 1, 0.0, 0.0, [])
+    quotas.observe((full._replace(remaining=600.0, reset_after=56.0),), 2, 0.0, 0.0, [])
+    ready = quotas.mirrors["quota"].ready_at(900.0, 0.0, 0.0)
+    assert 1.0 < ready < 4.0
+    assert quotas.ready_at(costly, 0.0) == (0.0, "")  # it fits by its input alone: a test
+    for order in (3, 4):
+        charges = quotas.debit(costly, order, 0.0)
+        quotas.refund(charges)
+        quotas.on_refused("quota", order, 0.0, 0.0, None)
+        tested_at = quotas.ready_at(costly, 0.0)[0]
+        assert tested_at <= quotas.mirrors["quota"].ready_at(900.0, 0.0, 0.0)

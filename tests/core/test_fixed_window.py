@@ -119,6 +119,15 @@ def test_instants_of_whole_seconds_tell_the_period_exactly() -> None:
     assert (schedule.period, schedule.known) == (7.0, True)
 
 
+def test_instant_by_the_local_clock_is_the_boundary_at_once() -> None:
+    mirror = FixedWindowMirror(fixed(10.0, window=None), 0.0)
+    # The answer took 0.3 s, which says nothing of the time left: it counts from the receipt.
+    observe(mirror, 1, 0.0, 0.3, remaining=0.0, window=None, reset_after=5.7, from_receipt=True)
+    assert mirror.ready_at(1.0, 0.0, 0.5) == pytest.approx(6.0 + BOUNDARY_GUARD, abs=0.002)
+    observe(mirror, 2, 6.1, 6.5, remaining=0.0, window=None, reset_after=5.5, from_receipt=True)
+    assert mirror.window == pytest.approx(6.0, abs=0.002)
+
+
 def test_a_hint_of_whole_seconds_may_be_wrong_by_one(mirror: FixedWindowMirror) -> None:
     observe(mirror, 1, 0.0, remaining=0.0, reset_after=40.0, resolution=1.0)
     assert mirror.resets_at(0.0) == 41.0 + BOUNDARY_GUARD
@@ -333,3 +342,30 @@ def test_an_unusable_window_is_not_believed(window: float) -> None:
     observe(mirror, 1, 0.0, remaining=0.0, reset_after=1.0, window=window)
     assert mirror.window == 60.0
     assert mirror.level(2.0) == 10.0
+
+
+@pytest.mark.parametrize(("retry_after", "turned"), [(1.0, "continuous"), (2.0, None)])
+def test_quota_whose_refusals_state_a_time_before_its_reset_and_return_a_part_is_continuous(
+    retry_after: float, turned: str | None
+) -> None:
+    mirror = FixedWindowMirror(fixed(12.0, window=None), 0.0)
+    order = 0
+    for window in range(4):
+        at = window * (retry_after + 0.1)
+        sent = [mirror.debit(1.0, 0.0, order + number, at) for number in range(1, 13)]
+        order += 12
+        for debit in sent[8:]:
+            mirror.refund(debit, 0.0)
+        observe(mirror, order, at, at + 0.01, limit=12.0, remaining=0.0, window=None, reset_after=2.0, resolution=1.0)
+        mirror.on_refused(at, at + 0.01, retry_after)
+        mirror.level(at + retry_after + 0.05)
+    assert mirror.turned == turned
+
+
+def test_window_after_one_that_admitted_little_begins_with_a_single_call(bounded: FixedWindowMirror) -> None:
+    sent = [bounded.debit(1.0, 0.0, order, 40.1) for order in range(2, 12)]
+    for debit in sent[1:]:
+        bounded.refund(debit, 0.0)
+    bounded.on_refused(40.1, 40.12, 1.0)
+    assert bounded.level(41.2) == 1.0
+    assert bounded.level(41.2 + 60.0) == 10.0, "the window in between was not refused"

@@ -38,9 +38,9 @@ class Provider:
         self._due: list[tuple[float, int, float]] = []
         self._wave = -1.0
 
-    def begin(self, count: int = 20, seconds: float = 0.2) -> None:
-        """The first refusal of all, at 0."""
-        self.pacer.begin(Burst(count, seconds, INFINITY), self.now, self.now + TRIP, self.cause, 3 * TRIP)
+    def begin(self, count: int = 20, seconds: float = 0.2, most: float = INFINITY) -> None:
+        """The first refusal of all, at 0; `most` is the announced rate."""
+        self.pacer.begin(Burst(count, seconds, most), self.now, self.now + TRIP, self.cause, 3 * TRIP)
         self.now += TRIP
 
     def run(self, until: float) -> None:
@@ -299,10 +299,43 @@ def test_no_pace_is_ever_slower_than_one_call_a_minute() -> None:
         provider.run(opens)
 
 
+def test_what_the_admitted_calls_prove_is_held_where_the_rate_is_known_well() -> None:
+    """A share of 0.97 would leave units unused until the next rise."""
+    provider = Provider(20.0, 20.0)
+    provider.begin(24)
+    provider.run(15.0)
+    assert provider.pacer.phase is PacerPhase.CRUISE
+    assert 0.98 * 20.0 < provider.pacer.rate <= 20.0
+
+
+def test_a_rate_that_was_measured_twice_is_held_at_its_lower_bound() -> None:
+    provider = Provider(8.0, 4.0)
+    provider.begin(5)
+    provider.run(12.0)
+    assert provider.pacer.sustained_rate >= provider.pacer.gauge.low > 0.95 * 8.0
+
+
 def test_near_the_announced_rate_the_announced_rate_is_held() -> None:
     pacer = Pacer()
     pacer.begin(Burst(50, 0.3, 50.0), 0.3, 0.3 + TRIP, Cause.RATE, 3 * TRIP)
     assert pacer.rate == ANNOUNCED_SHARE * 50.0
+
+
+def test_an_announced_rate_that_refusals_contradict_is_not_held_again() -> None:
+    provider = Provider(30.0, 20.0)
+    provider.begin(most=50.0)
+    provider.run(4.0)
+    assert 0.9 * 30.0 < provider.pacer.sustained_rate < 30.0
+    assert provider.refused <= 4
+
+
+def test_an_announced_rate_that_is_too_low_is_left_after_a_rise() -> None:
+    """Held without a refusal of its own, it proves nothing: the hidden quota may give more."""
+    provider = Provider(60.0, 20.0)
+    provider.begin(32, most=30.0)
+    provider.run(12.0)
+    assert provider.pacer.sustained_rate > 50.0
+    assert provider.refused <= 6
 
 
 def test_far_under_the_announced_rate_it_says_nothing() -> None:

@@ -87,3 +87,22 @@ def test_holding_off_never_shortens_a_wait(spacing: PacingBucket) -> None:
     assert spacing.opens_at(0.0) == pytest.approx(2.0)
     spacing.hold_off(3.0)
     assert spacing.opens_at(0.0) == pytest.approx(3.0)
+
+
+def test_a_pause_saves_what_comes_back_at_the_measured_rate(spacing: PacingBucket) -> None:
+    """The pace may be on trial: then it says nothing of what the provider has after the pause."""
+    spacing.emptied(5.0)
+    spacing.paused(2.0, 2.0)
+    instants = []
+    for _ in range(5):
+        instants.append(max(7.0, spacing.opens_at(7.0)))
+        spacing.sent(100.0, instants[-1], 2.0)
+    assert instants == pytest.approx([7.0, 7.0, 7.0, 7.0, 7.1])
+
+
+def test_a_pause_at_an_unknown_rate_saves_one_call(spacing: PacingBucket) -> None:
+    spacing.emptied(5.0)
+    spacing.paused(2.0, 0.0)
+    assert spacing.opens_at(5.0) == pytest.approx(7.0)
+    spacing.sent(100.0, 7.0, 2.0)
+    assert spacing.opens_at(7.0) == pytest.approx(7.1)

@@ -54,6 +54,15 @@ def test_without_a_hint_only_the_first_refusal_of_a_wave_moves_it(pause: Pause) 
     assert close(pause, 0.4, new_wave=False) == 0.5
 
 
+def test_success_of_what_was_sent_before_the_newest_wave_makes_the_next_delay_short(pause: Pause) -> None:
+    for at in (0.0, 10.0, 20.0):
+        close(pause, at)
+    pause.answered_before(9.0)
+    assert close(pause, 30.0) - 30.0 == 4.0
+    pause.answered_before(25.0)
+    assert close(pause, 40.0) - 40.0 == 1.0
+
+
 def test_an_answer_makes_the_next_delay_short_again(pause: Pause) -> None:
     for at in range(5):
         close(pause, float(at))

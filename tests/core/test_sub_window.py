@@ -59,6 +59,13 @@ def test_the_portion_holds_calls_until_its_boundary() -> None:
     assert 1.5 <= ready <= 1.6
 
 
+def test_portion_is_found_where_no_header_states_the_reset_of_the_quota() -> None:
+    quotas = QuotaSet()
+    quotas.observe([bucket(600.0, 580.0, window=None)], 0, 0.0, 0.0, [])
+    assert not quotas.mirrors["requests"].is_predictable
+    assert quotas.portion(lately([0.9] * 10), 0.5, 1.01) == "requests-1s"
+
+
 def test_a_refusal_that_names_no_time_speaks_of_no_portion() -> None:
     quotas = QuotaSet()
     quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
@@ -107,3 +114,11 @@ def test_what_refuses_on_is_no_portion() -> None:
     portion.refused()
     assert portion.fails(600.0, 1.0)
     assert not portion.fails(600.0, 10.0), "one more in five windows is borne"
+
+
+def test_a_refusal_before_a_portion_is_spent_shows_that_there_is_none() -> None:
+    """Six of ten were refused at first: the full second that comes later is another limit's too."""
+    quotas = QuotaSet()
+    quotas.observe([bucket(600.0, 580.0)], 0, 0.0, 0.0, [])
+    assert quotas.portion(AdmittedBurst([0.1] * 6, 6, 0.4), 0.5, 0.4) == ""
+    assert quotas.portion(lately([0.9] * 10), 0.5, 3.01) == ""

@@ -167,7 +167,8 @@ def instants(reset: Callable[[float, float], float], rounding: float, sends: int
         stated = math.floor(reset(sent, used) / rounding) * rounding
         instant = ResetInstant(1e6 + stated, rounding, math.floor(1e6 + sent))
         reading = bucket(300.0, 300.0 - used, window=None)._replace(from_receipt=True, instant=instant)
-        window = period.window(clock.timed(reading, sent, sent + 0.3), sent, window, 0.3)
+        (timed,) = clock.timed([reading], sent, sent + 0.3)
+        window = period.window(timed, sent, window, 0.3)
     return period
 
 
@@ -189,7 +190,8 @@ def test_the_slope_of_instants_is_the_window(rounding: float, error: float) -> N
         stated = math.floor((sent + used * 7.0 / 300.0) / rounding) * rounding
         instant = ResetInstant(1e6 + stated, rounding, math.floor(1e6 + sent))
         reading = bucket(300.0, 300.0 - used, window=None)._replace(from_receipt=True, instant=instant)
-        window = period.window(clock.timed(reading, sent, sent + 0.5), sent, window, 0.5)
+        (timed,) = clock.timed([reading], sent, sent + 0.5)
+        window = period.window(timed, sent, window, 0.5)
     assert window == pytest.approx(7.0, rel=error)
 
 
@@ -209,3 +211,68 @@ def test_the_reading_of_a_refusal_says_nothing_of_a_rolling_windows_length() -> 
     refused = bucket(300.0, 80.0, reset_after=5.503, window=None)
     period.window(refused, 1.1, 60.0, 0.01, charged=False)
     assert period.turned == "rolling"
+
+
+def test_units_that_come_back_move_no_instant_and_show_no_boundary() -> None:
+    """Refused calls take nothing: each answer finds more left, and names the instant of the one before."""
+    period, clock = WindowInference(60.0), ServerClock()
+
+    def answered(sent: float, now: float, remaining: float, reset: float, charged: bool) -> None:
+        instant = ResetInstant(1e6 + reset, 1e-6, 1e6)
+        reading = bucket(4600.0, remaining, window=None)._replace(unit="input_tokens", from_receipt=True)
+        (timed,) = clock.timed([reading._replace(instant=instant)], sent, now)
+        period.window(timed, sent, 60.0, now - sent, charged)
+
+    for number in range(3):
+        answered(0.384 + 0.005 * number, 0.397 + 0.005 * number, 18.0 + 4.0 * number, 6.604, False)
+    # Calls sent before, whose answers take longer.
+    answered(0.3, 0.45, 1143.0, 4.809, True)
+    answered(0.25, 0.5, 1900.0, 3.772, True)
+    answered(0.2, 0.6, 2500.0, 2.939, True)
+    assert period.turned is None
+
+
+def test_resets_of_an_overdrawn_quota_stretch_no_window() -> None:
+    """Output charged at its end leaves less than nothing: headers show zero, and resets lie beyond the window."""
+    period, window = WindowInference(60.0), 60.0
+    for used in (30_000, 50_000, 70_000):
+        reading = bucket(77_000.0, 77_000.0 - used, reset_after=round(used * 60.0 / 77_000.0, 3), window=None)
+        window = period.window(reading._replace(unit="tokens"), 0.0, window, 0.5)
+    for reset in (62.492, 62.6, 63.1):
+        overdrawn = bucket(77_000.0, 0.0, reset_after=reset, window=None)._replace(unit="tokens")
+        window = period.window(overdrawn, 0.0, window, 0.5)
+    assert window == 60.0
+    assert period.capacity is None
+
+
+def test_a_window_that_is_known_closely_is_not_inferred_again_until_an_answer_denies_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    period, window, limit = WindowInference(60.0), 60.0, 30_000.0
+
+    def answered(used: float, seconds: float) -> float:
+        after = math.floor(used * seconds / limit * 1000.0) / 1000.0
+        return period.window(bucket(limit, limit - used, reset_after=after, window=None), 0.0, window, 0.3)
+
+    for used in (10_000.0, 15_000.0, 20_000.0, 25_000.0, 29_000.0):
+        window = answered(used, 47.0)
+    inferred: list[object] = []
+
+    def infer(*given: object) -> float:
+        inferred.append(given)
+        return window
+
+    monkeypatch.setattr(WindowInference, "_infer", infer)
+    for used in range(5_000, 28_000, 1_000):
+        assert answered(used, 47.0) == window == pytest.approx(47.0, rel=1e-3)
+    assert not inferred
+    answered(20_000.0, 94.0)
+    assert inferred
+
+
+@pytest.mark.parametrize("reset", [25.0, 45.0, 3700.0])
+def test_overdrawn_quota_in_the_first_answer_shows_no_natural_window(reset: float) -> None:
+    """Any window up to the reset may have been overdrawn so; the longest one meets no refusals."""
+    period = WindowInference(60.0)
+    reading = bucket(1000.0, 0.0, reset_after=reset, window=None)._replace(unit="tokens")
+    assert period.window(reading, 0.0, 60.0, 0.5) >= reset

@@ -2,7 +2,8 @@
 
 Theory of operation. The provider's table states how a call is charged: its input, its input and output bound, or its
 output as it is produced. The table may be wrong (a gateway, a change). So each charge is booked by every rule at once.
-Between two answers the level falls by the charges, less the refill, and each rule predicts that fall.
+Between two answers the level falls by the charges, less the refill, and each rule predicts that fall. Requests overtake
+each other, so for calls sent about when the answered one was, it is `Unsure` whether they are in the fall.
 
 - The first answer bounds what was charged so far: at least its own call, at most all calls sent until then. The table's
   rule is dropped at once where it fits into no such bounds and another rule does.
@@ -13,7 +14,7 @@ Once a rule was confirmed by `SETTLED` spans, charges at the end of answers are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidegate.core.values import INFINITY, Cost, Unit
@@ -26,8 +27,8 @@ NOISE = 0.01
 lets cheap rules pass for each other."""
 
 MEMORY = 0.7
-"""Weight of the earlier spans when one ends: about the last three. Requests overtake each other, so that a fall may
-show in the span before or after its charge. Raising it makes a change of the rule take more spans."""
+"""Weight of the earlier spans when one ends: about the last three, because estimates of single calls err. Raising it
+makes a change of the rule take more spans."""
 
 CLOSE = 0.2
 """Relative error of a prediction that counts as right: estimates of the output are no better."""
@@ -84,17 +85,30 @@ class ChargingEvidence(NamedTuple):
     refuted: tuple[str, ...] = ()
 
 
+class Unsure(NamedTuple):
+    """Charges, by each rule, of calls that may have overtaken the answered one, or have been overtaken by it.
+
+    `above` is what may be in the fall beyond the prediction, `below` what is predicted and may not be in it.
+    """
+
+    above: Sequence[float]
+    below: Sequence[float]
+
+
 class ChargingModel:
     """The charging rule of one token quota; `rule` is its place in `RULES`, 0 for the table's.
 
     `follows_ends` says that charges at the end of answers must be booked, `produces` that the rule charges the output
-    then.
+    then, and `returns` that it gives back the unused part of the bound.
     """
 
     __slots__ = (
+        "_above",
+        "_below",
         "_better",
         "_high",
         "_low",
+        "_needed",
         "_predicted",
         "_refuted",
         "_since_span",
@@ -102,6 +116,7 @@ class ChargingModel:
         "_votes",
         "follows_ends",
         "produces",
+        "returns",
         "rule",
         "since",
         "unit",
@@ -112,7 +127,7 @@ class ChargingModel:
         self.rule = 0
         self.since = now
         self.follows_ends = True
-        self.produces = False
+        self.produces = self.returns = False
         self._spans = 0
         self._better = self._votes = 0
         self._refuted: tuple[int, ...] = ()
@@ -133,7 +148,10 @@ class ChargingModel:
         """Begin a new span."""
         self._low = self._high = 0.0
         self._predicted = [0.0] * len(RULES[self.unit])
-        self._since_span = 0.0
+        # Of the answer that began the span, the other way round.
+        self._above = [0.0] * len(RULES[self.unit])
+        self._below = [0.0] * len(RULES[self.unit])
+        self._since_span = self._needed = 0.0
 
     def refund(self, by_rule: Sequence[float]) -> None:
         """Take back a charge that was counted as confirmed, and whose call the provider refused."""
@@ -154,29 +172,42 @@ class ChargingModel:
         return self._take(best, now)
 
     def fell(
-        self, low: float, high: float, predicted: Sequence[float], rounding: float, limit: float, now: float
+        self,
+        low: float,
+        high: float,
+        predicted: Sequence[float],
+        rounding: float,
+        limit: float,
+        now: float,
+        find_unsure: Callable[[], Unsure] | None = None,
+        scale: float = 1.0,
     ) -> bool:
         """Add the fall of the level between two answers; return whether another rule holds from now on.
 
         The fall is from `low` to `high`, one of them infinite where a full or an empty quota hides a part. Levels were
-        rounded to `rounding`.
+        rounded to `rounding`. `find_unsure` returns what is unsure of the later answer. Estimates were found to be
+        worth `scale` by the rule in force.
         """
         self._add(low, high, predicted)
-        if self._since_span < SPAN * limit + rounding:
+        if self._since_span < max(self._needed, SPAN * limit + rounding):
             return False
+        unsure = find_unsure() if find_unsure is not None else None
         least, most = self._low - rounding, self._high + rounding
-        errors = [
-            max(least - guess, guess - most, 0.0) / max(NOISE * limit, min(abs(least), abs(most)), abs(guess))
-            for guess in self._predicted
-        ]
+        errors = self._errors(least, most, unsure, limit)
+        if scale != 1.0:
+            # A rule is not wrong where the estimates are.
+            scaled = self._errors(least / scale, most / scale, unsure, limit / scale)
+            errors[self.rule] = min(errors[self.rule], scaled[self.rule])
         wrong = errors[self.rule] > CLOSE
-        best = min(range(len(errors)), key=lambda each: (errors[each], each))
+        if unsure is not None and not wrong:
+            self._needed = SPAN * limit + rounding + unsure.above[self.rule] + unsure.below[self.rule]
+            if self._since_span < self._needed:
+                return False  # it may fit only because so much is unsure
+        best = self._best(errors, least, most, CLEARLY)
         proves = least > -INFINITY and most < INFINITY
         if proves:
             self._refuted = tuple(each for each, error in enumerate(errors) if error > CLOSE)
-            self._low, self._high = MEMORY * self._low, MEMORY * self._high
-            self._predicted = [MEMORY * each for each in self._predicted]
-            self._since_span = 0.0
+            self._end_span(unsure)
         else:
             self.forget_span()
         if not wrong or errors[best] > CLEARLY * errors[self.rule]:
@@ -198,22 +229,71 @@ class ChargingModel:
         outstanding: Sequence[tuple[float, ...]],
         limit: float,
         now: float,
+        find_unsure: Callable[[], Unsure] | None = None,
     ) -> bool:
         """Add a fall that a refusal shows, as `fell` does; return whether another rule holds from now on.
 
         The refused call may have overtaken those sent earlier, or been overtaken by later ones. So at most all calls
         that are still `outstanding` are in the fall, and a rule that predicts less with all of them is refuted.
         """
+        if self._low == -INFINITY:
+            self.forget_span()  # this fall alone says more
         self._add(low, high, predicted)
-        shown = self._low - CLOSE * abs(self._low) - NOISE * limit
         if self._low < SPAN * limit:
             return False
-        most = [total + sum(each[rule] for each in outstanding if each) for rule, total in enumerate(self._predicted)]
+        shown = self._low - CLOSE * abs(self._low) - NOISE * limit
+        most = [
+            total + above + sum(each[rule] for each in outstanding if each)
+            for rule, (total, above) in enumerate(zip(self._predicted, self._above, strict=True))
+        ]
         if most[self.rule] >= shown or max(most) < shown:
             return False
         self._refuted = tuple(each for each in range(len(most)) if most[each] < shown)
-        # Of the rules that are not refuted, the cheapest.
-        return self._take(min((each for each in range(len(most)) if most[each] >= shown), key=most.__getitem__), now)
+        errors = self._errors(self._low, self._high, find_unsure() if find_unsure is not None else None, limit)
+        for each in self._refuted:
+            errors[each] = INFINITY
+        best = self._best(errors, self._low, self._high)
+        return best != self.rule and self._take(best, now)
+
+    def _errors(self, least: float, most: float, unsure: Unsure | None, limit: float) -> list[float]:
+        """Return the relative error of each rule over the span, where the fall is from `least` to `most`."""
+        errors = []
+        shown = NOISE * limit
+        if least > -INFINITY or most < INFINITY:
+            shown = max(shown, min(abs(least), abs(most)))
+        for rule, guess in enumerate(self._predicted):
+            low = least
+            # Until it was replaced, a table that predicts too little is not excused: it causes refusals.
+            if self.rule or guess > self._predicted[0]:
+                low -= self._above[rule] + (unsure.above[rule] if unsure is not None else 0.0)
+            high = most + self._below[rule] + (unsure.below[rule] if unsure is not None else 0.0)
+            errors.append(max(low - guess, guess - high, 0.0) / max(shown, abs(guess)))
+        return errors
+
+    def _best(self, errors: Sequence[float], least: float, most: float, clearly: float = 1.0) -> int:
+        """Return the rule that fits best: within `CLOSE`, the one that predicts the fall best if none overtook another.
+
+        By that measure, too, it must be better than the rule in force: its error at most the share `clearly`. Where
+        only one end of the fall is known, that end is the likeliest.
+        """
+        low, high = (least if least > -INFINITY else most), (most if most < INFINITY else least)
+        shown = min(abs(low), abs(high))
+        plain = [max(low - guess, guess - high, 0.0) / max(shown, abs(guess), 1.0) for guess in self._predicted]
+        better = [each for each in range(len(errors)) if each == self.rule or plain[each] < clearly * plain[self.rule]]
+        return min(better, key=lambda each: (max(0.0, errors[each] - CLOSE), plain[each]))
+
+    def _end_span(self, unsure: Unsure | None) -> None:
+        """Begin a new span, with the earlier ones at the weight `MEMORY`."""
+        self._low, self._high = MEMORY * self._low, MEMORY * self._high
+        self._predicted = [MEMORY * each for each in self._predicted]
+        self._above = [MEMORY * each for each in self._above]
+        self._below = [MEMORY * each for each in self._below]
+        if unsure is not None:
+            # Overtaken charges show in the span before, or in this one: only the difference of weights is left.
+            rest = 1.0 - MEMORY
+            self._above = [total + rest * each for total, each in zip(self._above, unsure.below, strict=True)]
+            self._below = [total + rest * each for total, each in zip(self._below, unsure.above, strict=True)]
+        self._since_span = self._needed = 0.0
 
     def _add(self, low: float, high: float, predicted: Sequence[float]) -> None:
         self._low, self._high = self._low + low, self._high + high
@@ -223,6 +303,7 @@ class ChargingModel:
     def _take(self, rule: int, now: float) -> bool:
         self.rule, self.since = rule, now
         self.produces = RULES[self.unit][rule] in PRODUCING
+        self.returns = RULES[self.unit][rule] in RETURNING
         self.follows_ends = True
         self._spans = self._votes = 0
         return True

@@ -41,6 +41,8 @@ def boundary_of(reading: QuotaReading, sent_at: float, now: float) -> tuple[floa
     after = reading.reset_after or 0.0
     if reading.instant is not None:
         return now + after - reading.instant.rounding, now + after + reading.resolution
+    if reading.from_receipt:
+        return now + after - reading.resolution, now + after + reading.resolution
     rounding = reading.resolution if reading.resolution >= COARSE else 0.0
     return sent_at + after - rounding, now + after + rounding
 
@@ -243,11 +245,21 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
         known = let_in.seconds <= shorter
         recently = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
         least = portion * (WHOLE if known else SEEN)
-        if 2.0 * shorter <= window and wait <= shorter and least <= recently <= int(MORE * portion):
+        fits = max(1.0, least) <= recently <= int(MORE * portion)
+        if 2.0 * shorter <= window and wait <= shorter and fits:
             # The window may be known roughly only: what was admitted fits in.
             whole = max(1.0, portion, float(recently))
             return QuotaReading(f"{name}-{shorter:g}s", "requests", "fixed", whole, 0.0, None, shorter)
     return None
+
+
+def refutes_portion(limit: float, window: float, let_in: AdmittedBurst) -> bool:
+    """Return whether a refusal came before the least portion of the announced quota was admitted.
+
+    It does where all admitted calls are known, because a portion refuses nothing before it is spent.
+    """
+    shortest = SHORTER[0]
+    return let_in.seconds <= shortest and let_in.calls < WHOLE * limit * shortest / window
 
 
 PROBE_FIRST = 1.0
@@ -276,6 +288,12 @@ LITTLE = 0.25
 """Shares of the limit: so much more than expected is left where a boundary was passed, and so little where none was."""
 
 
+PARTS = 2
+"""Windows in a row that end in a refusal after a part of the limit, while the refusal states another time than the
+reset, from which on the quota is a continuous one. Raising it meets more refusals; one such window may be shared with
+another client. Chosen: the least number that is not a single coincidence."""
+
+
 class FixedWindowMirror(QuotaMirror):
     """The mirror of one fixed-window quota of one key."""
 
@@ -285,9 +303,12 @@ class FixedWindowMirror(QuotaMirror):
         "_boundaries",
         "_careful",
         "_ceiling",
+        "_empty",
         "_exhausted",
         "_late",
         "_lately",
+        "_parts",
+        "_parts_stated",
         "_probe_at",
         "_probe_delay",
         "_remaining",
@@ -315,6 +336,8 @@ class FixedWindowMirror(QuotaMirror):
         self._late: deque[LoggedCharge] = deque()
         self._lately = 0.0
         self._exhausted = False
+        self._empty = -INFINITY, 0.0, 0.0
+        self._parts_stated, self._parts = False, 0
         self._probe_at = 0.0
         self._probe_delay = PROBE_FIRST
         self._careful: CautiousRamp | None = None
@@ -435,6 +458,9 @@ class FixedWindowMirror(QuotaMirror):
         self._probe_at = now + self._probe_delay
         self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
         if retry_after:
+            stated_at, reset, resolution = self._empty
+            # The boundary of a window would be stated as one time. Another one says when a part of it is back.
+            self._parts_stated = self._parts_stated or (stated_at == sent_at and reset - retry_after >= resolution)
             # Whole seconds are rounded up by those who send them.
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
             self._boundaries.lies(sent_at + retry_after - rounding, now + retry_after, told=True)
@@ -455,6 +481,8 @@ class FixedWindowMirror(QuotaMirror):
         if reading.reset_after is not None and reading.reset_after <= MONTH:
             self._tells = True
             self._boundaries.lies(*boundary_of(reading, sent_at, now), told=True, instant=reading.instant)
+            if reading.remaining == 0.0:
+                self._empty = sent_at, reading.reset_after, reading.resolution
         if reading.remaining is None:
             return
         before, outstanding = self._remaining, self.ledger.total
@@ -509,15 +537,32 @@ class FixedWindowMirror(QuotaMirror):
         if passed is not None:
             self._begin(*passed)
 
+    def _count_part(self, admitted: float) -> None:
+        """Count a window that was refused after `admitted` units; a quota that returns in parts is continuous."""
+        if not self._parts_stated or admitted >= (1.0 - LITTLE) * self.limit:
+            self._parts = 0
+        elif admitted > 0.0:
+            self._parts += 1
+        self._parts_stated = False
+        if self._parts >= PARTS:
+            self.turned = "continuous"
+
     def _begin(self, low: float, high: float) -> None:
         """Begin a window whose boundary lies in this interval."""
         self._trials, self._tried_at = 0, None
+        short = False
+        if self._exhausted and self._began_at > -INFINITY:
+            admitted = self.limit - self._ceiling
+            short = admitted < LITTLE * self.limit
+            self._count_part(admitted)
         if self._supposed and not self._exhausted and self._began_at > float("-inf"):
             self._supposed = self.ledger.total < PROVEN * self.limit
         self.ledger.drop_before(low)
         self._remaining = self.limit
         self._ceiling = self.limit - self.ledger.total
         self._exhausted, self._began_at = False, high
-        self._careful = CautiousRamp(self.limit, self._step, high, trying=False) if self._supposed else None
+        # A window that admitted little before it refused shows that this one may, too.
+        careful = self._supposed or short
+        self._careful = CautiousRamp(self.limit, self._step, high, trying=False) if careful else None
         self._probe_delay = PROBE_FIRST
         self._probe_at = high

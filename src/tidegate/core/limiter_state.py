@@ -32,6 +32,7 @@ from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
+from tidegate.core.retry_hint import HintTrust
 from tidegate.core.unavailability import KeyOutage, OutageClock
 from tidegate.core.values import INFINITY, Cost, Key, Outcome, QuotaReading, Refill
 
@@ -109,9 +110,9 @@ class KeyCounts:
     """Counters of one key since its creation, and the latencies of the last hundred answered attempts, in seconds.
 
     `resent` attempts were of calls that had been sent before. Those of them after a refusal are `absorbed`: the caller
-    never saw the refusal. `given_up` calls ended for lack of capacity, including those that were never sent, `unsent`.
-    `failed_calls` had their failure handed back. `replayed` calls got another call's answer; those of them that were
-    never sent are `spared`.
+    never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` had their failure handed back, or
+    their stream broke. `replayed` ones of them got another call's answer. `left` calls were ended by their callers
+    while they were not in flight. `unsent` calls were never sent so far, whether they still wait or have ended.
     """
 
     __slots__ = (
@@ -124,18 +125,23 @@ class KeyCounts:
         "given_up",
         "ignored",
         "latencies",
+        "left",
         "refused",
         "replayed",
         "resent",
-        "spared",
         "unsent",
     )
 
     def __init__(self) -> None:
         self.attempts = self.answered = self.refused = self.failed = 0
         self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
-        self.failed_calls = self.replayed = self.spared = 0
+        self.failed_calls = self.replayed = self.left = 0
         self.latencies: deque[float] = deque(maxlen=100)
+
+    @property
+    def calls(self) -> int:
+        """Return the calls so far, sent or not."""
+        return self.attempts - self.resent + self.unsent
 
     @property
     def latency(self) -> float:
@@ -258,6 +264,7 @@ class LimiterState:
         "estimate",
         "generation",
         "given_at",
+        "hints",
         "home",
         "key",
         "latency_knee",
@@ -285,6 +292,7 @@ class LimiterState:
         self.pacer = Pacer()
         self.cause: RefusalCause | None = None
         self.pause = Pause(settings.pause_base, settings.max_pause)
+        self.hints = HintTrust()
         self.breaker = CircuitBreaker(
             settings.breaker_threshold, settings.breaker_cooldown, settings.max_breaker_cooldown
         )

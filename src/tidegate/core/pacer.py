@@ -36,6 +36,7 @@ from tidegate.core.pacer_phases import (
     FEW_SECONDS,
     MARGIN,
     OUTAGE_WAITS,
+    PATIENCE_KNOWN,
     PATIENCE_SECONDS,
     SAME,
     SEEK_BACK,
@@ -46,6 +47,7 @@ from tidegate.core.pacer_phases import (
     STEP_CALLS,
     STEP_MOST,
     STEP_SECONDS,
+    TOP,
     DrainDelay,
     PaceFloor,
     ProbeUpPhase,
@@ -81,7 +83,7 @@ less than `TRUE_SHARE` of the pace was no drop but a measurement too high; a few
 NARROWEST = 1.02
 """Least first step of a rise, where a bucket of one or two calls is known well."""
 
-WINDOW_WAITS = 3
+WINDOW_WAITS = 2
 WINDOW_CALLS = 4
 WINDOW_AGAIN = 50
 """Lone attempts refused in a row after which a window may have been used up, the fewest calls of one, and calls before
@@ -143,6 +145,7 @@ class Pacer:
         "phase",
         "spacing",
         "stray_odds",
+        "timed",
     )
 
     def __init__(self) -> None:
@@ -160,6 +163,8 @@ class Pacer:
         )
         self._floor = PaceFloor()
         self._base = self.hint = 0.0
+        # The hints of refusals count down, so refusals have a cause that time ends.
+        self.timed = False
         # Logarithm of the odds that refusals come at random, and not from a hidden rate.
         self.stray_odds = -INFINITY
         self._lone_at = self._refused_at = 0.0
@@ -297,14 +302,20 @@ class Pacer:
                 if sent_at > self._floor.since and (not self.gauge.informed or self._highest > WIDE * self._least):
                     return
             held = self.phase is PacerPhase.CRUISE and not (tried and sent_at > self._floor.since)
+            most = self._most
+            if self.gauge.informed and most < INFINITY and not self._least <= most <= self._highest / ANNOUNCED_SHARE:
+                # The hidden quota is another one than the announced: its rate was never measured.
+                held = held and self.rate < ANNOUNCED_SHARE * most
+                self._most, self.gauge.best = INFINITY, 0.0
             self._learn(let_in, count, seconds, cause, held, sent_at, now)
         if not 0 < count < SURE:
             # Where nothing came back it is still empty.
             self.gauge.zero(let_in, sent_at)
         if count >= SURE:
             self.spacing.reset_backoff()
-        if self.hint > 0.0 and self.gauge.rate and self.phase is not PacerPhase.RAMP:
-            self.spacing.paused(self.hint)
+        if self.hint > 0.0 and self.phase is not PacerPhase.RAMP:
+            # What comes back during the pause is known by measurement only: a pace on trial saves one call.
+            self.spacing.paused(self.hint, min(self.rate, self.gauge.rate) if self.gauge.rate else 0.0)
 
     def _suspect_window(self, now: float) -> None:
         """The first call after a silence was admitted: where a window began, as many follow as before the silence."""
@@ -318,7 +329,7 @@ class Pacer:
             # Where calls were admitted since the first refusal, this window shows how many the next one has.
             fresh = self.gauge.let_in <= WINDOW_CALLS
             size, begun_at = first.calls if fresh else 0, self.gauge.first_at - first.seconds
-        self._window = HiddenWindow(size, begun_at, self._refused_at, self._lone_at)
+        self._window = HiddenWindow(size, begun_at, self._refused_at, self._lone_at, first.seconds)
         self._window.sent(now)
         # The call that went alone, and this one.
         self._window_let_in = self.gauge.let_in - 2
@@ -335,6 +346,9 @@ class Pacer:
         alone, _ = spacing.sent(self.gauge.burst, now)
         if alone:
             self._lone_at = now
+            second = window.second_at(now)
+            if second > now + spacing.grace:
+                self._delay(second, now)
         elif window.sent(now):
             self._await_window(window.wait(now), now)
         else:
@@ -368,7 +382,7 @@ class Pacer:
             window.admitted -= 1
             self._await_window(max(now, window.wait(sent_at)), now)
             return True
-        else:
+        if not window.confirmed:
             # Not as many as before the silence, but the next window may have as many as this one. The calls since the
             # silence show no rate: nobody knows when it ended.
             size = let_in - self._window_let_in
@@ -423,6 +437,9 @@ class Pacer:
             self._wait(cause, sent_at, now)
         elif count < SURE:
             middle = sqrt(self._least * self._highest) if self.gauge.informed else 0.0
+            if self.timed and self.hint > 0.0 and self.gauge.informed:
+                # The calls were as far apart as the provider asked for: what is faster than their bound is refused.
+                rate = min(rate, self._highest)
             self._start_up(
                 min(rate, max(middle, SEEK_BACK * rate)) if middle else self._startup.back(rate, count, seconds), now
             )
@@ -469,7 +486,7 @@ class Pacer:
     def _try_floor(self, now: float) -> None:
         """Go on at the floor where it is due; what is done now is done again if that fails."""
         gauge, floor = self.gauge, self._floor
-        if self.phase is PacerPhase.RAMP or not floor.due(self.rate, gauge.let_in):
+        if self.phase is PacerPhase.RAMP or self.timed or not floor.due(self.rate, gauge.let_in):
             return
         self._instead = (self.phase, self.rate, self._next, self._next_count)
         self.phase = PacerPhase.STARTUP
@@ -509,6 +526,9 @@ class Pacer:
         if gauge.content < SMALL or overflown:
             # Half a call is much of such a bucket: what it is known to admit is held.
             sure = min(ANNOUNCED_SHARE * self._most, gauge.low)
+        elif gauge.informed and (precise or self._again):
+            # The admitted calls prove this much, and the rate has not just changed.
+            sure = min(ANNOUNCED_SHARE * self._most, max(sure, gauge.low))
         self._cruise(sure, now)
         if probed_up or started_up:
             self.spacing.hold_off(self._drain_delay.seconds(gauge.burst, self.rate))
@@ -551,7 +571,8 @@ class Pacer:
                     self.rate, self.gauge.pace(now), now, self.gauge.content < max(FEW, FEW_SECONDS * self.rate)
                 )
             if self.rate >= ANNOUNCED_SHARE * self._most:
-                self._patience = ANNOUNCED_PATIENCE
+                # The first rise shows if the hidden quota has this rate.
+                self._patience = ANNOUNCED_PATIENCE if self.gauge.rate > TOP * self._most else PATIENCE_KNOWN
                 self._cruise(ANNOUNCED_SHARE * self._most, now)
         else:
             if self.phase is PacerPhase.CRUISE and self._broken < DOUBTS:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from tidegate.core.charging import at_admission
-from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of
+from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of, refutes_portion
 from tidegate.core.provenance import QuotaProvenance, Source
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.rolling_window import RollingWindowMirror
@@ -60,7 +60,7 @@ def mirror_of(reading: QuotaReading, now: float, default_window: float) -> Quota
     if reading.refill == "fixed":
         return FixedWindowMirror(reading, now, default_window)
     if reading.window is None and reading.reset_after is None:
-        # Nothing tells how it comes back. A window promises least, and shows soon whether it is one.
+        # No header says how it comes back. A window promises least, and shows soon whether it is one.
         return FixedWindowMirror(reading, now, default_window, supposed=True)
     return TokenBucketMirror(reading, now, default_window)
 
@@ -92,6 +92,8 @@ def turned_into(
     turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
     if isinstance(turned, RollingWindowMirror):
         turned.spread()
+        # Answers do not set its level anew, so a wrong charge stays in it for a window.
+        turned.charging = mirror.charging
     turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
     return turned
 
@@ -203,9 +205,9 @@ class QuotaSet:
         "_explorer",
         "_explores",
         "_mirrors",
-        "_needed",
         "_patience",
         "_portion",
+        "_priced",
         "_tab",
         "_whole",
         "ample",
@@ -230,8 +232,8 @@ class QuotaSet:
         self.provenance: dict[str, QuotaProvenance] = {}
         self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
-        # The last cost that found room, and its units of each quota.
-        self._needed: tuple[Cost | None, list[float]] = None, []
+        # The cost of the last call that asked, and its charge and reserve at each quota.
+        self._priced: tuple[Cost | None, list[tuple[float, float]]] = None, []
         self._portion: SubWindow | None = None
         self._whole: dict[str, float] = {}
 
@@ -244,45 +246,49 @@ class QuotaSet:
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
+        amounts = self._amounts_of(cost)
         if self.ample:
-            needs = self._needs_of(cost)
-            for (mirror, _, _), need in zip(self._charged, needs, strict=True):
-                if need > mirror.room:
+            for (mirror, _, _), (amount, reserve) in zip(self._charged, amounts, strict=True):
+                if amount * mirror.scale + reserve > mirror.room:
                     break
             else:
-                # The call is charged next, if the other gates are open, too.
-                self._needed = cost, needs
                 return now, ""
         latest, binding = now, ""
         if self._tab:
             self._book()
-        for mirror, place, reserves in self._charged:
-            ready = mirror.ready_at(*charge_of(mirror, cost, place, reserves), now)
+        for (mirror, _, _), (amount, reserve) in zip(self._charged, amounts, strict=True):
+            ready = mirror.ready_at(amount, reserve, now)
             if ready > latest:
                 ready = mirror.stated_by(ready, now)
                 if ready > latest:
                     latest, binding = ready, mirror.name
-        if latest > now + EXPLORE_WAIT and self._may_explore(cost, now):
-            latest = max(now, self._explore_at)
+        tested_at = max(now, self._explore_at)
+        if latest > now + EXPLORE_WAIT and latest > tested_at and self._may_explore(cost, now):
+            latest = tested_at
             self._explores = True
         return latest, binding if latest > now else ""
 
-    def _needs_of(self, cost: Cost) -> list[float]:
-        """Return the units that a call takes of each quota it counts against, in their order."""
-        needs = []
-        for mirror, place, reserves in self._charged:
-            amount, reserve = charge_of(mirror, cost, place, reserves)
-            needs.append(amount * mirror.scale + reserve)
-        return needs
+    def _amounts_of(self, cost: Cost) -> list[tuple[float, float]]:
+        """Return the charge and the reserve of a call at each quota it counts against, in their order.
+
+        They are kept for the call that asks, as it is charged next if the other gates are open, too.
+        """
+        known, amounts = self._priced
+        if known is not cost:
+            amounts = []
+            for mirror, place, reserves in self._charged:
+                amounts.append(charge_of(mirror, cost, place, reserves))
+            self._priced = cost, amounts
+        return amounts
 
     def _may_explore(self, cost: Cost, now: float) -> bool:
         """Return whether one call may test the charging rules: it fits everywhere by a rule that is not refuted."""
         if self._explorer:
             return False
+        # A quota that has room says so at once; only one without it compares the charging rules.
         return all(
-            mirror.may_fit(cost, place, now)
-            or mirror.stated_by(mirror.ready_at(*charge_of(mirror, cost, place, reserves), now), now) <= now
-            for mirror, place, reserves in self._charged
+            mirror.stated_by(mirror.ready_at(amount, reserve, now), now) <= now or mirror.may_fit(cost, place, now)
+            for (mirror, place, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True)
         )
 
     def _explored(self, order: int, refused: bool, now: float) -> None:
@@ -327,7 +333,7 @@ class QuotaSet:
         self.unproven.discard(name)
         mirror = self._mirrors.pop(name)
         self._charged = [each for each in self._charged if each[0] is not mirror]
-        self._needed = None, []
+        self._priced = None, []
 
     def _outdated(self, reading: QuotaReading) -> bool:
         """Return whether a reading shows that what an earlier run knew of its quota holds no more."""
@@ -372,11 +378,8 @@ class QuotaSet:
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))
-        known, needs = self._needed
-        if known is not cost:
-            needs = self._needs_of(cost)
-        for (mirror, _, _), need in zip(self._charged, needs, strict=True):
-            room = mirror.room = mirror.room - need
+        for (mirror, _, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
+            room = mirror.room = mirror.room - (amount * mirror.scale + reserve)
             if room < 0.0:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
@@ -430,7 +433,8 @@ class QuotaSet:
         A quota with several charging rules charges `cost` by the one in force, with its `output` (tokens, None where
         unknown).
         """
-        self._book()
+        if self._tab:
+            self._book()
         for charged, debit, reserve in charges:
             mirror = self._mirrors.get(charged.name, charged)
             if debit.by_rule and mirror.charging is not None and mirror.charging.follows_ends:
@@ -452,7 +456,8 @@ class QuotaSet:
 
     def refund(self, charges: Iterable[Charge]) -> None:
         """Takes back what a refused request was not charged."""
-        self._book()
+        if self._tab:
+            self._book()
         for charged, debit, reserve in charges:
             mirror = self._mirrors.get(charged.name, charged)
             mirror.used -= debit.amount
@@ -482,15 +487,15 @@ class QuotaSet:
 
         Of that one, the share that is left and its name.
         """
-        self._book(order)
+        if self._tab:
+            self._book(order)
         if self._explorer:
             self._explored(order, False, now)
         for _, debit, _ in charges:
             debit.answered = True
         made: list[QuotaMirror] = []
         scarcest: tuple[float, str] | None = None
-        for stated in readings:
-            reading = self._clock.timed(stated, sent_at, now) if stated.instant is not None else stated
+        for reading in self._clock.timed(readings, sent_at, now):
             if self.unproven and self._outdated(reading):
                 self._drop(reading.name)
             mirror, counted_at = self._mirrors.get(reading.name), sent_at
@@ -500,14 +505,19 @@ class QuotaSet:
                 mirror = self._make(reading, now, is_sum(reading, readings))
                 made.append(mirror)
                 if reading.refill == "continuous":
-                    # A first round is made while a program starts: when its requests really left, nobody knows.
+                    # A first round is made while a program starts: when its requests left is unknown.
                     counted_at = now
             self.provenance[reading.name].record_reading(reading, now)
-            mine = next((debit for charged, debit, _ in charges if charged.ledger is mirror.ledger), None)
+            mine = None
+            for charged, debit, _ in charges:
+                if charged.ledger is mirror.ledger:
+                    mine = debit
+                    break
             mirror.observe(reading, order, counted_at, now, mine)
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
+            self.provenance[mirror.name].note_window(mirror.window, sent_at, now)
             if reading.reset_after is not None:
                 mirror.state(order, now + reading.reset_after + reading.resolution)
             if reading.remaining is not None and not mirror.is_predictable:
@@ -515,7 +525,10 @@ class QuotaSet:
                 scarcest = share if scarcest is None else min(scarcest, share)
         if self._portion is not None:
             self._check_portion(self._portion, now)
-        self.follows_ends = any(mirror.charging.follows_ends for mirror, _, _ in self._charged if mirror.charging)
+        self.follows_ends = False
+        for mirror, _, _ in self._charged:
+            if mirror.charging is not None and mirror.charging.follows_ends:
+                self.follows_ends = True
         self._find_room(now)
         return made, scarcest
 
@@ -533,7 +546,7 @@ class QuotaSet:
         if not hint:
             return ""
         for mirror in self.mirrors.values():
-            if mirror.unit == "requests" and mirror.is_predictable and mirror.limit != self._whole.get(mirror.name):
+            if mirror.unit == "requests" and mirror.limit != self._whole.get(mirror.name):
                 told = portion_of(mirror.name, mirror.limit, mirror.window, let_in, hint)
                 if told is not None and told.name not in self._mirrors:
                     window = FixedWindowMirror(told, now, self.default_window, supposed=True)
@@ -541,6 +554,8 @@ class QuotaSet:
                     self._add(window)
                     self.provenance[told.name].record(Source.REFUSALS, now)
                     return told.name
+                if refutes_portion(mirror.limit, mirror.window, let_in):
+                    self._whole[mirror.name] = mirror.limit
         return ""
 
     def _make(self, reading: QuotaReading, now: float, total: bool = False) -> QuotaMirror:
@@ -550,11 +565,11 @@ class QuotaSet:
 
     def _add(self, mirror: QuotaMirror, total: bool = False) -> None:
         self._mirrors[mirror.name] = mirror
-        self.provenance[mirror.name] = QuotaProvenance()
+        self.provenance[mirror.name] = QuotaProvenance(mirror.window)
         place = PLACES.get(mirror.unit)
         if place is not None and not total:
             self._charged.append((mirror, place, mirror.unit in PRODUCED))
-            self._needed = None, []
+            self._priced = None, []
 
     def _check_portion(self, portion: SubWindow, now: float) -> None:
         # Where it was none, the whole quota of that limit is not taken for divided again.
@@ -572,6 +587,7 @@ class QuotaSet:
         turned = turned_into(refill, mirror, reading, sent_at, now, self.default_window)
         self._mirrors[mirror.name] = turned
         self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
+        self._priced = None, []
         return turned
 
     def book(self) -> None:
@@ -586,23 +602,26 @@ class QuotaSet:
             self._charge(charges, cost, order, now, call.answered)
 
     def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
-        for mirror, place, reserves in self._charged:
-            amount, reserve = charge_of(mirror, cost, place, reserves)
-            if amount or reserve or (mirror.charging is not None and cost.output_bound):
+        for (mirror, place, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
+            model = mirror.charging
+            if amount or reserve or (model is not None and cost.output_bound):
                 # What is above the limit goes out alone and is refused there: it leaves an empty quota, and no debt.
                 amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
                 debit = mirror.debit(amount, reserve, order, now)
-                mirror.book(debit, cost, place)
+                if model is not None:
+                    mirror.book(debit, cost, place)
                 debit.answered = answered
                 mirror.used += debit.amount
                 charges.append((mirror, debit, reserve))
 
     def _find_room(self, now: float) -> None:
-        self._needed = None, []
+        self._priced = None, []
         self.ample = bool(self._mirrors)
         for mirror in self._mirrors.values():
             mirror.room = mirror.level(now) - AMPLE * mirror.limit
-            self.ample = self.ample and mirror.room > 0.0
+            if mirror.room <= 0.0:
+                self.ample = False
+                return
 
     def _spend(self, mirror: QuotaMirror, amount: float) -> None:
         mirror.room -= amount

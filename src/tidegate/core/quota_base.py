@@ -13,13 +13,17 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Sequence
 
-from tidegate.core.charging import RULES, ChargingModel, at_admission, at_end
+from tidegate.core.charging import RULES, ChargingModel, Unsure, at_admission, at_end
 from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, QuotaReading, Refill
 
 UNSEEN = 0.5
 UNDERWAY = 5.0
 """Requests by which an answer may show more room than expected before it must have overtaken some, and how long those
 may have been on their way, in seconds (openai: DEFAULT_TIMEOUT connect=5.0)."""
+
+
+OVERTAKEN = 0.1
+"""Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
 
 
 class LoggedCharge:
@@ -45,7 +49,7 @@ class LoggedCharge:
 class ChargeLog:
     """Charges newer than the anchor, oldest first, with their sum; every operation is amortised O(1)."""
 
-    __slots__ = ("dropped", "dropped_by_rule", "entries", "total")
+    __slots__ = ("_recent", "dropped", "dropped_by_rule", "entries", "total")
 
     def __init__(self) -> None:
         self.entries: deque[LoggedCharge] = deque()
@@ -53,6 +57,8 @@ class ChargeLog:
         self.dropped = 0.0
         # Since `take_dropped`, by each charging rule.
         self.dropped_by_rule: list[float] = []
+        # Forgotten charges with several rules that a request sent about then may have overtaken.
+        self._recent: deque[LoggedCharge] = deque()
 
     def add(self, debit: LoggedCharge) -> None:
         """Books a charge, the newest of all."""
@@ -87,14 +93,19 @@ class ChargeLog:
         due: list[LoggedCharge] = []
         while entries and entries[0].order <= order:
             due.append(entries.popleft())
-        pending = [debit for debit in due if not debit.answered]
-        stays = _overtaken(due, pending, sent_at, reorder, seen) if pending else ()
+        stays: Collection[LoggedCharge] = ()
+        for debit in due:
+            if not debit.answered:
+                pending = [each for each in due if not each.answered]
+                stays = _overtaken(due, pending, sent_at, reorder, seen)
+                break
         estimates = 0.0
         for debit in due:
             if debit not in stays:
                 self._forget(debit)
                 estimates += debit.estimate
-        entries.extendleft(debit for debit in reversed(due) if debit in stays)
+        if stays:
+            entries.extendleft(debit for debit in reversed(due) if debit in stays)
         if not entries:
             self.total = 0.0
         return estimates
@@ -108,7 +119,9 @@ class ChargeLog:
 
     def take_dropped(self) -> list[float]:
         """Return the sums of the charges forgotten since the last call, by each charging rule; empty without rules."""
-        dropped, self.dropped_by_rule = self.dropped_by_rule, []
+        dropped = self.dropped_by_rule
+        if dropped:
+            self.dropped_by_rule = []
         return dropped
 
     def _forget(self, debit: LoggedCharge) -> None:
@@ -116,8 +129,28 @@ class ChargeLog:
         self.total -= debit.amount
         self.dropped += debit.amount
         if debit.by_rule:
-            before = self.dropped_by_rule or [0.0] * len(debit.by_rule)
-            self.dropped_by_rule = [total + each for total, each in zip(before, debit.by_rule, strict=True)]
+            before = self.dropped_by_rule
+            if before:
+                self.dropped_by_rule = [total + each for total, each in zip(before, debit.by_rule, strict=True)]
+            else:
+                self.dropped_by_rule = list(debit.by_rule)
+            recent = self._recent
+            while recent and recent[0].charged_at < debit.charged_at - OVERTAKEN:
+                recent.popleft()
+            recent.append(debit)
+
+    def unsure(self, order: int, sent_at: float, rules: int) -> Unsure:
+        """Return the charges of which the answer to the request numbered `order` may have seen others than expected."""
+        above, below = [0.0] * rules, [0.0] * rules
+        for debit in self.entries:
+            if debit.by_rule and debit.charged_at <= sent_at + OVERTAKEN:
+                for rule, amount in enumerate(debit.by_rule):
+                    (above if amount > 0.0 else below)[rule] += abs(amount)
+        for debit in self._recent:
+            if debit.by_rule and debit.order != order and debit.charged_at >= sent_at - OVERTAKEN:
+                for rule, amount in enumerate(debit.by_rule):
+                    (below if amount > 0.0 else above)[rule] += abs(amount)
+        return Unsure(above, below)
 
 
 def _overtaken(
@@ -133,10 +166,6 @@ def _overtaken(
             stays.add(debit)
             unseen -= debit.amount
     return stays
-
-
-OVERTAKEN = 0.1
-"""Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
 
 
 class QuotaMirror(ABC):
@@ -215,9 +244,12 @@ class QuotaMirror(ABC):
             return False
         room = self.anchored_level(now) + self.ledger.total
         amounts = at_admission(self.unit, cost, cost[place])
-        for rule, amount in enumerate(amounts):
-            charged = sum(debit.by_rule[rule] if debit.by_rule else debit.amount for debit in self.ledger.entries)
-            if rule != model.rule and min(amount, self.limit) <= min(self.limit, room - charged):
+        # Summed by column, as a queue that waits asks for each charge again and again.
+        rules = len(amounts)
+        by_rule = [debit.by_rule or (debit.amount,) * rules for debit in self.ledger.entries]
+        charged = map(sum, zip(*by_rule, strict=True)) if by_rule else (0.0,) * rules
+        for rule, (amount, total) in enumerate(zip(amounts, charged, strict=True)):
+            if rule != model.rule and min(amount, self.limit) <= min(self.limit, room - total):
                 return True
         return False
 

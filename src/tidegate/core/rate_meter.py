@@ -301,9 +301,13 @@ class PacingBucket:
         """Has `level` calls to let go at `now`."""
         self._level, self._at = level, now
 
-    def paused(self, seconds: float) -> None:
-        """Save what comes back in `seconds` for which the provider told all calls to wait; nothing then goes alone."""
-        self._saved = self.rate * seconds
+    def paused(self, seconds: float, rate: float) -> None:
+        """Save what comes back at `rate` in `seconds` for which the provider told all calls to wait.
+
+        At their end one call may go in any case, and nothing goes alone.
+        """
+        self._saved = rate * seconds
+        self._level = min(self._level, max(1.0, self._saved) - self.rate * seconds)
         self._lone = False
 
     def hold_off(self, seconds: float) -> None:

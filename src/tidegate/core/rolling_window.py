@@ -87,7 +87,8 @@ class RollingWindowMirror(QuotaMirror):
     def level(self, now: float) -> float:
         """Units that may be spent at `now`."""
         self._expire(now - self.window)
-        return self.limit - self.ledger.total - self._theirs - self.reserved
+        # What is charged less at the end of an answer comes back before the charge itself does.
+        return self.limit - max(0.0, self.ledger.total + self._theirs) - self.reserved
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits alone."""

@@ -16,6 +16,8 @@ has the least delay and the largest rounding. So the difference between two such
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tidegate.core.values import INFINITY, QuotaReading
 
 DATE_ROUNDING = 1.0
@@ -44,15 +46,23 @@ class ServerClock:
             low, high = seen  # one of the clocks was set
         self._low, self._high, self._at = low, high, now
 
-    def timed(self, reading: QuotaReading, sent_at: float, now: float) -> QuotaReading:
-        """Return a reading whose reset is an instant with its reset in seconds from `now`, the receipt, on."""
-        instant = reading.instant
+    def timed(self, readings: Collection[QuotaReading], sent_at: float, now: float) -> Collection[QuotaReading]:
+        """Return the readings of one answer; a reset that is an instant is in seconds from `now`, the receipt, on."""
+        dated = next((reading.instant.dated for reading in readings if reading.instant is not None), None)
+        if dated is None:
+            return readings
+        self.saw(dated, sent_at, now)
+        return [self._timed(reading, now) for reading in readings]
+
+    def _timed(self, reading: QuotaReading, now: float) -> QuotaReading:
+        name, unit, refill, limit, remaining, _, window, _, quantum, from_receipt, instant = reading
         if instant is None:
             return reading
-        self.saw(instant.dated, sent_at, now)
-        return reading._replace(
-            reset_after=max(0.0, instant.reset - self._high - now),
-            resolution=instant.rounding + self._high - self._low,
+        after = max(0.0, instant.reset - self._high - now)
+        resolution = instant.rounding + self._high - self._low
+        # Built anew, as every answer has some: `_replace` takes three times as long.
+        return QuotaReading(
+            name, unit, refill, limit, remaining, after, window, resolution, quantum, from_receipt, instant
         )
 
 

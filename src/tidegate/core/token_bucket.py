@@ -25,8 +25,10 @@ The module has no clock and no randomness, and decides about nothing but this on
 
 from __future__ import annotations
 
+from functools import partial
+
 from tidegate.core.charging import RULES
-from tidegate.core.quota_base import LoggedCharge, QuotaMirror
+from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, usable_window
 
@@ -148,9 +150,11 @@ class SafetyMargin:
 
     def anchored(self, rate: float, window: float, since: float, took: float) -> None:
         """The bucket has a new anchor, `since` seconds after the last one; its answer `took` so long."""
-        self._slack *= 0.5 ** (max(0.0, since) / window)
+        if self._slack:
+            self._slack *= 0.5 ** (max(0.0, since) / window)
         if self._requests:
-            self._quickest = min(self._quickest, took)
+            if took < self._quickest:
+                self._quickest = took
             longest = UNSURE_SECONDS if window <= LONG_WINDOW else INFINITY
             self._unsure = min(UNSURE_MOST, rate * min(longest, took - self._quickest))
 
@@ -180,6 +184,10 @@ HELD_WEIGHT = 0.1
 """What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
 so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
 
+ROUND_TRIPS = 1.5
+"""Round trips, of the quickest refusal, within which a call that ends may be known to the provider before its answer is
+received here. Raising it leaves out more of what comes back, until the next answer; one round trip has no jitter."""
+
 FEW = 100.0
 """A limit of no more requests is read to the fraction: the part of one that `remaining` leaves out is seconds of it."""
 
@@ -205,6 +213,7 @@ class TokenBucketMirror(QuotaMirror):
         "_held",
         "_margin",
         "_reorder",
+        "_round_trip",
         "_spilt",
         "_worth",
         "period",
@@ -230,6 +239,7 @@ class TokenBucketMirror(QuotaMirror):
         self._margin = SafetyMargin(self.unit == "requests")
         self._reorder = REORDER_FIRST
         self._held = 0.0
+        self._round_trip = OVERTAKEN
         self._drag = self._drag_seen = 0.0
 
     @property
@@ -241,9 +251,17 @@ class TokenBucketMirror(QuotaMirror):
         """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
         rate = self.rate
         since = now - self._anchor_at
-        anchored = self._anchor_level + rate * since - self._drag * min(since, DRAG_SECONDS) - self.ledger.total
-        ceiling = min(self._brim, self._ceiling + rate * (now - self._ceiling_at))
-        return min(anchored, ceiling) - max(0.0, self.reserved - rate * self._held)
+        anchored = self._anchor_level + rate * since
+        if self._drag:
+            anchored -= self._drag * min(since, DRAG_SECONDS)
+        anchored -= self.ledger.total
+        ceiling = self._ceiling + rate * (now - self._ceiling_at)
+        if ceiling > self._brim:
+            ceiling = self._brim
+        level = anchored if anchored < ceiling else ceiling
+        if self.reserved:
+            level -= max(0.0, self.reserved - rate * self._held)
+        return level
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
         """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits a full bucket."""
@@ -329,6 +347,7 @@ class TokenBucketMirror(QuotaMirror):
 
     def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
+        self._round_trip = min(self._round_trip, ROUND_TRIPS * (now - sent_at))
         if retry_after and self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
             self._read_wait(retry_after)
         if self._brim < self.limit:
@@ -359,6 +378,8 @@ class TokenBucketMirror(QuotaMirror):
         confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
         estimated = self.ledger.drop_through(order, sent_at, self._reorder, seen)
         confirmed += self.ledger.dropped
+        if self.charging is not None and self.charging.returns:
+            self._leave_out_returns(sent_at)
         refilled = self._anchor_level + self.rate * since
         if self.unit == "requests":
             if since > 0.0 and not first and self.period.capacity is None:
@@ -373,9 +394,10 @@ class TokenBucketMirror(QuotaMirror):
             entries = self.ledger.entries
             unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
             self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
-            self.scale = self._worth.scale
+            if self.charging is None or not self.charging.returns:
+                self.scale = self._worth.scale  # else the amount is a bound, and no estimate
             refused = debit is not None and not debit.by_rule
-            changed = not first and self._learn_charging(refilled, level, reading.quantum, refused, now)
+            changed = not first and self._learn_charging(refilled, level, reading.quantum, refused, order, sent_at, now)
         if reading.quantum > 1.0 and not first:
             # Rounded to the nearest: what was expected is closer, within the rounding.
             half = min(reading.quantum, self.limit) / 2.0
@@ -390,10 +412,20 @@ class TokenBucketMirror(QuotaMirror):
         seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
         self._ceiling = seen_level if first else max(self._ceiling, seen_level)
 
-    def _learn_charging(self, refilled: float, level: float, quantum: float, refused: bool, now: float) -> bool:
+    def _leave_out_returns(self, sent_at: float) -> None:
+        """Take the anchor to have seen what came back within a round trip of its request: that is not counted again."""
+        for debit in self.ledger.entries:
+            if debit.charged_at > sent_at + self._round_trip:
+                return
+            if debit.amount < 0.0:
+                self.ledger.amend(debit, 0.0)
+
+    def _learn_charging(
+        self, refilled: float, level: float, quantum: float, refused: bool, order: int, sent_at: float, now: float
+    ) -> bool:
         """Compare the charging rules by the fall of the level since the last anchor; return whether another holds.
 
-        `refused` says that the answer is a refusal.
+        `refused` says that the answer, to the request numbered `order`, is a refusal.
         """
         model, dropped = self.charging, self.ledger.take_dropped()
         if model is None:
@@ -406,10 +438,12 @@ class TokenBucketMirror(QuotaMirror):
             low, high = (low, INFINITY) if self._anchor_level > 0.0 else (-INFINITY, high if level > 0.0 else INFINITY)
         if not dropped:
             dropped = [0.0] * len(RULES[self.unit])
+        find_unsure = partial(self.ledger.unsure, order, sent_at, len(dropped))
         if refused:
             outstanding = [debit.by_rule for debit in self.ledger.entries]
-            return model.emptied(low, high, dropped, outstanding, self.limit, now)
-        return model.fell(low, high, dropped, max(0.0, min(self.limit, quantum)), self.limit, now)
+            return model.emptied(low, high, dropped, outstanding, self.limit, now, find_unsure)
+        rounding = max(0.0, min(self.limit, quantum))
+        return model.fell(low, high, dropped, rounding, self.limit, now, find_unsure, self.scale)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: LoggedCharge | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
@@ -459,7 +493,8 @@ class TokenBucketMirror(QuotaMirror):
 
     def _advance(self, now: float) -> None:
         if now > self._ceiling_at:
-            self._ceiling = min(self._brim, self._ceiling + self.rate * (now - self._ceiling_at))
+            ceiling = self._ceiling + self.rate * (now - self._ceiling_at)
+            self._ceiling = ceiling if ceiling < self._brim else self._brim
             self._ceiling_at = now
 
     def _fold(self, now: float) -> None:

@@ -134,7 +134,7 @@ class Cost(NamedTuple):
     def sound(self) -> bool:
         """Return whether no amount is negative, their sum is at most `MAX_AMOUNT`, and `weight` is above zero."""
         # Written out because every call runs this: `min` and `sum` take twice as long. A comparison with NaN is False.
-        requests, tokens, given, output, produced, weight, held, *estimates = self
+        requests, tokens, given, output, produced, weight, held, input_estimate, bound, mean = self
         return (
             requests >= 0.0
             and tokens >= 0.0
@@ -143,8 +143,11 @@ class Cost(NamedTuple):
             and produced >= 0.0
             and weight > 0.0
             and held >= 0.0
-            and min(estimates) >= 0.0
-            and requests + tokens + given + output + produced + weight + held + sum(estimates) <= MAX_AMOUNT
+            and input_estimate >= 0.0
+            and bound >= 0.0
+            and mean >= 0.0
+            and requests + tokens + given + output + produced + weight + held + input_estimate + bound + mean
+            <= MAX_AMOUNT
         )
 
     def mended(self) -> Cost:

@@ -39,13 +39,14 @@ _SLACK = 1e-6
 
 
 def window_interval(
-    limit: float, remaining: float, reset_after: float, resolution: float, quantum: float
+    limit: float, remaining: float, reset_after: float, resolution: float, quantum: float, overdrawn: bool = False
 ) -> tuple[float, float] | None:
     """The shortest and longest window (seconds, inclusive) that one reading allows, or None where it says nothing.
 
     `reset_after` is the time until full, cut to `resolution` seconds, so the true one is in [v, v + resolution).
     `remaining` is the level cut to `quantum`, so the true use is above `limit - remaining - quantum`. A quantum above 1
-    is a rounding to the nearest, which may err both ways (PROVIDERS.md section 5). The upper end may be infinite.
+    is a rounding to the nearest, which may err both ways (PROVIDERS.md section 5). The upper end may be infinite. With
+    `overdrawn`, more than the limit may have been used, so the lower end is 0.
     """
     if limit <= 0 or reset_after < 0 or remaining < 0:
         return None
@@ -54,7 +55,7 @@ def window_interval(
         return None
     most = used + (quantum if quantum > 1 else 0.0)
     least = used - quantum
-    low = reset_after * limit / most
+    low = 0.0 if overdrawn else reset_after * limit / most
     high = (reset_after + resolution) * limit / least if least > 0 else INFINITY
     return low, high
 
@@ -150,6 +151,11 @@ NOTHING = (0.0, -1.0)
 """Bounds that no window satisfies."""
 
 
+def overdraws(reading: QuotaReading, remaining: float) -> bool:
+    """Return whether less than nothing may be left: output charged at its end overdraws, and headers show zero."""
+    return remaining <= 0.0 and reading.unit != "requests"
+
+
 def _stated_window(
     convention: Convention,
     reading: QuotaReading,
@@ -162,7 +168,9 @@ def _stated_window(
     """Return the shortest and longest window that a reading allows by one convention; None where it says nothing."""
     above = convention.above * rounding
     latest = min(reset, above) + convention.below * rounding + convention.transit * took
-    return window_interval(limit, remaining, max(0.0, reset - above), latest, reading.quantum)
+    return window_interval(
+        limit, remaining, max(0.0, reset - above), latest, reading.quantum, overdraws(reading, remaining)
+    )
 
 
 class WindowInference:
@@ -192,6 +200,7 @@ class WindowInference:
         "_passes",
         "_reset",
         "_returns",
+        "_risen",
         "_same_instant",
         "_same_time",
         "_slope",
@@ -280,7 +289,7 @@ class WindowInference:
         self._natural = self._reset = self.capacity = None
         self._first = None
         self._same_instant = self._same_time = True
-        self._stood = INFINITY, -INFINITY
+        self._stood, self._risen = (INFINITY, 0.0), 0.0
         self._lasts = -INFINITY, INFINITY
         self._soonest = self._returns = INFINITY
         self._slope = ResetSlope()
@@ -300,11 +309,12 @@ class WindowInference:
         if declared is not None and not self._denied and limit - remaining < DENIABLE * limit:
             return usable_window(declared, so_far)
         rounding = self._rounding(reading, reset)
-        if self._natural == so_far and self._agrees(so_far, limit, limit - remaining, reset, rounding, took, reading):
+        known = self._known(so_far, reading)
+        if known is not None and self._agrees(*known, limit, limit - remaining, reset, rounding, took, reading):
             return so_far
         first = FROM_ANSWER if reading.from_receipt else 0
         widest = _stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, rounding, took)
-        if widest is None or widest[0] <= 0.0:
+        if widest is None or (widest[0] <= 0.0 and not overdraws(reading, remaining)):
             return so_far
         if declared is not None and not self._denied:
             if widest[0] <= DENIED * declared and widest[1] * DENIED >= declared:
@@ -319,7 +329,7 @@ class WindowInference:
         self._reset = reset if not coarse and not transit else None
         # A single value, however often it comes, shows no rounding.
         exact = rounding if self._varied else reading.resolution
-        if reading.instant is not None:
+        if reading.instant is not None and not overdraws(reading, remaining):
             self._slope.add((limit - remaining) / limit, reading.instant.reset - sent_at, so_far)
         of_values = rounding if reading.from_receipt else exact
         self._compare_instants(reading, sent_at, took, limit - remaining, reset, of_values, charged)
@@ -342,9 +352,18 @@ class WindowInference:
         self._varied = self._varied or reset != self._only_reset
         return max(reading.resolution, 10.0**-self._decimals)
 
+    def _known(self, so_far: float, reading: QuotaReading) -> tuple[float, float] | None:
+        """Return the bounds of a window that is known: a natural one, or one that a further answer hardly narrows."""
+        if self._natural == so_far:
+            return so_far, so_far
+        low, high = self._bounds[self._held]
+        exact = self._natural is None and reading.instant is None and not reading.from_receipt
+        return (low, high) if exact and self._agreed >= ENOUGH and 0.0 < high - low <= EXACT * low else None
+
     def _agrees(
         self,
-        window: float,
+        low: float,
+        high: float,
         limit: float,
         used: float,
         reset: float,
@@ -352,7 +371,7 @@ class WindowInference:
         took: float,
         reading: QuotaReading,
     ) -> bool:
-        # The bounds of `window_interval`, for the many answers that tell nothing new.
+        # The bounds of `window_interval`, for the many answers that allow all from `low` to `high`: they tell nothing.
         if self.capacity is not None or self.turned is not None or used <= 0.0:
             return False
         quantum, held = reading.quantum, CONVENTIONS[self._held]
@@ -360,7 +379,9 @@ class WindowInference:
         self._reset = reset if self._held < FROM_ANSWER and rounding < COARSE else None
         earliest = max(0.0, reset - held.above * rounding) * limit
         latest = (reset + held.below * rounding + held.transit * took) * limit
-        agrees = earliest <= window * most * (1.0 + NEARLY) and (used - quantum) * window <= latest * (1.0 + NEARLY)
+        agrees = (used - quantum) * high <= latest * (1.0 + NEARLY) and (
+            earliest <= low * most * (1.0 + NEARLY) or overdraws(reading, limit - used)
+        )
         if agrees:
             self._agreed += 1
             self._doubted = False
@@ -386,7 +407,7 @@ class WindowInference:
         stretched = denied or CONVENTIONS[left[0]].transit > CONVENTIONS[first].transit
         varied = self._most - self._least >= VARIED * limit
         if stretched and self._same_instant != self._same_time:
-            stood = self._falls or self._stood[1] - self._stood[0] >= VARIED * limit
+            stood = self._falls or self._risen >= VARIED * limit
             if stood if self._same_instant else varied:
                 self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
@@ -400,7 +421,8 @@ class WindowInference:
         self._agreed += 1
         self._doubted = False
         self._bounds = bounds
-        naturals = {number: snap(*bounds[number], so_far) for number in left}
+        # Without a lower bound every natural window fits, and shows nothing.
+        naturals = {number: snap(*bounds[number], so_far) if bounds[number][0] > 0.0 else None for number in left}
         alike = [number for number in left if CONVENTIONS[number].transit == CONVENTIONS[left[0]].transit]
         self._held = next((number for number in alike if naturals[number] in NATURAL_WINDOWS), left[0])
         (low, high), natural = bounds[self._held], naturals[self._held]
@@ -413,6 +435,8 @@ class WindowInference:
             slope = self._slope.window()
             if slope is not None and natural not in NATURAL_WINDOWS:
                 return min(high, max(low, slope))
+            if low <= 0.0:
+                return high
             longest = min(high, 2 * low)
             # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
             return natural or (longest if coarse else (low + longest) / 2)
@@ -460,9 +484,14 @@ class WindowInference:
         if sent_at + took > self._passes:
             low, high = -INFINITY, INFINITY
             self._little = INFINITY, 0.0
-            self._stood = INFINITY, -INFINITY
+            self._stood, self._risen = (INFINITY, 0.0), 0.0
             self._passes = -INFINITY
-        self._stood = min(self._stood[0], used), max(self._stood[1], used)
+        # Units that come back do not move the instant at which all are back: only what is taken does.
+        lowest, lowest_at = self._stood
+        if used < lowest:
+            self._stood = used, sent_at
+        elif sent_at > lowest_at:
+            self._risen = max(self._risen, used - lowest)
         if instant is not None:
             if charged:
                 self._soonest = min(self._soonest, instant.reset + instant.rounding - sent_at)
@@ -489,7 +518,7 @@ class WindowInference:
 
         By a window of `shortest` seconds, the lowest one possible, it would have moved by more than its rounding.
         """
-        moved = (self._stood[1] - self._stood[0]) / limit * shortest
+        moved = self._risen / limit * shortest
         return (
             self._same_instant and moved > 2.0 * instant.rounding + NEARLY and self._most - self._least > VARIED * limit
         )
