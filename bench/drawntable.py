@@ -17,13 +17,18 @@ from bench.common import RESULTS, Check, conclude, markdown, table
 from bench.drawn import Drawn, families
 from bench.hidden import HIDDEN
 from bench.measures import Run, figures
-from bench.players import phaseless
+from bench.players import phaseless, unrated
 from bench.scenarios import Row
 
 DRAWN = families(ANNOUNCED, HIDDEN)
 NAMES = tuple(each.name for each in DRAWN)
 
-YARDSTICKS = {"hidden-fixed": phaseless}
+YARDSTICKS = {
+    "hidden-fixed": phaseless,
+    "hint-constant": unrated,
+    "hint-late": unrated,
+    "hint-absurd": unrated,
+}
 """Players that know more than a client can, where the oracle's time needs knowledge that no client has."""
 
 PAGE = Path(__file__).parents[1] / "docs" / "controller.md"

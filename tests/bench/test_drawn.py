@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import median
 
 import pytest
 
@@ -11,7 +12,7 @@ from bench import virtual
 from bench.drawn import Draw, Drawn, families, supplied
 from bench.drawntable import BARS, DRAWN, HEADER, MARKS, NAMES, PAGE, YARDSTICKS, Bar, asked, line, named, shown
 from bench.lab import seeds_of
-from bench.players import knowing, phaseless
+from bench.players import knowing, phaseless, unrated
 from bench.scenarios import NAMES as ROW_NAMES
 from bench.scenarios import Row
 from tests.bench.rows import SMALL
@@ -208,6 +209,24 @@ def test_a_player_without_the_phase_is_late_by_little_and_seldom_refused(seed: i
     played, ideal = phaseless(row, seed), row.ideal(seed).makespan
     assert ideal - 1e-9 <= played.seconds <= 1.02 * ideal + 0.05
     assert played.refused <= 16
+
+
+def test_a_player_without_the_rate_is_late_by_little_and_refused_a_few_times() -> None:
+    ratios, refused = [], []
+    for seed in range(8):
+        row = FAMILIES["hint-constant"].row(seed)
+        played, ideal = unrated(row, seed), row.ideal(seed).makespan
+        assert played.seconds >= ideal - 1e-9
+        ratios.append(played.seconds / ideal)
+        refused.append(played.refused)
+    assert median(ratios) < 1.02
+    assert 2 <= min(refused) <= max(refused) <= 10
+
+
+def test_a_player_without_the_rate_plays_a_window_as_one_without_the_phase() -> None:
+    seed = next(seed for seed in range(8) if binding(FAMILIES["hint-late"].row(seed)).kind == "fixed")
+    row = FAMILIES["hint-late"].row(seed)
+    assert unrated(row, seed) == phaseless(row, seed)
 
 
 @pytest.mark.parametrize("seed", range(8))

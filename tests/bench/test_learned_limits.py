@@ -1,0 +1,40 @@
+"""Runs of drawn families in virtual time: ratio, refusals and probes show that a limit was told from another one."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import virtual
+from bench.drawntable import named
+from bench.measures import Run
+
+
+def played(name: str, seed: int) -> Run:
+    """Return the run of one seed of a family, which loses no call."""
+    (family,) = named([name])
+    run = virtual.run(family.row(seed), seed)
+    assert run.lost == 0
+    return run
+
+
+def test_the_rate_of_a_bucket_that_runs_over_is_not_measured_too_low() -> None:
+    assert played("tiny-bucket", 4).ratio <= 1.08
+
+
+def test_slots_are_not_taken_for_a_rate() -> None:
+    run = played("hidden-slots", 8)
+    assert run.ratio <= 1.08
+    assert run.refused_share <= 0.012
+
+
+@pytest.mark.parametrize("name", ["hidden-fixed", "hidden-rolling"])
+def test_a_hidden_window_is_not_taken_for_a_rate(name: str) -> None:
+    run = played(name, {"hidden-fixed": 10, "hidden-rolling": 6}[name])
+    assert run.ratio <= 1.08
+    assert run.refused_share <= 0.12
+
+
+def test_an_outage_is_probed_seldom_and_its_end_is_seen_soon() -> None:
+    run = played("drawn-outage", 2)
+    assert run.hits <= 20
+    assert run.ratio <= 1.06
