@@ -56,6 +56,7 @@ class ScriptedQueue:
         self.log: list[tuple[Any, ...]] = []
         self.told: list[tuple[type[events.Event], tuple[object, ...]]] = []
         self.counted: list[str] = []
+        self.sent = False
         self.places = 0
         self.permits: set[NumberedPermit] = set()
         self.given = 0
@@ -105,14 +106,20 @@ class ScriptedQueue:
     def count_resent(self, after: Kind) -> None:
         self.counted.append(f"resent after {after}")
 
-    def count_given_up(self, unsent: bool) -> None:
-        self.counted.append("given up unsent" if unsent else "given up")
+    def count_given_up(self) -> None:
+        self.counted.append("given up")
+
+    def count_left(self) -> None:
+        self.counted.append("left")
+
+    def note_sent(self) -> None:
+        self.sent = True
 
     def count_failed(self) -> None:
         self.counted.append("failed")
 
-    def count_replayed(self, outcome: Outcome, unsent: bool) -> None:
-        self.counted.append("replayed unsent" if unsent else "replayed")
+    def count_replayed(self, outcome: Outcome) -> None:
+        self.counted.append("replayed")
 
     def emit(self, event: type[events.Event], *facts: object) -> None:
         self.told.append((event, facts))

@@ -116,7 +116,7 @@ def test_a_want_of_slots_under_the_ceiling_lowers_it_to_what_was_admitted(admiss
 
 def test_a_success_from_before_a_refusal_shortens_no_pause(admission: AdmissionController) -> None:
     others = Outcome(Kind.OVERLOADED, Cause.OTHERS_CAPACITY)
-    permits = admit(admission, 20)
+    permits = admit(admission, 4)
     settle(admission, permits[0], others)
     until = admission.pause.until
     for permit in permits[1:]:
@@ -310,7 +310,7 @@ def test_any_answer_to_the_probe_closes_the_breaker(admission: AdmissionControll
 def test_a_failed_probe_opens_it_again(admission: AdmissionController) -> None:
     admission.breaker.state = BreakerState.OPEN
     settle(admission, admit(admission)[0], OUTAGE, draw=0.5)
-    assert admission.ready_at(Cost(), NOW) == (NOW + 0.53, "breaker")
+    assert admission.ready_at(Cost(), NOW) == (NOW + 0.525, "breaker")
 
 
 @pytest.mark.parametrize("how", ["withdrawn", "abandoned"])
@@ -511,3 +511,41 @@ def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: Admission
                 tried.settle(permit, OK, now + 1.0, 0.5, None)
         lifted.append(tried.concurrency.ceiling)
     assert lifted[0] == lifted[1] > 2.0
+
+
+@pytest.mark.parametrize(("refused", "seconds"), [(1, 0.0), (10, 0.5)], ids=["occasional", "half"])
+def test_occasional_refusals_for_the_capacity_of_others_do_not_pause_the_key(
+    admission: AdmissionController, refused: int, seconds: float
+) -> None:
+    overloaded = Outcome(Kind.OVERLOADED, Cause.OTHERS_CAPACITY, status=529)
+    longest = 0.0
+    for number in range(20):
+        now = NOW + 10.0 * number
+        permits = admit(admission, 20, now)
+        for permit in permits[refused:]:
+            settle(admission, permit, OK, now + 0.1)
+        for permit in permits[:refused]:
+            settle(admission, permit, overloaded, now + 0.2)
+        if number > 5:
+            longest = max(longest, admission.ready_at(Cost(), now + 0.2)[0] - now - 0.2)
+    # Half of each round is answered, so no pause is longer than the first.
+    assert longest == pytest.approx(seconds)
+
+
+def test_a_hint_that_no_quota_explains_is_tried_once_and_then_obeyed_where_it_is_true(
+    admission: AdmissionController,
+) -> None:
+    settle(admission, admit(admission, 20)[19], refusal(12.0))
+    assert admission.pause.until == NOW + 3.0
+    assert admission.ready_at(Cost(), NOW + 3.0)[0] == NOW + 3.0
+    (trial,) = admit(admission, 1, NOW + 3.0)
+    assert admission.ready_at(Cost(), NOW + 3.0)[0] > NOW + 3.0
+    settle(admission, trial, refusal(9.0), NOW + 3.01)
+    assert admission.pause.until == pytest.approx(NOW + 12.01)
+    assert not admission.pause.is_unanswerable
+
+
+def test_a_hint_that_a_quota_explains_is_not_tried(mirrored: AdmissionController) -> None:
+    permits = admit(mirrored, 10)
+    settle(mirrored, permits[0], refusal(12.0, bucket(60.0, 0.0)))
+    assert mirrored.pause.until == NOW + 12.0

@@ -123,7 +123,7 @@ def test_the_breaker_tells_each_of_its_turns(admission: AdmissionController, out
     assert told == [
         events.BreakerOpened(KEY, 0.0, 0.5),
         events.BreakerHalfOpened(KEY, 1.0),
-        events.BreakerOpened(KEY, 1.0, 1.53),
+        events.BreakerOpened(KEY, 1.0, 1.525),
         events.BreakerHalfOpened(KEY, 3.0),
         events.BreakerClosed(KEY, 3.0),
     ]

@@ -283,15 +283,32 @@ def test_an_answered_call_tells_its_beginning_and_its_end(queue: ScriptedQueue) 
 def test_a_failed_call_tells_whether_the_wait_ended_it(queue: ScriptedQueue) -> None:
     driver = ExchangeDriver(queue, SDK)
     driver.reply(61.0, REFUSED)
-    assert queue.told[-1] == (events.RequestFailed, (1, 61.0, Kind.RATE_LIMIT, Cause.RATE, True, None))
+    assert queue.told[-1] == (events.RequestFailed, (1, 61.0, Kind.RATE_LIMIT, Cause.RATE, True, None, None))
     driver = ExchangeDriver(queue, SDK)
     driver.reply(1.0, OUTAGE)
-    assert queue.told[-1] == (events.RequestFailed, (1, 1.0, Kind.TRANSIENT, Cause.OUTAGE, False, None))
+    assert queue.told[-1] == (events.RequestFailed, (1, 1.0, Kind.TRANSIENT, Cause.OUTAGE, False, None, None))
 
 
 def test_an_expired_call_tells_its_wait_and_its_deadline(shut: ScriptedQueue) -> None:
     ExchangeDriver(shut, SDK).wait(61.0)
-    assert shut.told == [(events.RequestWaited, (61.0, "pause")), (events.QueueDeadline, (61.0, "pause"))]
+    assert shut.told == [
+        (events.RequestWaited, (61.0, "pause")),
+        (events.QueueDeadline, (61.0, "pause", 61.0)),
+        (events.RequestFailed, (0, 61.0, Kind.RATE_LIMIT, Cause.NONE, True, None, "pause")),
+    ]
+
+
+def test_retry_is_told_when_it_is_sent_and_not_where_the_call_was_given_up_before(queue: ScriptedQueue) -> None:
+    driver = ExchangeDriver(queue, SDK)
+    queue.open = False
+    driver.reply(1.0, REFUSED._replace(status=429))
+    assert names(queue.told) == ["RequestStarted"]
+    driver.wait(61.0)
+    assert names(queue.told) == ["RequestStarted", "RequestWaited", "QueueDeadline", "RequestFailed"]
+    assert queue.told[-2:] == [
+        (events.QueueDeadline, (61.0, "pause", 60.0)),
+        (events.RequestFailed, (1, 61.0, Kind.RATE_LIMIT, Cause.RATE, True, 429, "pause")),
+    ]
 
 
 def test_each_wait_is_told_with_its_own_length_and_the_gate_that_was_last_seen_closed(shut: ScriptedQueue) -> None:
@@ -311,7 +328,7 @@ def test_a_call_that_passes_at_once_or_may_not_wait_tells_no_wait(queue: Scripte
     ExchangeDriver(queue, SDK).reply(1.0, OK)
     ExchangeDriver(shut, CallPolicy(max_wait=0.0))
     assert names(queue.told) == ["RequestStarted", "RequestCompleted"]
-    assert names(shut.told) == ["QueueDeadline"]
+    assert names(shut.told) == ["QueueDeadline", "RequestFailed"]
 
 
 def test_a_back_off_is_a_wait_of_its_own(queue: ScriptedQueue) -> None:
@@ -331,7 +348,9 @@ def test_what_is_told_of_an_answer_names_its_status(queue: ScriptedQueue) -> Non
     driver.reply(2.0, answered)
     ExchangeDriver(queue, SDK).reply(1.0, failed)
     ends = (events.RequestRetrying, events.RequestCompleted, events.RequestFailed)
-    assert [facts[-1] for event, facts in queue.told if event in ends] == [429, 200, 400]
+    assert [
+        facts[5] if event is events.RequestFailed else facts[-1] for event, facts in queue.told if event in ends
+    ] == [429, 200, 400]
 
 
 def test_a_call_that_passed_at_once_and_was_refused_goes_on_from_there(queue: ScriptedQueue) -> None:
@@ -378,7 +397,30 @@ def test_a_call_counts_as_given_up_with_or_without_an_attempt(shut: ScriptedQueu
     queue.open = False
     driver.reply(1.0, REFUSED)
     driver.wait(60.0)
-    assert (shut.counted, queue.counted) == (["given up unsent"], ["given up"])
+    assert (shut.counted, queue.counted) == (["given up"], ["given up"])
+    assert (shut.sent, queue.sent) == (False, True)
+
+
+def test_call_that_its_caller_ends_counts_once_wherever_it_is(shut: ScriptedQueue, queue: ScriptedQueue) -> None:
+    ExchangeDriver(shut, SDK).close()
+    assert shut.counted == ["left"]
+    # In flight, the permit counts as abandoned.
+    ExchangeDriver(queue, SDK).close()
+    assert (queue.counted, queue.log[-2:]) == ([], [("abandon", 1), ("leave",)])
+
+
+def test_call_ended_in_its_backoff_or_after_a_refusal_counts_as_left(queue: ScriptedQueue) -> None:
+    backing_off = ExchangeDriver(queue, OWN)
+    backing_off.reply(1.0, OUTAGE)
+    backing_off.close()
+    assert queue.counted == ["left"]
+
+
+def test_call_with_a_result_is_not_left(queue: ScriptedQueue) -> None:
+    driver = ExchangeDriver(queue, SDK)
+    driver.reply(1.0, OK)
+    driver.close()
+    assert queue.counted == []
 
 
 @pytest.mark.parametrize("outcome", [INVALID, TIMEOUT], ids=lambda outcome: outcome.cause.value)

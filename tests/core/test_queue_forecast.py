@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.snapshot import Eta, QueueForecast, QuotaForecast, estimate_eta
+from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 
 
 def requests(level: float, boundary_in: float | None = None, amount: float = 1.0) -> QuotaForecast:
@@ -87,3 +87,18 @@ def test_before_any_answer_nobody_knows_when_a_slot_is_free() -> None:
 
 def test_a_pace_lets_them_through_one_by_one() -> None:
     assert estimate_eta(QueueForecast(11, slots=99, pace=2.0)) == Eta(5.0, "pace")
+
+
+def test_the_next_call_waits_for_the_pause_though_slots_bind_those_behind_it() -> None:
+    paused = QueueForecast(50, closed_for=600.0, closed_by="pause", tried_in=118.0, stated=600.0, slots=20, latency=1.0)
+    assert head_wait(paused) == HeadWait("pause", 118.0, 600.0)
+    assert estimate_eta(paused) == Eta(602.0, "concurrency")
+
+
+def test_the_next_call_of_an_open_key_waits_for_its_own_gate() -> None:
+    assert head_wait(QueueForecast(30, slots=99, quotas=(requests(-5.0),))) == HeadWait("quota requests", 6.0)
+    assert head_wait(QueueForecast(9, slots=1, flights=(1.0,), latency=3.0)) == HeadWait("concurrency", 2.0)
+    assert head_wait(QueueForecast(9, slots=99, pace=4.0)) == HeadWait("pace", 0.25)
+    assert head_wait(QueueForecast(0, slots=9)) == HeadWait("", 0.0)
+    down = QueueForecast(9, closed_for=float("inf"), closed_by="breaker")
+    assert head_wait(down) == HeadWait("breaker", None)

@@ -52,7 +52,7 @@ class RateLimitHit(Event):
 
 @dataclass(frozen=True, slots=True)
 class RateLimitLearned(Event):
-    """First header that names a quota: `limit` units of `unit` per `window` seconds."""
+    """First header that names a quota: `limit` units of `unit` per `window` seconds; again if the window is another."""
 
     quota: str
     unit: str
@@ -104,7 +104,7 @@ class RequestWaited(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestRetrying(Event):
-    """Decision to repeat a call, at its old place in the queue; `attempt` is the one that ended."""
+    """Start of a further attempt of a call; `attempt` is the one before it, which ended as `kind`."""
 
     attempt: int
     kind: Kind
@@ -123,7 +123,10 @@ class RequestCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestFailed(Event):
-    """Failure of a call that is handed back; `given_up` says that the wait, not the provider, ended it."""
+    """Failure of a call that is handed back; `given_up` says that the wait, not the provider, ended it.
+
+    A call that left the queue has the closed `gate` (else None). Without an attempt its kind is `rate_limit`.
+    """
 
     attempts: int
     elapsed: float
@@ -131,6 +134,7 @@ class RequestFailed(Event):
     cause: Cause
     given_up: bool
     status: int | None = None
+    gate: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +186,11 @@ class KeyAccepted(Event):
 
 @dataclass(frozen=True, slots=True)
 class QueueDeadline(Event):
-    """Exit of a call from the queue after `waited` seconds, at its deadline or because `gate` opens only after it."""
+    """Exit of a call from the queue after `waited` seconds, at its deadline or because `gate` opens only after it.
+
+    `queued` seconds of them are those since it last joined the queue. `RequestFailed` follows.
+    """
 
     waited: float
     gate: str
+    queued: float = 0.0

@@ -28,6 +28,9 @@ from tidegate.core.backoff import full_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, TERMINAL, Cause, Key, Kind, Outcome
 
+UNSENT = Outcome(Kind.RATE_LIMIT)
+"""Outcome that stands for the missing one of a call that was given up before its first attempt."""
+
 
 class Ending(StrEnum):
     """End of a call.
@@ -181,16 +184,24 @@ class QueuedCall(Protocol):
         """Count an attempt of a call whose last one had the kind `after`."""
         ...
 
-    def count_given_up(self, unsent: bool) -> None:
-        """Count a call that is given up for lack of capacity; `unsent` if it was never sent."""
+    def count_given_up(self) -> None:
+        """Count a call that is given up for lack of capacity."""
+        ...
+
+    def count_left(self) -> None:
+        """Count a call that its caller ended while it was not in flight."""
+        ...
+
+    def note_sent(self) -> None:
+        """Note that the first attempt of the call is sent now."""
         ...
 
     def count_failed(self) -> None:
         """Count a call that ended with a failure of the provider, handed back or final."""
         ...
 
-    def count_replayed(self, outcome: Outcome, unsent: bool) -> None:
-        """Count a call that gets another call's answer; `unsent` if no attempt of it was made."""
+    def count_replayed(self, outcome: Outcome) -> None:
+        """Count a call that gets another call's answer."""
         ...
 
     def emit(self, event: type[events.Event], *facts: object) -> None:
@@ -223,6 +234,7 @@ class _Exchange:
 
     `permit` is the permit that it holds, `attempt` the result of its last one. `gate` is the gate that was closed when
     it last waited, `queued_at` when it joined the queue. `probing` says that the last attempt was the breaker's probe.
+    `is_over` says that the call has a result: if not, the caller ended it.
     """
 
     __slots__ = (
@@ -232,6 +244,7 @@ class _Exchange:
         "deadline",
         "failures",
         "gate",
+        "is_over",
         "is_queued",
         "permit",
         "policy",
@@ -249,7 +262,7 @@ class _Exchange:
         self.attempts = self.failures = 0
         self.waited = 0.0
         self.gate, self.queued_at = "", started_at
-        self.is_queued = self.probing = False
+        self.is_queued = self.is_over = self.probing = False
         self.permit: Permit | None = None
         self.attempt: AttemptResult | None = None
 
@@ -279,6 +292,8 @@ class _Exchange:
             if self.permit is not None:
                 self.call.abandon(self.permit)
             self.call.dequeue()
+            if self.permit is None and not self.is_over:
+                self.call.count_left()
 
     def enqueue(self, now: float) -> None:
         """Join the queue, or pass at once."""
@@ -306,9 +321,12 @@ class _Exchange:
         """Perform one attempt; return the time of its end."""
         assert self.permit is not None, "an attempt is sent under a permit"
         if self.attempt is None:
+            self.call.note_sent()
             self.call.emit(events.RequestStarted, self.waited)
         else:
-            self.call.count_resent(self.attempt.outcome.kind)
+            before = self.attempt.outcome
+            self.call.count_resent(before.kind)
+            self.call.emit(events.RequestRetrying, self.attempts, before.kind, before.cause, before.status)
         resume = yield Send(self.permit)
         self.attempt = resume.attempt
         return resume.now
@@ -330,8 +348,6 @@ class _Exchange:
         retry = retry_time(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
         self.is_queued = retry is RetryTime.AT_ONCE
         call.settle(permit, outcome, now, self.is_queued)
-        if retry is not RetryTime.NO:
-            call.emit(events.RequestRetrying, self.attempts, outcome.kind, outcome.cause, outcome.status)
         return retry
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
@@ -349,14 +365,14 @@ class _Exchange:
         """Return the result where the last attempt is not repeated."""
         attempt = self.attempt
         assert attempt is not None, "an attempt was made"
-        outcome = attempt.outcome
+        self.is_over, outcome = True, attempt.outcome
         if outcome.kind is Kind.OK:
             self.call.emit(events.RequestCompleted, self.attempts, now - self.started_at, outcome.status)
             return ExchangeResult(Ending.ANSWERED, attempt, self.waited)
         refused = outcome.kind in CAPACITY and self.policy.replayable
         given_up = refused and self.policy.patient
         if given_up:
-            self.call.count_given_up(False)
+            self.call.count_given_up()
         else:
             self.call.count_failed()
         self._failed(outcome, given_up, now)
@@ -366,15 +382,17 @@ class _Exchange:
     def late_result(self, now: float) -> ExchangeResult:
         """Return the result where the deadline passed during the backoff."""
         assert self.attempt is not None, "an attempt was made"
-        self.call.count_given_up(False)
+        self.is_over = True
+        self.call.count_given_up()
         self._failed(self.attempt.outcome, True, now)
         return ExchangeResult(Ending.GIVEN_UP, self.attempt, self.waited)
 
     def expired_result(self, now: float) -> ExchangeResult:
         """Return the result where the call leaves the queue without a permit."""
-        attempt, gate = self.attempt, self.call.gate
-        self.call.count_given_up(attempt is None)
-        self.call.emit(events.QueueDeadline, now - self.started_at, gate)
+        attempt, gate, self.is_over = self.attempt, self.call.gate, True
+        self.call.count_given_up()
+        self.call.emit(events.QueueDeadline, now - self.started_at, gate, now - self.queued_at)
+        self._failed(UNSENT if attempt is None else attempt.outcome, True, now, gate)
         opens = self.call.opens_at
         ending = Ending.EXPIRED if attempt is None else Ending.GIVEN_UP
         return ExchangeResult(ending, attempt, self.waited, gate, opens - now if opens is not None else None)
@@ -385,14 +403,15 @@ class _Exchange:
         assert outcome is not None, "there is an answer to give"
         if attempt is not None and attempt.outcome.kind is outcome.kind:
             return self.final_result(now)
-        self.call.count_replayed(outcome, attempt is None)
+        self.is_over = True
+        self.call.count_replayed(outcome)
         self._failed(outcome, False, now)
         opens = self.call.opens_at
         opens_in = opens - now if opens is not None else None
         return ExchangeResult(Ending.REPLAYED, AttemptResult(outcome), self.waited, self.call.gate, opens_in)
 
-    def _failed(self, outcome: Outcome, given_up: bool, now: float) -> None:
-        why = (outcome.kind, outcome.cause, given_up, outcome.status)
+    def _failed(self, outcome: Outcome, given_up: bool, now: float, gate: str | None = None) -> None:
+        why = (outcome.kind, outcome.cause, given_up, outcome.status, gate)
         self.call.emit(events.RequestFailed, self.attempts, now - self.started_at, *why)
 
 

@@ -92,27 +92,63 @@ class Provenance:
         return LearnedValue(of, self.origin, self.count, now - self.at, holds_for)
 
 
+SAME_WINDOW = 0.01
+"""Relative difference below which two inferred windows are the same. Raising it reports a vague window sooner, lowering
+it later. Chosen: texts show windows in three digits."""
+
+
+CONFIRMING_ROUNDS = 2
+"""Rounds of requests, each sent after the answers to the one before, that confirm an inferred window. Raising it
+reports a window later; lowering it reports some wrong ones. Measured: with one, a burst of 6 that takes 2 s confirms
+itself."""
+
+
 class QuotaProvenance(Provenance):
     """Provenance of the local copy of a quota; `window` says where the length of its window was learned.
 
     `said` is the kind of refill that the headers state. The true kind may have turned out to be another one.
+
+    `reported_window` is the window in seconds for users. The answers to a first burst of requests may suggest a
+    far shorter or longer one, so an inferred window is reported once later requests have confirmed it. `retold` says
+    that it is another one since the last event.
     """
 
-    __slots__ = ("said", "window")
+    __slots__ = ("_inferred", "_inferred_at", "_rounds", "reported_window", "retold", "said", "window")
 
-    def __init__(self) -> None:
+    def __init__(self, window: float) -> None:
         super().__init__()
         self.window = Source.DEFAULT
         self.said: Refill = "continuous"
+        self.reported_window = self._inferred = window
+        self._inferred_at = -INFINITY
+        self._rounds = 0
+        self.retold = False
 
     def record_reading(self, reading: QuotaReading, now: float) -> None:
         """Record a reading."""
-        self.record(Source.HEADERS, now)
+        self.count = self.count + 1 if self.origin is Source.HEADERS else 1
+        self.origin, self.at = Source.HEADERS, now
         self.said = reading.refill
         if reading.window is not None:
             self.window = Source.HEADERS
         elif reading.reset_after is not None and self.window is not Source.HEADERS:
             self.window = Source.ANSWERS
+
+    def note_window(self, window: float, sent_at: float, now: float) -> None:
+        """Record the present window, after the answer to a request sent at `sent_at`."""
+        if window == self.reported_window:
+            return
+        if self.window is not Source.HEADERS:
+            if abs(window - self._inferred) > SAME_WINDOW * window:
+                self._inferred, self._inferred_at, self._rounds = window, now, 0
+                return
+            if sent_at < self._inferred_at:
+                return
+            self._inferred_at, self._rounds = now, self._rounds + 1
+            if self._rounds < CONFIRMING_ROUNDS:
+                return
+        self.retold = self.retold or abs(window - self.reported_window) > SAME_WINDOW * window
+        self.reported_window = window
 
     def learnt_window(self, of: str, now: float, holds_for: float) -> LearnedValue:
         """Return the present state of the window."""

@@ -15,10 +15,13 @@ from math import ceil, floor
 from typing import NamedTuple
 
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import BreakerState
-from tidegate.core.provenance import LearnedValue
+from tidegate.core.limiter_state import KeyQuotas
+from tidegate.core.provenance import LearnedValue, QuotaProvenance
 from tidegate.core.quota_base import QuotaMirror
-from tidegate.core.two_levels import AccountController
+from tidegate.core.rejection import DAY
+from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Key
 
 
@@ -67,9 +70,10 @@ class QuotaForecast(NamedTuple):
 class QueueForecast(NamedTuple):
     """Queue of one key: `waiting` calls, and the gates before them. Durations are in seconds.
 
-    No call goes for `closed_for` seconds; `closed_by` names the reason (pause, breaker). At most `slots` attempts may
-    be in flight, and `flights` has the age of each one that is. `latency` is the duration of one attempt (None:
-    unknown). `pace` is the number of calls admitted per second, 0 without pacing.
+    The queue does not move for `closed_for` seconds; `closed_by` names the reason (pause, breaker, quota day). One call
+    tries after `tried_in` seconds, which is earlier where the provider asks for a wait of `stated` seconds and that is
+    long. At most `slots` attempts may be in flight, and `flights` has the age of each one that is. `latency` is the
+    duration of one attempt (None: unknown). `pace` is the number of calls admitted per second, 0 without pacing.
     """
 
     waiting: int
@@ -80,6 +84,30 @@ class QueueForecast(NamedTuple):
     latency: float | None = None
     quotas: tuple[QuotaForecast, ...] = ()
     pace: float = 0.0
+    tried_in: float = 0.0
+    stated: float = 0.0
+
+
+class HeadWait(NamedTuple):
+    """Gate that holds the next call back now ('': none), and the seconds until that call may go (None: unknown).
+
+    The provider asked for a wait of `stated` seconds (0: it named none).
+    """
+
+    gate: str
+    seconds: float | None
+    stated: float = 0.0
+
+
+def head_wait(queue_forecast: QueueForecast) -> HeadWait:
+    """Return what holds back the next call: the first one that waits, or one that comes now."""
+    if queue_forecast.closed_by:
+        tried = queue_forecast.tried_in or queue_forecast.closed_for
+        return HeadWait(queue_forecast.closed_by, None if tried == INFINITY else tried, queue_forecast.stated)
+    seconds, gate = estimate_eta(queue_forecast._replace(waiting=1))
+    if not gate and queue_forecast.pace > 0.0 and queue_forecast.waiting:
+        return HeadWait("pace", 1.0 / queue_forecast.pace)
+    return HeadWait(gate, seconds)
 
 
 class Eta(NamedTuple):
@@ -132,6 +160,9 @@ def _slots_given(queue_forecast: QueueForecast) -> float | None:
 class QuotaSnapshot:
     """Mirrored quota: `limit` units of `unit` per `window` seconds, of which `level` are left as far as is known.
 
+    A window that only the answers to a first burst suggest is not reported: until later requests confirm it, `window`
+    is the provider's usual one.
+
     `charging` is the rule by which calls are charged: `table`, the provider table's, or the one that predicts the
     provider's own `remaining` better. It holds for `charging_for` seconds, and `charging_spans` spans of the limit have
     confirmed it. The newest one contradicts the rules in `charging_refuted`.
@@ -152,16 +183,23 @@ class QuotaSnapshot:
 class KeySnapshot:
     """State of one key. Durations are in seconds.
 
-    A call is one or more `attempts`. The `absorbed` refusals were retried, so the caller never saw them. `calls` counts
-    the calls that were sent, `given_up` for lack of capacity, or `replayed`: given another call's answer. `failed`
-    counts attempts. `failed_calls` counts calls whose failure was handed back, including each `replayed` one. `retried`
-    counts the attempts that followed a transient failure.
+    A call is any number of `attempts`: `unsent` calls had none so far. The `absorbed` refusals were retried, so the
+    caller never saw them. `calls` counts all calls, `given_up` those that ended for lack of capacity. `failed` and
+    `abandoned` count attempts. `failed_calls` counts calls whose failure was handed back, including those `replayed`:
+    given another call's answer. `abandoned_calls` counts calls that their callers ended, in flight or in the queue.
+    `retried` counts the attempts that followed a transient failure.
+
+    Each of the `calls` is `answered`, `given_up`, one of the `failed_calls` or of the `abandoned_calls`, or `unended`:
+    it is `in_flight`, `waiting`, or in a backoff.
 
     `ready_in` is the time until the next call could go (the first waiting one, else one request). It is 0 for now, and
     infinity when an attempt in flight must end first. `gate` is the limiter that holds it back until then. `eta` is the
     time until the last call waiting now is admitted, if no call goes before them. It is 0 where none waits, and None
     where it is unknown. `eta_gate` is the gate that determines it. `learnt` has the provenance of each gate's state,
     and how far to trust it.
+
+    While a pause runs, `stated_wait` is the wait that the provider asked for, and `stated_for` the time until its end
+    (both 0 where it named none). One call tries after `ready_in`, which may be much earlier.
 
     While the provider rejects the whole key, `rejected` is the cause (`auth`, `money`, `day`). `rejected_for` is the
     time until one call asks again, or until the reset that the provider named.
@@ -207,6 +245,15 @@ class KeySnapshot:
     rejected: str = ""
     rejected_for: float = 0.0
     pool: int | None = None
+    stated_wait: float = 0.0
+    stated_for: float = 0.0
+    abandoned_calls: int = 0
+    unsent: int = 0
+
+    @property
+    def unended(self) -> int:
+        """Return the calls that have not ended yet."""
+        return self.calls - self.answered - self.given_up - self.failed_calls - self.abandoned_calls
 
     @property
     def ready_at(self) -> float:
@@ -232,7 +279,7 @@ def account_snapshot(account: AccountController, waiting: int, now: float) -> Ac
     return AccountSnapshot(
         key=account.key,
         at=now,
-        quotas=tuple(_quota_snapshot(mirror, now) for mirror in account.quotas.mirrors.values()),
+        quotas=tuple(_quota_snapshots(account.quotas, now)),
         models=tuple(model.key for model in account.models),
         waiting=waiting,
         in_flight=account.in_flight,
@@ -251,6 +298,11 @@ class RegistrySnapshot:
     accounts: Mapping[Key, AccountSnapshot] = field(default_factory=dict)
 
     @property
+    def calls(self) -> int:
+        """Return the calls so far, sent or not, over all keys."""
+        return sum(each.calls for each in self.keys.values())
+
+    @property
     def attempts(self) -> int:
         """Return the requests sent, over all keys."""
         return sum(each.attempts for each in self.keys.values())
@@ -259,6 +311,26 @@ class RegistrySnapshot:
     def answered(self) -> int:
         """Return the requests answered, over all keys."""
         return sum(each.answered for each in self.keys.values())
+
+    @property
+    def given_up(self) -> int:
+        """Return the calls that ended for lack of capacity, over all keys."""
+        return sum(each.given_up for each in self.keys.values())
+
+    @property
+    def failed_calls(self) -> int:
+        """Return the calls whose failure was handed back, over all keys."""
+        return sum(each.failed_calls for each in self.keys.values())
+
+    @property
+    def abandoned_calls(self) -> int:
+        """Return the calls that their callers ended, over all keys."""
+        return sum(each.abandoned_calls for each in self.keys.values())
+
+    @property
+    def unended(self) -> int:
+        """Return the calls that have not ended yet, over all keys."""
+        return sum(each.unended for each in self.keys.values())
 
     @property
     def refused(self) -> int:
@@ -276,8 +348,14 @@ class RegistrySnapshot:
         return sum(each.waiting for each in self.keys.values())
 
 
-def _quota_snapshot(mirror: QuotaMirror, now: float) -> QuotaSnapshot:
-    known = QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, mirror.window, mirror.level(now))
+def _quota_snapshots(quotas: KeyQuotas, now: float) -> Iterator[QuotaSnapshot]:
+    provenance = quotas.provenance
+    for name, mirror in quotas.mirrors.items():
+        yield _quota_snapshot(mirror, provenance[name], now)
+
+
+def _quota_snapshot(mirror: QuotaMirror, provenance: QuotaProvenance, now: float) -> QuotaSnapshot:
+    known = QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, provenance.reported_window, mirror.level(now))
     if mirror.charging is None:
         return known
     rule, since, spans, refuted = mirror.charging.evidence
@@ -292,6 +370,8 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
     if rejection is not None and opens > ready:
         ready, gate = opens, rejection.gate
     foreseen = estimate_eta(queue_forecast(admission, waiting, mean, now))
+    pause = latest_pause(admission)
+    stated = pause.stated_for(now)
     counts = admission.counts
     latencies = sorted(counts.latencies)
     return KeySnapshot(
@@ -308,14 +388,14 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
         learnt=tuple(_learnt(admission, now)),
         breaker=admission.breaker.state.value,
         paused_for=max(0.0, admission.pause.until - now),
-        quotas=tuple(_quota_snapshot(mirror, now) for mirror in admission.quotas.mirrors.values()),
+        quotas=tuple(_quota_snapshots(admission.quotas, now)),
         attempts=counts.attempts,
         answered=counts.answered,
         refused=counts.refused,
         failed=counts.failed,
         abandoned=counts.abandoned,
         ignored=counts.ignored,
-        calls=counts.attempts - counts.resent + counts.unsent + counts.spared,
+        calls=counts.calls,
         given_up=counts.given_up,
         absorbed=counts.absorbed,
         latency_mean=sum(latencies) / len(latencies) if latencies else None,
@@ -326,24 +406,47 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
         failed_calls=counts.failed_calls,
         retried=counts.resent - counts.absorbed,
         replayed=counts.replayed,
+        abandoned_calls=counts.abandoned + counts.left,
+        unsent=counts.unsent,
         rejected=rejection.outcome.cause.value if rejection is not None else "",
         rejected_for=max(0.0, opens - now),
+        stated_wait=pause.stated if stated else 0.0,
+        stated_for=stated,
     )
+
+
+def latest_pause(admission: AdmissionController) -> Pause:
+    """Return the pause of a key, or that of its account where it ends later."""
+    if isinstance(admission, ModelController) and admission.account.pause.until > admission.pause.until:
+        return admission.account.pause
+    return admission.pause
+
+
+def day_reset(admission: AdmissionController) -> float:
+    """Return when a spent quota of the day returns, by the provider's word; -infinity where it named no reset."""
+    rejection = admission.rejection
+    return -INFINITY if rejection is None or rejection.reset_at is None else rejection.reset_at
 
 
 def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now: float) -> QueueForecast:
     """Return the forecast of one key at `now` for `waiting` calls that cost `mean` on average."""
-    closed, by = max((admission.pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"))
+    pause = latest_pause(admission)
+    tried, by = max(
+        (pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"), (day_reset(admission), DAY)
+    )
+    stated = pause.stated_for(now)
     latencies = admission.counts.latencies
     return QueueForecast(
         waiting=waiting,
-        closed_for=closed - now,
-        closed_by=by if closed > now else "",
+        closed_for=max(tried - now, stated),
+        closed_by=by if tried > now else "",
         slots=admission.concurrency.limit,
         flights=tuple(now - permit.sent_at for permit in admission.permits_in_flight.values()),
         latency=sum(latencies) / len(latencies) if latencies else None,
         quotas=tuple(_quota_outlook(admission, mirror, mean, now) for mirror in admission.quotas.mirrors.values()),
         pace=admission.pacer.sustained_rate if admission.pacer.active else 0.0,
+        tried_in=tried - now,
+        stated=pause.stated if stated and by == "pause" else 0.0,
     )
 
 

@@ -1,0 +1,80 @@
+"""Texts that state which gate holds calls back, why, and until when.
+
+A gate is one limiter of a key. Status row, `tidegate status`, the runner's display and the log use the same words.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.rejection import DAY, REJECTED
+from tidegate.core.values import Cause
+
+MINUTE = 60.0
+FINE = 10.0
+"""Seconds below which a duration has a decimal."""
+
+SHOWN = 0.05
+"""Seconds below which a time is `now`: half of the smallest one that a text shows."""
+
+CLOSED = frozenset({"pause", "breaker", DAY, REJECTED})
+"""Gates that hold every call of a key, whatever it costs."""
+
+AWAITED = {
+    "": "earlier calls",
+    "concurrency": "a free slot",
+    "pace": "the learned rate",
+    "pause": "the end of a pause",
+    "breaker": "the provider, which is down",
+    DAY: "the reset of the day's quota",
+    REJECTED: "the provider, which rejects the key",
+}
+"""What calls behind a gate wait for; a quota stands for itself."""
+
+
+def clock(seconds: float) -> str:
+    """Return seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as `4.2 s`, `43 s`, m:ss or h:mm:ss."""
+    if seconds < FINE - SHOWN:
+        return f"{seconds:.1f} s"
+    return f"{seconds:.0f} s" if seconds < MINUTE - 0.5 else clock(seconds)
+
+
+def awaited(gate: str) -> str:
+    """Return what the calls behind a gate wait for, e.g. `quota requests`."""
+    return AWAITED.get(gate, gate)
+
+
+def failure_text(status: int | None, cause: Cause) -> str:
+    """Return the last refusal or failure of a key in a few words."""
+    if status is not None:
+        return f"status {status}"
+    return "no connection" if cause is Cause.OUTAGE else "no answer in time" if cause is Cause.NONE else str(cause)
+
+
+def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str = "") -> str:
+    """Return why no call goes now and when the next one does.
+
+    The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for a wait of `stated`
+    seconds (0: it named none). `cause` is what the provider answered last, as far as it is known.
+    """
+    when = "when an answer arrives" if seconds is None else f"in {duration(seconds)}" if seconds >= SHOWN else "now"
+    why = f" ({cause})" if cause else ""
+    if gate == "pause":
+        asked = f"paused: provider asks for {duration(stated)}{why}, " if stated else f"paused after a refusal{why}: "
+        return f"{asked}next try {when}"
+    if gate == "breaker":
+        return f"provider down{why}: next probe {when}"
+    if gate == DAY:
+        return f"quota of the day spent{why}: provider's reset {when}"
+    if gate == REJECTED:
+        return f"key rejected{why}: one call asks again {when}"
+    if gate == "concurrency":
+        return "all slots taken: next call when an answer arrives"
+    if gate == "pace":
+        return f"learned rate reached: next call {when}"
+    return f"{gate} used up: next call {when}" if gate else f"behind earlier calls: next call {when}"
