@@ -26,6 +26,8 @@ ADMISSION = {
     "admission.executors",
     "admission.wait_queue",
     "admission.loop_monitor",
+    "admission.wait_log",
+    "admission.rejection_log",
     "admission.key_queue",
     "admission.account_queue",
     "admission.accounts",
@@ -56,8 +58,10 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "admission.executors": (set(), False, set()),
     "admission.wait_queue": ({*CORE, "admission.executors"}, False, set()),
     "admission.loop_monitor": ({*CORE, "admission.executors", "admission.wait_queue"}, False, set()),
+    "admission.wait_log": (CORE, False, set()),
+    "admission.rejection_log": (CORE, True, set()),
     "admission.key_queue": (
-        {*CORE, "admission.executors", "admission.wait_queue", "admission.loop_monitor"},
+        {*CORE, "admission.executors", "admission.wait_queue", "admission.loop_monitor", "admission.wait_log"},
         False,
         set(),
     ),
@@ -84,6 +88,8 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             "admission.executors",
             "admission.wait_queue",
             "admission.loop_monitor",
+            "admission.wait_log",
+            "admission.rejection_log",
             "admission.key_queue",
             "admission.account_queue",
             "admission.accounts",
@@ -174,6 +180,10 @@ LAZY_UPWARDS = {
         "admission.registry",
         "telemetry",
     ): "every registry is told of where an SDK is; the rest of telemetry is loaded only then",
+    (
+        "_install",
+        "launch",
+    ): "`install()` shows the process in `tidegate status`; its counters are loaded with the first key",
 }
 
 

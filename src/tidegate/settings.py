@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,9 @@ from tidegate.errors import ConfigurationError
 from tidegate.saved_state import LearnedState
 
 PREFIX = "TIDEGATE_"
+
+OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_DB", "TIDEGATE_RUNNER_")
+"""Beginnings of variables that are read elsewhere."""
 
 
 LEVELS = ("model", "account")
@@ -114,7 +118,10 @@ class Settings(BaseModel):
     )
     log: bool = Field(
         True,
-        description="Show what `tidegate run` and stretched clocks have to say: on or off (pip, uv: unless quiet).",
+        description="Show what `tidegate run`, cooldowns and stretched clocks have to say (pip, uv: unless quiet).",
+    )
+    status: bool = Field(
+        True, description="Show a program that calls install() in `tidegate status` (pip list: what is there is shown)."
     )
     telemetry: bool = Field(
         True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
@@ -211,4 +218,26 @@ def _configuration_error(error: ValidationError) -> ConfigurationError:
     value = first.get("input")
     if field == "digest_key" or (field == "initial_state" and not isinstance(value, str | Path)):
         value = "…"
-    return ConfigurationError(field, value, first["msg"].removeprefix("Value error, "))
+    return ConfigurationError(field, value, _bound(first, field))
+
+
+def _bound(error: Any, field: str) -> str:
+    """Return what the value of a field should be, in words of ours where pydantic's are about its own types."""
+    if error["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(field, Settings.model_fields, 1)
+        return f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
+    if error["type"] in ("float_parsing", "float_type") and isinstance(error.get("input"), str):
+        return "a plain number, without a unit; settings of time are in seconds"
+    return str(error["msg"]).removeprefix("Value error, ")
+
+
+def unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the TIDEGATE_… variables that nothing reads and that resemble a setting, with that setting's variable."""
+    ours = {PREFIX + name.upper() for name in Settings.model_fields}
+    found = {}
+    for name in environ:
+        if name.startswith(PREFIX) and name not in ours and not name.startswith(OTHER_VARIABLES):
+            near = difflib.get_close_matches(name, ours, 1, 0.8)
+            if near:
+                found[name] = near[0]
+    return found

@@ -25,6 +25,7 @@ from tidegate.core.display import printable
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, KeyRefused
 
 
@@ -99,6 +100,7 @@ class GovernedCall(Waiter):
         Waiter.__init__(self, make_waker, self.priority)
         if permit is None or attempt is None:
             return exchange(self, self.policy, self.started_at, registry.draw)
+        self.is_unsent = False
         self.place = permit.place
         self.deadline = self.started_at + self.policy.max_wait
         registry.bind_waiter(self, self.key, self.window)
@@ -168,7 +170,7 @@ class GovernedCall(Waiter):
             self.handoff.note_outcome(permit, outcome, not self.policy.patient)
             if rejoin:
                 self.handoff.note_wait_started(self, now)
-        self.registry.settle(permit, outcome, self if rejoin else None)
+        self.registry.settle(permit, outcome, self if rejoin else None, is_counted=True)
         if self.handoff is not None:
             self.handoff.note_settled(permit)
 
@@ -190,19 +192,42 @@ class GovernedCall(Waiter):
         """Count a repeated attempt."""
         self.registry.count_resent(self, after)
 
-    def count_given_up(self, unsent: bool) -> None:
+    def count_given_up(self) -> None:
         """Count the call as given up for lack of capacity."""
-        self.registry.count_given_up(self, unsent)
+        self.registry.count_given_up(self)
+
+    def count_left(self) -> None:
+        """Count the call as ended by its caller while it was not in flight."""
+        self.registry.count_left(self)
+
+    def note_sent(self) -> None:
+        """Note that the first attempt is sent now."""
+        self.is_unsent = False
 
     def count_failed(self) -> None:
         """Count a failure that is handed back."""
         self.registry.count_failed(self)
 
-    def count_replayed(self, outcome: Outcome, unsent: bool) -> None:
+    def count_replayed(self, outcome: Outcome) -> None:
         """Count the call as given another call's answer."""
         if self.handoff is not None:
             self.handoff.note_replayed(self.key, outcome)
-        self.registry.count_replayed(self, unsent)
+        self.registry.count_replayed(self)
+
+    def reason_of(self, ended: ExchangeResult) -> str:
+        """Return how long a call that is given up for lack of capacity waited, for what and why; '' for any other.
+
+        A caller that repeats the call itself (not `patient`) has not given it up.
+        """
+        attempt = ended.attempt
+        kind = attempt.outcome.kind if attempt is not None else Kind.RATE_LIMIT
+        lacks = kind in CAPACITY or (kind is Kind.DAILY_LIMIT and ended.waited > 0.0)
+        if not (lacks and self.policy.patient and ended.ending in (Ending.GIVEN_UP, Ending.EXPIRED)):
+            return ""
+        head = self.registry.closing(self)
+        why = wait_text(*head) if head.gate else f"it waited for {awaited(ended.gate or self.gate)}"
+        waited = f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s"
+        return printable(f"tidegate: call to {self.key} given up: {waited}; {why}")
 
     def emit(self, event: type[events.Event], *facts: object) -> None:
         """Report an event of this call."""
@@ -315,6 +340,9 @@ class FunctionCall(GovernedCall):
                 opens_in=ended.opens_in,
             )
         if attempt.error is not None:
+            reason = self.reason_of(ended)
+            if reason:
+                attempt.error.add_note(reason)
             raise attempt.error
         return attempt.response
 

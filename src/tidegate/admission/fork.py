@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -36,6 +37,14 @@ def register(one: ForkAware) -> None:
     _registered.add(one)
 
 
+_first: list[Callable[[], None]] = []
+
+
+def call_first(callback: Callable[[], None]) -> None:
+    """Call `callback` in the child of each later fork, before the registered objects forget their state."""
+    _first.append(callback)
+
+
 def _before() -> None:
     for one in list(_registered):
         one.before_fork()
@@ -47,6 +56,8 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
+    for callback in _first:
+        callback()
     for one in list(_registered):
         one.after_fork_in_child()
 

@@ -1,4 +1,4 @@
-"""Hooks for `tidegate run`, which counts in shared memory: called for each key and each ungoverned call."""
+"""Hooks for `tidegate run` and `install`, which count in shared memory: called for each key and ungoverned call."""
 
 from __future__ import annotations
 

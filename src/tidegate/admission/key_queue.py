@@ -20,13 +20,14 @@ from weakref import WeakSet
 
 from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
 from tidegate.admission.loop_monitor import LoopMonitor
+from tidegate.admission.wait_log import WaitLog
 from tidegate.admission.wait_queue import UNPRICED, ExecutorGroup, Price, ReadyCallback, Waiter, WaitQueue
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.snapshot import KeySnapshot, key_snapshot
+from tidegate.core.snapshot import HeadWait, KeySnapshot, key_snapshot, latest_pause
 from tidegate.core.values import INFINITY, Cost
 
 SAMPLE = 256
@@ -43,8 +44,8 @@ class KeyQueue:
     """The admission controller and the wait queue of one key.
 
     `ready_callbacks` holds callbacks of `try_admit`; `gate` is the gate that was closed last. `pools` are the
-    connection pools of the clients that use the key, as far as they are known. `is_shared` says that steps here may
-    admit calls of other keys, which share quotas with this one.
+    connection pools of the clients that use the key, as far as they are known. `wait_log` exists after the first failed
+    attempt. `is_shared` says that steps here may admit calls of other keys, which share quotas with this one.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class KeyQueue:
         "gate",
         "pools",
         "ready_callbacks",
+        "wait_log",
         "waiting",
     )
 
@@ -82,6 +84,7 @@ class KeyQueue:
         # Number of the attempt whose rejection the queued calls were given last.
         self._replayed_order = 0
         self._monitor = LoopMonitor(admission, self.executors)
+        self.wait_log: WaitLog | None = None
         # Calls at other keys that are ahead since an executor was passed over.
         self._ahead_elsewhere: list[Waiter] = []
 
@@ -95,6 +98,16 @@ class KeyQueue:
         head = self.waiting.head()
         first = head.cost if head is not None else UNPRICED
         return key_snapshot(self.admission, self.waiting.count, first, self.mean_cost(), now)
+
+    def closing(self, now: float) -> HeadWait:
+        """Return the gate that holds back one more request at `now`, and until when."""
+        ready, gate = self.admission.ready_at(UNPRICED, now)
+        rejection = self.admission.rejection
+        if rejection is not None and rejection.opens_at(INFINITY, now) > ready:
+            ready, gate = rejection.opens_at(INFINITY, now), rejection.gate
+        pause = latest_pause(self.admission)
+        stated = pause.stated if gate == "pause" and pause.stated_for(now) else 0.0
+        return HeadWait(gate, None if ready == INFINITY else max(0.0, ready - now), stated)
 
     def mean_cost(self) -> Cost:
         """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
@@ -124,6 +137,7 @@ class KeyQueue:
         Return the waiters to wake, never `waiter` itself.
         """
         waiter.joined_at = now
+        self.admission.counts.unsent += waiter.is_unsent
         if self.admission.rejection is not None and self._replay_or_probe(waiter, now, out):
             return []
         if waiter.immediate:
@@ -152,6 +166,11 @@ class KeyQueue:
             if self.admission.untaken:
                 self.admission.untaken -= 1
         return permit
+
+    def withdraw(self, waiter: Waiter, permit: Permit, now: float, out: Out) -> None:
+        """Take back the permit of a call that has not used it."""
+        self.admission.counts.unsent += waiter.is_unsent
+        self.admission.withdraw(permit, now, out)
 
     def rejoin(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Put a refused call back to its old place; return the waiters to wake. The caller pumps after it."""
@@ -501,7 +520,7 @@ class KeyQueue:
         for waiter in [waiter for waiter in self._untaken if waiter.executor is executor]:
             permit = self.take(waiter)
             if permit is not None and not permit.settled and permit.generation == self.admission.generation:
-                self.admission.withdraw(permit, now, out)
+                self.withdraw(waiter, permit, now, out)
             # It was woken for that permit: it looks as soon as it runs.
             waiter.until = None
             self.waiting.enqueue(waiter)
@@ -530,6 +549,7 @@ class KeyQueue:
         return next(iter(self._untaken))
 
     def _note_permit(self, waiter: Waiter, now: float) -> None:
+        self.admission.counts.unsent -= waiter.is_unsent
         self.admission.untaken += 1
         self.admission.given_at = now
         if self._untaken and waiter.executor is not None and self._first_untaken().executor is not waiter.executor:

@@ -1,13 +1,12 @@
 """Table of the key queues of a process, under one lock, and the steps of a call at its queue.
 
 Theory of operation. Every step takes the lock for a few microseconds, makes the core decide, and returns. Waiters are
-woken and listeners are notified after the lock is released. There is no background thread and no polling. The log gets
-one warning for each ended rejection of a key: the key, the reason and the requests saved.
+woken, listeners notified and log records written after the lock is released. There is no background thread and no
+polling. The log gets the records of `tidegate.admission.rejection_log` and `tidegate.admission.wait_log`.
 """
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import logging
 import secrets
@@ -18,7 +17,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 from tidegate import redaction
@@ -29,16 +28,18 @@ from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener, Listeners
 from tidegate.admission.loop_monitor import LoopProbe
+from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import measure
+from tidegate.admission.wait_log import WaitLog
 from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.snapshot import RegistrySnapshot
+from tidegate.core.snapshot import HeadWait, QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import CAPACITY, INFINITY, OK, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import CAPACITY, INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
@@ -83,6 +84,7 @@ class KeyTable:
         self._seeds = Seeds(state, self._digests, calendar()) if state is not None else None
         self.disabled = settings.disabled
         self.interned: dict[tuple[object, ...], Key] = {}
+        self.operations: dict[Key, str] = {}
         self.routes: dict[tuple[object, ...], Any] = {}
         self._addresses: dict[str, str] = {}
         self._began_at = self._measured_at = clock()
@@ -96,7 +98,8 @@ class KeyTable:
         self._executors = ExecutorTable()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
-        self._rejections: deque[tuple[Key, KeyRejection | None, KeyRejection | None, bool]] = deque()
+        # Log records, to be written with the lock free.
+        self._records: deque[Callable[[], None]] = deque()
         fork.register(self)
 
     @property
@@ -157,6 +160,8 @@ class KeyTable:
                 executor = waiter.executor
                 if waiter.permit is None or (executor is not None and executor.stalled):
                     to_wake = [each for each in queue.poll(waiter, now, out) if each is not waiter]
+                    if queue.wait_log is not None and waiter.permit is None:
+                        self._note_wait(queue, queue.waiting.count, now)
                 elif executor is not None:
                     executor.note_running(now)
                 permit = queue.take(waiter)
@@ -169,21 +174,25 @@ class KeyTable:
         self._act(to_wake, out)
         return permit
 
-    def settle(self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None) -> None:
+    def settle(
+        self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None, *, is_counted: bool = False
+    ) -> None:
         """Settle a permit with the outcome of its attempt.
 
         Raise `PermitMisuse` if it was settled before, or is another registry's.
 
         `rejoin` is the call that held it, where that call continues. It returns to its old place before any other call
-        is admitted.
+        is admitted. `is_counted` says that the caller counts how the call ends; else a failure ends it.
         """
         out: list[events.Event] | None = [] if self._listeners.all else None
         with self._lock:
             self.require_own(permit)
+            if not is_counted and outcome.kind is not OK:
+                self._count_failed(permit, outcome)
             to_wake = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
                 to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
-        if to_wake or out or self._dropped or self._rejections:
+        if to_wake or out or self._dropped or self._records:
             self._act(to_wake, out)
         if self._at_bound:
             self._raise_bounds()
@@ -202,6 +211,7 @@ class KeyTable:
                 return Silence.UNKNOWN
             now = self.clock()
             silence = queue.admission.note_silent(permit, slow, now, self.draw(), out)
+            self._note_wait(queue, queue.waiting.count, now)
             to_wake = queue.pump(now, out, threading.get_ident())
         self._act(to_wake, out)
         return silence
@@ -248,9 +258,9 @@ class KeyTable:
                 before = queue.admission.rejection
                 queue.admission.learn(permit, outcome, now, out)
                 if queue.admission.rejection is not before:
-                    self._rejections.append((permit.key, before, queue.admission.rejection, False))
+                    self._note_rejection(permit.key, before, queue.admission.rejection)
             to_wake = self._pump(queue, now, out)
-        if to_wake or out or self._dropped or self._rejections:
+        if to_wake or out or self._dropped or self._records:
             self._act(to_wake, out)
 
     def learn_usage(self, permit: Permit, request_facts: RequestFacts, usage: Usage) -> None:
@@ -271,14 +281,38 @@ class KeyTable:
         if self._dropped:
             self._drain()
 
-    def count_given_up(self, waiter: Waiter, unsent: bool) -> None:
-        """Count a call that is given up for lack of capacity; `unsent` says that it made no attempt."""
+    def count_given_up(self, waiter: Waiter) -> None:
+        """Count a call that is given up for lack of capacity."""
         with self._lock:
-            counts = waiter.queue.admission.counts
-            counts.given_up += 1
-            counts.unsent += unsent
+            waiter.queue.admission.counts.given_up += 1
         if self._dropped:
             self._drain()
+
+    def count_left(self, waiter: Waiter) -> None:
+        """Count a call that its caller ended while it was not in flight."""
+        with self._lock:
+            waiter.queue.admission.counts.left += 1
+        if self._dropped:
+            self._drain()
+
+    def forecast(self, key: Key, cost: Cost | None) -> tuple[QueueForecast, int] | None:
+        """Return the forecast of a key for calls of `cost` (None: as those that wait), and its answered attempts.
+
+        Return None for an unknown key.
+        """
+        with self._lock:
+            queue = self._queues.get(key)
+            if queue is None:
+                return None
+            mean = queue.mean_cost() if cost is None else cost
+            admission = queue.admission
+            return queue_forecast(admission, queue.waiting.count, mean, self.clock()), admission.counts.answered
+
+    def closing(self, waiter: Waiter) -> HeadWait:
+        """Return the gate that now holds back the queue of a call, and until when."""
+        with self._lock:
+            queue: KeyQueue = waiter.queue
+            return queue.closing(self.clock())
 
     def count_failed(self, waiter: Waiter) -> None:
         """Count a call whose failure is handed back."""
@@ -287,13 +321,12 @@ class KeyTable:
         if self._dropped:
             self._drain()
 
-    def count_replayed(self, waiter: Waiter, unsent: bool) -> None:
-        """Count a call that gets the answer of another one; `unsent` says that it made no attempt."""
+    def count_replayed(self, waiter: Waiter) -> None:
+        """Count a call that gets the answer of another one."""
         with self._lock:
             counts = waiter.queue.admission.counts
             counts.failed_calls += 1
             counts.replayed += 1
-            counts.spared += unsent
         if self._dropped:
             self._drain()
 
@@ -345,11 +378,16 @@ class KeyTable:
         with self._lock:
             self._listeners.remove(listener)
 
-    def intern(self, facts: tuple[object, ...], key: Key) -> None:
-        """Remember the key of requests that share `facts` (without a secret), for up to `Settings.max_keys` entries."""
+    def intern(self, facts: tuple[object, ...], key: Key, operation: str = "") -> None:
+        """Remember the key of requests that share `facts` (without a secret), for up to `Settings.max_keys` entries.
+
+        `operations` has the operation of each key's requests, empty for a key with several.
+        """
         if len(self.interned) >= self.settings.max_keys:
             self.interned.clear()
+            self.operations.clear()
         self.interned[facts] = key
+        self.operations[key] = operation if self.operations.get(key, operation) == operation else ""
 
     def keep_route(self, facts: tuple[object, ...], route: object) -> None:
         """Remember the route of requests that share `facts` in `routes`, for up to `Settings.max_keys` entries."""
@@ -473,7 +511,7 @@ class KeyTable:
                 self._queues.move_to_end(key)
             elif over or now - queue.admission.used_at > self.settings.idle_after:
                 if queue.admission.rejection is not None:
-                    self._rejections.append((key, queue.admission.rejection, None, True))
+                    self._note_rejection(key, queue.admission.rejection, None, forgotten=True)
                 queue.close()
                 del self._queues[key]
                 over = len(self._queues) >= self.settings.max_keys
@@ -487,7 +525,7 @@ class KeyTable:
             permit = queue.take(waiter)
             if permit is not None:
                 if not permit.settled and permit.generation == queue.admission.generation:
-                    queue.admission.withdraw(permit, now, out)
+                    queue.withdraw(waiter, permit, now, out)
                 return queue.poll(waiter, now, out)
             return queue.dequeue(waiter, now, out)
 
@@ -506,7 +544,9 @@ class KeyTable:
             if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
                 self._at_bound.add(queue)
             if queue.admission.rejection is not before:
-                self._rejections.append((permit.key, before, queue.admission.rejection, False))
+                self._note_rejection(permit.key, before, queue.admission.rejection)
+            if outcome.kind is not OK:
+                self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
         if rejoin is None or rejoin.queue is None:
             if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
                 return []
@@ -519,6 +559,11 @@ class KeyTable:
         else:
             to_wake = rejoin.queue.rejoin(rejoin, now, out)
         return [*to_wake, *self._pump(queue, now, out)]
+
+    def _count_failed(self, permit: Permit, outcome: Outcome) -> None:
+        state = permit.state
+        if outcome.kind is not Kind.ABANDONED and permit.generation == state.generation:
+            state.counts.failed_calls += 1
 
     def _raise_bounds(self) -> None:
         """Raise the bounds of the keys that admit more, as far as the machine carries them; at most once a second.
@@ -555,20 +600,29 @@ class KeyTable:
         self._wake_all(to_wake, out)
         if self._dropped:
             self._drain()
-        if self._rejections:
-            self._log_rejections()
+        while self._records:
+            with suppress(IndexError):
+                self._records.popleft()()
         if out or self._listeners.pending:
             self._listeners.emit(out or ())
 
-    def _log_rejections(self) -> None:
-        """Log the rejections that began or ended; `log_rest` logs those that last until the process ends."""
-        while self._rejections:
-            with suppress(IndexError):
-                key, ended, begun, forgotten = self._rejections.popleft()
-                if ended is not None:
-                    log_end(key, ended, "the key is forgotten" if forgotten else "a call was admitted again")
-                if begun is not None:
-                    log_begin(self, key, begun)
+    def _note_rejection(
+        self, key: Key, ended: KeyRejection | None, begun: KeyRejection | None, forgotten: bool = False
+    ) -> None:
+        """Note for the log that a rejection began or ended; `log_rest` logs those that last until the process ends."""
+        if ended is not None:
+            what = "the key is forgotten" if forgotten else "a call was admitted again"
+            self._records.append(partial(log_end, key, ended, what))
+        if begun is not None:
+            self._records.append(partial(log_begin, self, key, begun))
+
+    def _note_wait(self, queue: KeyQueue, waiting: int, now: float) -> None:
+        """Note for the log that calls wait for the end of a cooldown or an outage, where such a record is due."""
+        if self.settings.log:
+            queue.wait_log = queue.wait_log or WaitLog()
+            record = queue.wait_log.look(queue.admission, waiting, now)
+            if record is not None:
+                self._records.append(partial(logger.log, record.level, "%s %s", queue.admission.key, record.text))
 
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
         """Return the keys that the provider rejects now."""
@@ -634,45 +688,3 @@ def _wake(waiter: Waiter) -> bool:
     if waiter.permit is None and waiter.until is not None:
         return waker.arm(waiter.until)
     return waker.wake()
-
-
-class RejectionSource(Protocol):
-    """The part of a registry that the log at the end of the process reads."""
-
-    def rejections(self) -> list[tuple[Key, KeyRejection]]:
-        """Return the keys that the provider rejects now."""
-        ...
-
-
-_sources: WeakSet[RejectionSource] = WeakSet()
-
-
-def log_rest() -> None:
-    """Log the rejections that last until the end of the process."""
-    for source in list(_sources):
-        _sources.discard(source)
-        for key, rejection in source.rejections():
-            log_end(key, rejection, "still rejected at the end of the process")
-
-
-atexit.register(log_rest)
-
-
-def log_begin(source: RejectionSource, key: Key, rejection: KeyRejection) -> None:
-    """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
-    _sources.add(source)
-    then = "its calls get that answer, and one call per second asks again"
-    if rejection.reset_at is not None:
-        then = f"calls with enough time wait for the provider's reset; without it {then}"
-    logger.info("%s rejected: %s; %s", key, _reason(rejection), then)
-
-
-def log_end(key: Key, rejection: KeyRejection, what: str) -> None:
-    """Log that a rejection is over, with its numbers."""
-    counted = f"{rejection.replayed} call{'' if rejection.replayed == 1 else 's'}"
-    logger.warning("%s was rejected: %s; %s answered without a request; %s", key, _reason(rejection), counted, what)
-
-
-def _reason(rejection: KeyRejection) -> str:
-    outcome = rejection.outcome
-    return f"{outcome.cause.value} (status {outcome.status}, {outcome.row})"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime
+from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
 from tidegate.admission.arguments import checked_cost
@@ -70,6 +71,11 @@ class RateLimitRegistry(KeyTable):
 
             watch_for_sdk(self)
 
+    def __repr__(self) -> str:
+        seen = self.snapshot()
+        facts = {"keys": len(seen.keys), "calls": seen.calls, "in_flight": seen.in_flight, "waiting": seen.waiting}
+        return f"RateLimitRegistry({', '.join(f'{name}={number}' for name, number in facts.items())})"
+
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Return the same client, governed by this registry; see `tidegate.wrap`."""
         from tidegate.sdks.attach import attach
@@ -119,7 +125,7 @@ class RateLimitRegistry(KeyTable):
                 to_wake, answer = self._admit_or_refuse(queue, cost, now, out)
                 if wake is not None and not answer:
                     queue.ready_callbacks.setdefault(wake, ReadyCallback(wake))
-        if to_wake or out or self._dropped or self._rejections:
+        if to_wake or out or self._dropped or self._records:
             self._act(to_wake, out)
         return answer
 
@@ -181,6 +187,8 @@ class RateLimitRegistry(KeyTable):
         """
         from tidegate.admission.call import FunctionCall
 
+        if iscoroutinefunction(call):
+            raise ConfigurationError("call", call, "a function that returns its result; `aexecute` awaits coroutines")
         governed = FunctionCall(
             self, key, call, cost, get_headers, is_rate_limited, get_retry_after, max_wait, priority
         )

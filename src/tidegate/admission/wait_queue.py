@@ -58,6 +58,7 @@ class Waiter:
         "executor",
         "following",
         "is_queued",
+        "is_unsent",
         "joined_at",
         "make_waker",
         "opens_at",
@@ -80,6 +81,7 @@ class Waiter:
         self.executor: Executor | None = None
         self.priority = priority
         self.is_queued = False
+        self.is_unsent = True
         self.deadline_entry: list[Any] | None = None
         self.place = 0
         self.joined_at = 0.0

@@ -51,6 +51,8 @@ def _senders(client: object) -> tuple[list[object], Sdk | None]:
         carrier = sdk.carrier_of(client)
         senders += [carrier] if carrier is not None else []
     if not senders:
+        if isinstance(client, type):
+            raise TypeError(f"client not wrapped: {client.__qualname__} is a class; wrap an instance of it")
         raise TypeError(
             f"client not wrapped: tidegate does not know {type(client).__module__}.{type(client).__qualname__}; "
             f"it can wrap {WRAPPABLE}"

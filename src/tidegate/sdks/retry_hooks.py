@@ -22,6 +22,10 @@ one carries the binding itself: other users of those HTTP clients stay ungoverne
 cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, for any response. Source: cohere 7.3.1 and 5.21.1
 `core/http_client.py` (`_should_retry`, looked up at each answer).
 
+Stainless generates the clients of openai, anthropic, groq and together. They repeat no response that says so, and need
+a hook only for the note on their error. Source: `_base_client.py` of openai 3.52, anthropic 2.12, groq 1.7, together
+3.1.
+
 mistralai: it retries only with a `retry_config`, and then by Speakeasy's loop. Source: mistralai 3.7.0 `client/`,
 `azure/client/`, `gcp/client/`; mistralai 1.12.4 beside its azure and gcp packages.
 """
@@ -32,7 +36,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from tidegate.sdks.sdk import Hooks, Sdk, is_given_up
+from tidegate.sdks.sdk import Hooks, Sdk, add_reason, is_given_up
 from tidegate.transports.governance import BINDING, bind_context
 from tidegate.transports.patches import Patches
 
@@ -77,6 +81,18 @@ def patch_speakeasy(patches: Patches, module: ModuleType) -> None:
         patches.put(module, f"{LOOPS[1]}_async", async_loop)
 
 
+def _status_error(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
+    error = wrapped(*args, **kwargs)
+    add_reason(error, args[0] if args else kwargs.get("response"))
+    return error
+
+
+def patch_stainless(patches: Patches, module: ModuleType) -> None:
+    """Wrap the function of a generated `_base_client` that makes the error of an answer."""
+    if hasattr(module.BaseClient, "_make_status_error_from_response"):
+        patches.put(module.BaseClient, "_make_status_error_from_response", _status_error)
+
+
 class Stopped(NamedTuple):
     """Error on its way through tenacity."""
 
@@ -88,7 +104,8 @@ def _once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) 
         with bind_context(getattr(api_client, BINDING, None)):
             return wrapped(*args, **kwargs)
     except Exception as error:
-        if is_given_up(getattr(error, "response", None)):
+        if is_given_up(response := getattr(error, "response", None)):
+            add_reason(error, response)
             return Stopped(error)
         raise
 
@@ -98,7 +115,8 @@ async def _async_once(wrapped: Callable[..., Any], api_client: Any, args: Any, k
         with bind_context(getattr(api_client, BINDING, None)):
             return await wrapped(*args, **kwargs)
     except Exception as error:
-        if is_given_up(getattr(error, "response", None)):
+        if is_given_up(response := getattr(error, "response", None)):
+            add_reason(error, response)
             return Stopped(error)
         raise
 

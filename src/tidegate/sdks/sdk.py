@@ -11,8 +11,9 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
+from tidegate.core.display import printable
 from tidegate.imports import is_loading
-from tidegate.transports.call import GAVE_UP, NO_RETRY
+from tidegate.transports.call import GAVE_UP, NO_RETRY, REASON
 from tidegate.transports.patches import Patches, when_imported
 
 
@@ -28,6 +29,14 @@ def is_given_up(response: Any) -> bool:
         return True
     headers = getattr(inner, "headers", None)
     return headers is not None and headers.get(NO_RETRY) == "false"
+
+
+def add_reason(error: BaseException, response: Any) -> None:
+    """Add a note to an SDK's own error where tidegate gave the call up: how long it waited, for what and why."""
+    headers = getattr(response, "headers", None)
+    reason = headers.get(REASON) if headers is not None and is_given_up(response) else None
+    if isinstance(reason, str):
+        error.add_note(printable(reason))
 
 
 logger = logging.getLogger("tidegate")

@@ -7,7 +7,7 @@ Replicate's `RetryTransport` is below its HTTP client, so its attempts would sha
 
 from __future__ import annotations
 
-from tidegate.sdks.retry_hooks import COHERE, GOOGLE_GENAI, HUGGING_FACE, MISTRAL
+from tidegate.sdks.retry_hooks import COHERE, GOOGLE_GENAI, HUGGING_FACE, MISTRAL, patch_stainless
 from tidegate.sdks.sdk import Hooks, Sdk
 from tidegate.transports import sigv4
 
@@ -17,7 +17,7 @@ OPENAI = Sdk(
     family="openai",
     families={"AzureOpenAI": "azure", "AsyncAzureOpenAI": "azure"},
     places=("_client",),
-    hooks=Hooks(sigv4.of("openai")),
+    hooks=Hooks({**sigv4.of("openai"), "openai._base_client": patch_stainless}),
     source="openai 3.52 and 2.54 `_base_client.py`",
 )
 ANTHROPIC = Sdk(
@@ -25,7 +25,7 @@ ANTHROPIC = Sdk(
     clients=("Anthropic", "AsyncAnthropic"),
     family="anthropic",
     places=("_client",),
-    hooks=Hooks(sigv4.of("anthropic")),
+    hooks=Hooks({**sigv4.of("anthropic"), "anthropic._base_client": patch_stainless}),
     source="anthropic 2.11 `_base_client.py`",
 )
 BOTO3 = Sdk(
@@ -40,6 +40,7 @@ GROQ = Sdk(
     clients=("Groq", "AsyncGroq"),
     family="groq",
     places=("_client",),
+    hooks=Hooks({"groq._base_client": patch_stainless}),
     source="groq 1.7.0 `_base_client.py`",
 )
 TOGETHER = Sdk(
@@ -47,6 +48,7 @@ TOGETHER = Sdk(
     clients=("Together", "AsyncTogether"),
     family="together",
     places=("_client",),
+    hooks=Hooks({"together._base_client": patch_stainless}),
     source="together 2.36.0 and 3.1.1 `_base_client.py` (3.x adds the version to a base URL itself)",
 )
 OLLAMA = Sdk(

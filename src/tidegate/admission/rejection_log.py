@@ -1,0 +1,55 @@
+"""Log records about keys that their provider rejects: one at the beginning, and a warning with numbers at the end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from typing import Protocol
+from weakref import WeakSet
+
+from tidegate.core.rejection import KeyRejection
+from tidegate.core.values import Key
+
+logger = logging.getLogger("tidegate")
+
+
+class RejectionSource(Protocol):
+    """The part of a registry that the log at the end of the process reads."""
+
+    def rejections(self) -> list[tuple[Key, KeyRejection]]:
+        """Return the keys that the provider rejects now."""
+        ...
+
+
+_sources: WeakSet[RejectionSource] = WeakSet()
+
+
+def log_rest() -> None:
+    """Log the rejections that last until the end of the process."""
+    for source in list(_sources):
+        _sources.discard(source)
+        for key, rejection in source.rejections():
+            log_end(key, rejection, "still rejected at the end of the process")
+
+
+atexit.register(log_rest)
+
+
+def log_begin(source: RejectionSource, key: Key, rejection: KeyRejection) -> None:
+    """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
+    _sources.add(source)
+    then = "its calls get that answer, and one call per second asks again"
+    if rejection.reset_at is not None:
+        then = f"calls with enough time wait for the provider's reset; without it {then}"
+    logger.info("%s rejected: %s; %s", key, _reason(rejection), then)
+
+
+def log_end(key: Key, rejection: KeyRejection, what: str) -> None:
+    """Log that a rejection is over, with its numbers."""
+    counted = f"{rejection.replayed} call{'' if rejection.replayed == 1 else 's'}"
+    logger.warning("%s was rejected: %s; %s answered without a request; %s", key, _reason(rejection), counted, what)
+
+
+def _reason(rejection: KeyRejection) -> str:
+    outcome = rejection.outcome
+    return f"{outcome.cause.value} (status {outcome.status}, {outcome.row})"

@@ -1,0 +1,86 @@
+"""Log records about cooldowns and outages: one for each key and cooldown, and another one while it lasts.
+
+Theory of operation. The key table looks after each failed attempt, and when a waiting call looks again. A record is due
+when a cooldown is known to last for long, when it turns out to last for very long, and then at intervals. No record is
+made for each refusal, and none holds a text of the provider.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.rejection import DAY
+from tidegate.core.snapshot import day_reset, latest_pause
+from tidegate.core.values import INFINITY
+from tidegate.core.wait_text import duration, failure_text, wait_text
+
+INFO, WARNING = 20, 30
+"""Levels of the standard library's `logging`."""
+
+NOTED, GRAVE = 2.0, 60.0
+"""Seconds of a cooldown from which it is logged at INFO, and from which at WARNING. Raising either hides more waits.
+Chosen: shorter ones are over before they are read; a minute is the window of most quotas."""
+
+REPEATED = 300.0
+"""Seconds after which a cooldown that lasts is logged again. Raising it shortens the log. Chosen: a person who looks
+into the log during a long wait finds a recent record."""
+
+
+class WaitRecord(NamedTuple):
+    """Log record about a key: its level and its text without the key."""
+
+    level: int
+    text: str
+
+
+class WaitLog:
+    """Cooldowns and outages of one key as far as they are logged. All instants are monotonic seconds."""
+
+    __slots__ = ("_began_at", "_gate", "_level", "_logged_at", "_stretch", "_until")
+
+    def __init__(self) -> None:
+        self._level, self._logged_at = 0, -INFINITY
+        self._began_at = self._until = -INFINITY
+        self._gate, self._stretch = "", 0.0
+
+    def look(self, admission: AdmissionController, waiting: int, now: float) -> WaitRecord | None:
+        """Return the record that is due at `now`, while `waiting` calls wait; None if there is none."""
+        pause, breaker = latest_pause(admission), admission.breaker
+        closings = [(pause.until, "pause"), (day_reset(admission), DAY)]
+        if not breaker.closed:
+            closings.append((max(now, breaker.ready_at), "breaker"))
+        tried, gate = max(closings)
+        if tried <= now and gate != "breaker":
+            self._gate = ""
+            return None
+        if not self._lasts(gate, _stretch(admission, gate), now):
+            self._level, self._logged_at, self._began_at = 0, -INFINITY, now
+        self._gate, self._stretch, self._until = gate, _stretch(admission, gate), tried
+        lasted = now - self._began_at
+        stated = pause.stated_for(now) if gate == "pause" else 0.0
+        expected = max(tried - now, stated, lasted)
+        level = WARNING if expected > GRAVE else INFO
+        if expected <= NOTED or (level <= self._level and now < self._logged_at + REPEATED):
+            return None
+        self._level, self._logged_at = level, now
+        last = admission.unavailability.last if gate != DAY else None
+        cause = failure_text(last.status, last.cause) if last is not None else ""
+        text = wait_text(gate, tried - now, pause.stated if stated else 0.0, cause)
+        calls = f"{waiting} {'call waits' if waiting == 1 else 'calls wait'}"
+        return WaitRecord(level, f"{text}; {calls}" + (f", for {duration(lasted)} so far" if lasted > NOTED else ""))
+
+    def _lasts(self, gate: str, stretch: float, now: float) -> bool:
+        """Return whether the cooldown of the last look has not ended since."""
+        if gate != self._gate:
+            return False
+        # After its end, a pause lasts if one more wave of refusals came, and a success has not begun a new count.
+        return now < self._until or (stretch > self._stretch if gate == "pause" else stretch == self._stretch)
+
+
+def _stretch(admission: AdmissionController, gate: str) -> float:
+    """Return the waves of refusals since the last success, or when the day's quota was found spent."""
+    if gate == "pause":
+        return latest_pause(admission).refusals
+    rejection = admission.rejection
+    return rejection.since if gate == DAY and rejection is not None else 0.0
