@@ -12,8 +12,8 @@ from tests.core.values import KEY, OK, OUTAGE, answer, bucket, fixed, refusal
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.snapshot import estimate_eta
-from tidegate.core.values import Cost, Key, QuotaReading
+from tidegate.core.snapshot import HeadWait, estimate_eta, head_wait
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
 from tidegate.launch import shared_counters
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
@@ -95,6 +95,25 @@ def test_a_pause_is_told_as_soon_as_somebody_waits_for_its_end(tmp_path: Path) -
     call(slots, 0.0, refusal(30.0))
     slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     assert estimate_eta(only(tmp_path).outlook(11.0)) == (20.0, "pause")
+
+
+def test_long_pause_is_foreseen_to_the_end_that_the_provider_named_as_in_the_process_itself(tmp_path: Path) -> None:
+    slots = opened(CounterFile(str(tmp_path)))
+    call(slots, 0.0, refusal(600.0))
+    for _ in range(50):
+        slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    seen, mine = only(tmp_path).outlook(3.0), slots.snapshot(3.0)
+    assert head_wait(seen) == HeadWait("pause", 118.0, 600.0)
+    assert (mine.gate, mine.ready_in, mine.stated_wait, mine.stated_for) == ("pause", 118.0, 600.0, 598.0)
+    assert seen.closed_for == 598.0
+
+
+def test_reset_of_the_days_quota_is_told_to_its_end(tmp_path: Path) -> None:
+    slots = opened(CounterFile(str(tmp_path)))
+    call(slots, 0.0, Outcome(Kind.DAILY_LIMIT, Cause.RATE, 7200.0))
+    slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    assert head_wait(only(tmp_path).outlook(2.0)) == HeadWait("quota day", 7199.0)
+    assert slots.snapshot(2.0).eta == 7199.0
 
 
 def test_a_breaker_is_told_also_where_nobody_waits_for_it(tmp_path: Path) -> None:

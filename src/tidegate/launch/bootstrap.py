@@ -35,12 +35,14 @@ STACKS = frozenset(
 )
 SDKS = frozenset(
     {
+        "anthropic._base_client",
         "anthropic.lib.aws._client",
         "anthropic.lib.bedrock._client",
         "anthropic.lib.bedrock._mantle",
         "cohere.core.http_client",
         "google.genai._api_client",
         "google.genai._gaos.utils.retries",
+        "groq._base_client",
         "huggingface_hub.inference._client",
         "huggingface_hub.inference._generated._async_client",
         "mistralai.azure.client.utils.retries",
@@ -49,7 +51,9 @@ SDKS = frozenset(
         "mistralai.utils.retries",
         "mistralai_azure.utils.retries",
         "mistralai_gcp.utils.retries",
+        "openai._base_client",
         "openai.providers.bedrock",
+        "together._base_client",
     }
 )
 TELEMETRY = frozenset({"opentelemetry.sdk.metrics", "opentelemetry.sdk.trace"})

@@ -70,7 +70,10 @@ def find(name: str) -> str:
     if os.sep in name and Path(name).is_dir():
         raise Unstartable(f"command {name} not started: it is a directory", NOT_EXECUTABLE)
     if shutil.which(name, os.F_OK) is not None:
-        raise Unstartable(f"command {name} not started: the file is not executable", NOT_EXECUTABLE)
+        hint = f"; did you mean `tidegate run python {name}`?" if name.endswith(".py") else ""
+        raise Unstartable(f"command {name} not started: the file is not executable{hint}", NOT_EXECUTABLE)
+    if name.endswith(".py") and Path(name).is_file():
+        raise Unstartable(f"command {name} not found; did you mean `tidegate run python {name}`?", NOT_FOUND)
     where = "there is no such file" if os.sep in name else "it is neither on PATH nor next to this Python"
     raise Unstartable(f"command {name} not found: {where}", NOT_FOUND)
 

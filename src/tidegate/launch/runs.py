@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -17,7 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.launch.shared_file import UnreadableFile, packed, unpacked
 from tidegate.launch.totals import Folder, Totals
+from tidegate.redaction import clean
 
 YOUNG = 60.0
 """Seconds in which a new folder may still be without a lock; younger folders are never removed. Raising it leaves the
@@ -33,6 +36,23 @@ def run_folder() -> Iterator[str]:
         yield folder
 
 
+def new_folder() -> str:
+    """Create a folder for this process, which the caller holds and removes; raise OSError where none can be created."""
+    _sweep(Path(tempfile.gettempdir()), time.time())
+    return tempfile.mkdtemp(prefix=PREFIX)
+
+
+def hold(folder: str) -> int:
+    """Take the lock of a folder and return its descriptor, which holds it; raise BlockingIOError where it is held."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def _sweep(parent: Path, now: float) -> None:
     """Remove the folders of this user's killed runs."""
     for folder in parent.glob(f"{PREFIX}*"):
@@ -46,9 +66,8 @@ def _sweep(parent: Path, now: float) -> None:
 @contextlib.contextmanager
 def _held(folder: str) -> Iterator[None]:
     """Hold the lock of a folder during this block; raise BlockingIOError where another process has it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = hold(folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
         os.close(descriptor)
@@ -56,23 +75,65 @@ def _held(folder: str) -> Iterator[None]:
 
 PREFIX = "tidegate-run-"
 COMMAND = "command"
-"""File in a run's folder with the identifier of its process and the name of its command."""
+"""File in a run's folder with the identifier of its process, its command line and its beginning."""
+
+SHOWN_COMMAND = 200
+"""Characters of a command line that are kept. Raising it lengthens the output of `tidegate status`. Chosen: it tells
+runs apart."""
 
 
 class ProgramRun(NamedTuple):
-    """Run under way: the process of `tidegate run`, the name of its command, and its current counts."""
+    """Run under way: its process, its command line, its current counts, and its duration in seconds.
+
+    The process is that of `tidegate run`, or a program that installed tidegate itself.
+
+    An `unreadable` run has only a command, which names its folder; `unreadable` is the reason.
+    """
 
     pid: int
     command: str
     totals: Totals
+    elapsed: float = 0.0
+    unreadable: str = ""
+
+
+def write_command(folder: Path, command: str) -> None:
+    """Name this process and its command line in the run's folder, without the credentials that it may contain."""
+    known = {"pid": os.getpid(), "command": clean(command, SHOWN_COMMAND), "began_at": time.monotonic()}
+    (folder / COMMAND).write_bytes(packed(json.dumps(known).encode()))
 
 
 def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
     """Return this user's live runs in the folder `below` (by default the temporary one)."""
     for folder in sorted(Path(below or tempfile.gettempdir()).glob(f"{PREFIX}*")):
-        with suppress(OSError, ValueError):
+        with suppress(OSError):
             if folder.stat().st_uid != os.getuid():
                 continue
-            pid, command = (folder / COMMAND).read_text("utf-8", "replace").split(maxsplit=1)
-            os.kill(int(pid), 0)
-            yield ProgramRun(int(pid), command.strip(), Folder(folder, onlooker=True).totals())
+            run = _live_run(folder)
+            if run is not None:
+                yield run
+
+
+def _live_run(folder: Path) -> ProgramRun | None:
+    """Return the run of a folder; None where it has ended or is just beginning."""
+    try:
+        content = bytes(unpacked((folder / COMMAND).read_bytes()))
+        if not content:
+            return None
+        known = json.loads(content)
+        pid, command, elapsed = int(known["pid"]), str(known["command"]), time.monotonic() - float(known["began_at"])
+    except (ValueError, KeyError, TypeError) as error:
+        if not _is_held(folder):
+            return None
+        why = str(error) if isinstance(error, UnreadableFile) else "its file has no command"
+        return ProgramRun(0, f"run in {folder}", Totals({}, False), 0.0, why)
+    os.kill(pid, 0)
+    return ProgramRun(pid, command, Folder(folder, onlooker=True).totals(), max(0.0, elapsed))
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with _held(str(folder)):
+            return False
+    except BlockingIOError:
+        return True

@@ -5,7 +5,8 @@ then on: a store into mapped memory replaces an attribute. No thread, socket or 
 survive a death by a signal or `os._exit` (a worker of `multiprocessing.Pool` always ends so). A row has one writer,
 under its registry's lock. The parent may read it between two stores, and reads it again later.
 
-A row holds integers, then doubles, then the name of the key, then the names of its quotas.
+A file begins with the header of `shared_file`. A row holds integers, then doubles, then the name of the key, then the
+names of its quotas.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from tidegate.admission.wait_queue import WaitQueue
 from tidegate.core.circuit_breaker import CLOSED
 from tidegate.core.display import printable
 from tidegate.core.limiter_state import KeyCounts, KeyQuotas
-from tidegate.core.snapshot import queue_forecast
+from tidegate.core.snapshot import day_reset, latest_pause, queue_forecast
+from tidegate.launch.shared_file import HEADER, packed
 
 COUNTS = (
     "attempts",
@@ -39,7 +41,7 @@ COUNTS = (
     "unsent",
     "failed_calls",
     "replayed",
-    "spared",
+    "left",
 )
 INTEGERS = (*COUNTS, "waiting", "slots")
 PLACES = {name: place for place, name in enumerate(INTEGERS)}
@@ -51,18 +53,20 @@ ones."""
 
 
 QUOTA_CELLS = 8
-"""Doubles of 8 bytes for the key itself, and for each quota. Raising it makes every file larger. Derived from the
-numbers of a `QuotaRow`."""
+"""Doubles of 8 bytes for each quota. Raising it makes every file larger. Derived from the numbers of a `QuotaRow`."""
+
+KEY_CELLS = 9
+"""Doubles of 8 bytes for a key. Raising it makes every file larger. Derived from the doubles of a `KeyRow`."""
 
 
 QUOTAS = 4
 """Quotas of one key that are kept; further ones are not. Raising it makes every file larger. Chosen: providers announce
 requests, tokens, input tokens and output tokens."""
 
-DOUBLE_CELLS = QUOTA_CELLS * (1 + QUOTAS)
+DOUBLE_CELLS = KEY_CELLS + QUOTA_CELLS * QUOTAS
 """Doubles of a row: the instants and durations of the key, then those of each quota."""
 
-CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE = range(6)
+CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL = range(KEY_CELLS)
 """Indexes of the key's own doubles."""
 
 CONTINUOUS = 0.0
@@ -111,6 +115,8 @@ class KeyRow(NamedTuple):
     """One key in one process; `counts` holds the integers that `INTEGERS` names. Instants are monotonic seconds.
 
     `latency` is the mean seconds of an answer, 0 before the first; `pace` is in calls a second, 0 where nothing paces.
+    The provider asked for a pause of `stated` seconds, which ends at `stated_until`; `day_until` is the reset that it
+    named for a spent quota of the day. All three are 0 where it named none.
     """
 
     key: str
@@ -122,6 +128,9 @@ class KeyRow(NamedTuple):
     broken_until: float = 0.0
     latency: float = 0.0
     pace: float = 0.0
+    stated: float = 0.0
+    stated_until: float = 0.0
+    day_until: float = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -138,6 +147,11 @@ def integers(row: memoryview) -> memoryview[int]:
 def doubles(row: memoryview) -> memoryview[float]:
     """Return the doubles of a row, for reading and writing."""
     return row[DOUBLES_AT:KEY_AT].cast("d")
+
+
+def quota_at(number: int) -> int:
+    """Return the index of the first double of a quota."""
+    return KEY_CELLS + QUOTA_CELLS * number
 
 
 def name_key(row: memoryview, key: str) -> None:
@@ -161,10 +175,10 @@ def read(row: memoryview) -> KeyRow | None:
     for number in range(QUOTAS):
         name = printable(_text(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES))
         if name:
-            at = QUOTA_CELLS * (number + 1)
+            at = quota_at(number)
             quotas.append(QuotaRow(name, *seconds[at : at + QUOTA_CELLS]))
     counts = {name: numbers[place] for name, place in PLACES.items()}
-    return KeyRow(key, counts, seconds[CHANGED_AT], tuple(quotas), *seconds[LOOKED_AT : PACE + 1])
+    return KeyRow(key, counts, seconds[CHANGED_AT], tuple(quotas), *seconds[LOOKED_AT:KEY_CELLS])
 
 
 def _write(row: memoryview, at: int, size: int, text: str) -> None:
@@ -212,12 +226,12 @@ class CounterFile:
         """Return a free row; in private memory where no file can be created."""
         if self._next == ROWS:
             self._sheet, self._next = self._make(), 0
-        start = self._next * ROW_BYTES
+        start = HEADER.size + self._next * ROW_BYTES
         self._next += 1
         return self._sheet[start : start + ROW_BYTES]
 
     def _make(self) -> memoryview:
-        blank = bytes(ROWS * ROW_BYTES)
+        blank = packed(bytes(ROWS * ROW_BYTES))
         path = Path(self._folder) / f"{os.getpid()}-{self._born}-{self._files}{SUFFIX}"
         self._files += 1
         try:
@@ -272,7 +286,7 @@ class SharedKeyCounts(KeyCounts):
     unsent = _kept("unsent")
     failed_calls = _kept("failed_calls")
     replayed = _kept("replayed")
-    spared = _kept("spared")
+    left = _kept("left")
 
     def __init__(self, queue: KeyQueue, get_row: Callable[[], memoryview]) -> None:
         self.latencies: deque[float] = deque(maxlen=100)
@@ -308,12 +322,13 @@ class SharedKeyCounts(KeyCounts):
 
     def _write_quotas(self, quotas: KeyQuotas) -> None:
         # A quota keeps its place when one before it is forgotten.
+        provenance = quotas.provenance
         for name, mirror in quotas.mirrors.items():
             number = self._numbers.setdefault(name, len(self._numbers))
             if number >= QUOTAS:
                 continue
-            facts = (mirror.limit, mirror.window, mirror.used, mirror.since, mirror.stood)
-            for place, fact in enumerate(facts, QUOTA_CELLS * (number + 1)):
+            facts = (mirror.limit, provenance[name].reported_window, mirror.used, mirror.since, mirror.stood)
+            for place, fact in enumerate(facts, quota_at(number)):
                 self._doubles[place] = fact
             if number == self._named and self._row is not None:
                 name_quota(self._row, number, name)
@@ -329,8 +344,11 @@ class SharedKeyCounts(KeyCounts):
 
     def _close(self) -> None:
         admission = self._queue.admission
-        self._doubles[PAUSED_UNTIL] = max(0.0, admission.pause.until)
-        self._doubles[BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
+        pause, doubles = latest_pause(admission), self._doubles
+        doubles[PAUSED_UNTIL] = max(0.0, pause.until)
+        doubles[BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
+        doubles[STATED], doubles[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
+        doubles[DAY_UNTIL] = max(0.0, day_reset(admission))
 
     def _look_ahead(self, now: float) -> None:
         self._close()
@@ -346,7 +364,7 @@ class SharedKeyCounts(KeyCounts):
             if quota is not None:
                 back_at = CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
                 facts = quota.level, back_at, quota.amount
-            for place, fact in enumerate(facts, QUOTA_CELLS * (number + 1) + 5):
+            for place, fact in enumerate(facts, quota_at(number) + 5):
                 self._doubles[place] = fact
 
     def _attach(self) -> None:

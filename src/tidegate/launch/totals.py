@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import QueueForecast, QuotaForecast
 from tidegate.launch import shared_counters
 from tidegate.launch.shared_counters import KeyRow, QuotaRow
+from tidegate.launch.shared_file import UnreadableFile, unpacked
 
 
 @dataclass(slots=True)
@@ -62,8 +64,21 @@ class KeyTotal:
 
     @property
     def calls(self) -> int:
-        """Return the calls that were sent or given up."""
-        return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"] + self.counts["spared"]
+        """Return the calls so far, sent or not."""
+        return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"]
+
+    @property
+    def abandoned(self) -> int:
+        """Return the calls that their callers ended, or that were in flight when their process ended."""
+        ended = sum(self.counts[name] for name in ("answered", "refused", "failed", "abandoned"))
+        cut = max(0, self.counts["attempts"] - ended - self.in_flight)
+        return self.counts["abandoned"] + self.counts["left"] + cut
+
+    @property
+    def queued(self) -> int:
+        """Return the calls that neither ended nor are in flight: they wait, or waited when their process ended."""
+        ended = self.counts["answered"] + self.counts["given_up"] + self.counts["failed_calls"] + self.abandoned
+        return max(0, self.calls - ended - self.in_flight)
 
     @property
     def binding(self) -> QuotaTotal | None:
@@ -76,21 +91,25 @@ class KeyTotal:
 
         The calls share the slots of all processes. Each quota is as the process that observed it last saw it.
         """
-        closed, by = 0.0, ""
+        tried, by, stated, until = 0.0, "", 0.0, 0.0
         for row in self.here:
-            paused, broken = row.paused_until - now, row.broken_until - now
-            closed, by = max((closed, by), (paused, "pause"), (broken, "breaker"))
+            paused, broken, day = row.paused_until - now, row.broken_until - now, row.day_until - now
+            tried, by = max((tried, by), (paused, "pause"), (broken, "breaker"), (day, DAY))
+            if paused > 0.0 and row.stated_until - now > until:
+                stated, until = row.stated, row.stated_until - now
         latencies = [row.latency for row in self.here if row.latency > 0.0]
         latency = sum(latencies) / len(latencies) if latencies else None
         return QueueForecast(
             waiting=self.waiting,
-            closed_for=closed,
+            closed_for=max(tried, until),
             closed_by=by,
             slots=self.slots,
             flights=tuple((latency or 0.0) * (number + 0.5) / self.in_flight for number in range(self.in_flight)),
             latency=latency,
             quotas=tuple(self._ahead(name, now) for name in dict.fromkeys(q.name for r in self.here for q in r.quotas)),
             pace=sum(row.pace for row in self.here),
+            tried_in=tried,
+            stated=stated if by == "pause" else 0.0,
         )
 
     def _ahead(self, name: str, now: float) -> QuotaForecast:
@@ -127,10 +146,14 @@ class KeyTotal:
 
 @dataclass(slots=True)
 class Totals:
-    """All keys by name; `pythons` states whether any Python process with tidegate has started."""
+    """All keys by name; `pythons` states whether any Python process with tidegate has started.
+
+    The counts of the processes in `unreadable` are missing; it maps each process to the reason.
+    """
 
     keys: dict[str, KeyTotal]
     pythons: bool
+    unreadable: dict[int, str] = field(default_factory=dict)
 
     def sum(self, name: str) -> int:
         """Return one of the counts, summed over all keys."""
@@ -138,7 +161,7 @@ class Totals:
 
     @property
     def calls(self) -> int:
-        """Return the calls that were sent or given up, over all keys."""
+        """Return the calls so far, sent or not, over all keys."""
         return sum(each.calls for each in self.keys.values())
 
     @property
@@ -157,6 +180,7 @@ class Folder:
         self._path = path
         self._onlooker = onlooker
         self._ended: dict[str, KeyTotal] = {}
+        self._unreadable: dict[int, str] = {}
 
     def totals(self) -> Totals:
         """Return the current counts."""
@@ -170,7 +194,11 @@ class Folder:
             pid, born = _origin(path)
             # A process may have become another program (exec): the live values of its old counter file are outdated.
             runs = newest[pid] == born and _runs(pid)
-            said = list(_read(path))
+            try:
+                said = list(_read(path))
+            except UnreadableFile as error:
+                self._unreadable[pid] = str(error)
+                continue
             if runs:
                 here += said
             elif not self._onlooker:
@@ -178,7 +206,7 @@ class Folder:
                 path.unlink(missing_ok=True)
         keys = copy.deepcopy(self._ended)
         _add(keys, here, True)
-        return Totals(keys, (self._path / "started").exists())
+        return Totals(keys, (self._path / "started").exists(), dict(self._unreadable))
 
 
 def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
@@ -202,7 +230,7 @@ def _runs(pid: int) -> bool:
 
 
 def _read(path: Path) -> Iterator[KeyRow]:
-    content = memoryview(path.read_bytes())
+    content = unpacked(path.read_bytes())
     for start in range(0, len(content) - shared_counters.ROW_BYTES + 1, shared_counters.ROW_BYTES):
         row = shared_counters.read(content[start : start + shared_counters.ROW_BYTES])
         if row is not None:

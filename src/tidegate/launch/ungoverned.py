@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from tidegate.admission.key_hook import SOCKET
 from tidegate.launch import UNGOVERNED
+from tidegate.launch.shared_file import HEADER, UnreadableFile, packed, unpacked
 
 WITHOUT = "without-"
 """Prefix of the files that `site/sitecustomize.py` writes for a Python without tidegate."""
@@ -56,22 +57,27 @@ class HostCounts:
                 row = len(self._rows) + 1
                 if row < ROWS:
                     self._rows[host] = row
-                    ROW.pack_into(self._memory, row * ROW.size, 0, host.encode("utf-8", "replace"))
+                    ROW.pack_into(self._memory, _at(row), 0, host.encode("utf-8", "replace"))
                 else:
                     row = 0
-            number, name = ROW.unpack_from(self._memory, row * ROW.size)
-            ROW.pack_into(self._memory, row * ROW.size, number + 1, name)
+            number, name = ROW.unpack_from(self._memory, _at(row))
+            ROW.pack_into(self._memory, _at(row), number + 1, name)
 
     def _make(self) -> mmap.mmap | bytearray:
         path = Path(self._folder) / f"{os.getpid()}-{time.time_ns()}{SUFFIX}"
+        blank = packed(bytes(ROWS * ROW.size))
         try:
             with path.open("x+b", buffering=0) as file:
                 # Write the zeros instead of extending the file: a store into a page without disk space ends the
                 # program.
-                file.write(bytes(ROWS * ROW.size))
-                return mmap.mmap(file.fileno(), ROWS * ROW.size)
+                file.write(blank)
+                return mmap.mmap(file.fileno(), len(blank))
         except OSError:
-            return bytearray(ROWS * ROW.size)
+            return bytearray(blank)
+
+
+def _at(row: int) -> int:
+    return HEADER.size + row * ROW.size
 
 
 class Ungoverned(NamedTuple):
@@ -96,7 +102,11 @@ def read(folder: Path) -> Ungoverned:
     hosts: Counter[str] = Counter()
     sockets: Counter[str] = Counter()
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        content = path.read_bytes()
+        try:
+            content = unpacked(path.read_bytes())
+        except UnreadableFile:
+            # Another version of tidegate wrote it; `totals` names that process by its counter file.
+            continue
         for number, name in ROW.iter_unpack(content[: len(content) // ROW.size * ROW.size]):
             if number > 0:
                 host = name.rstrip(b"\0").decode("utf-8", "replace")

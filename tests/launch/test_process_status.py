@@ -1,0 +1,103 @@
+"""Programs that only call `install()` are seen by `tidegate status`, from their first key to their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tidegate
+from tests.cli.running import environ
+from tests.core.values import KEY
+from tidegate.admission import key_hook
+from tidegate.admission.wait_queue import Waiter
+from tidegate.cli.main import app
+from tidegate.launch.runs import PREFIX
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def seen() -> list[dict[str, object]]:
+    done = CliRunner().invoke(app, ["status", "--json"])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.output.splitlines()]
+
+
+def installed(**settings: bool) -> tidegate.RateLimitRegistry:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(**settings))  # type: ignore[arg-type]
+    tidegate.install(registry)
+    return registry
+
+
+def test_program_is_seen_from_its_first_key_on(temporary: Path) -> None:
+    registry = installed()
+    assert list(temporary.iterdir()) == []
+    assert registry.try_admit(KEY)
+    (told,) = seen()
+    assert (told["pid"], told["key"], told["in_flight"]) == (os.getpid(), str(KEY), 1)
+    assert Path(sys.orig_argv[0]).name in str(told["command"])
+
+
+@pytest.mark.parametrize("settings", [{"status": False}, {"disabled": True}], ids=str)
+def test_program_that_does_not_want_it_leaves_no_file(temporary: Path, settings: dict[str, bool]) -> None:
+    assert installed(**settings).try_admit(KEY)
+    assert list(temporary.iterdir()) == []
+
+
+def test_variable_switches_it_off() -> None:
+    assert tidegate.Settings.from_environment({"TIDEGATE_STATUS": "off"}).status is False
+
+
+def test_run_that_counts_already_goes_on_counting(temporary: Path) -> None:
+    queues: list[object] = []
+    key_hook.on_new_queue = queues.append
+    assert installed().try_admit(KEY)
+    assert len(queues) == 1
+    assert list(temporary.iterdir()) == []
+
+
+def test_forked_child_changes_no_row_of_its_parent_and_removes_nothing(temporary: Path) -> None:
+    registry = installed()
+    assert registry.try_admit(KEY)
+    registry._queues[KEY].waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
+    child = os.fork()
+    if not child:
+        registry.try_admit(KEY)
+        os._exit(0)
+    os.waitpid(child, 0)
+    (told,) = seen()
+    assert (told["in_flight"], told["waiting"]) == (1, 1)
+
+
+def test_folder_that_cannot_be_created_stops_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert installed().try_admit(KEY)
+
+
+PROGRAM = """
+import os, tidegate
+tidegate.install()
+tidegate.registry().try_admit(tidegate.Key("p", "https://p.test"))
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    print(*os.listdir(os.environ["TMPDIR"]))
+"""
+
+
+def test_folder_goes_with_the_program_and_stays_when_a_child_ends(temporary: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environ(TMPDIR=str(temporary)), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(PREFIX), done.stderr
+    assert list(temporary.iterdir()) == []
