@@ -85,7 +85,8 @@ PLAIN_HEADERS = frozenset(
     pragma priority range referer retry-after sentry-trace server te traceparent tracestate transfer-encoding
     user-agent vary via x-amz-content-sha256 x-amz-date x-amzn-trace-id x-b3-traceid x-client-request-id
     x-correlation-id x-datadog-trace-id x-goog-api-client x-goog-request-params x-goog-user-project
-    x-ms-client-request-id x-request-id x-should-retry x-tidegate x-title
+    x-ms-client-request-id x-request-id x-should-retry x-tidegate x-tidegate-gate
+    x-tidegate-reason x-tidegate-waited x-title
     """.split()  # noqa: SIM905 (words are read more easily so)
 )
 """Request headers that hold no credential, whatever their values look like."""
@@ -174,6 +175,25 @@ def clean(text: str, longest: int = MAX_TEXT_CHARACTERS, *, lines: bool = False)
     text = without_credentials(without_known(text))
     text = printable(text, lines=lines)
     return text if len(text) <= longest else text[: longest - 1] + HIDDEN
+
+
+def clean_arguments(arguments: Iterable[str]) -> list[str]:
+    """Return the arguments of a command without credentials; the values of options like `--api-key` are hidden."""
+    cleaned: list[str] = []
+    hides = False
+    for each in arguments:
+        name, equals, _ = each.partition("=")
+        words = name.lstrip("-").replace("-", " ").replace("_", " ")
+        if hides and not each.startswith("--"):
+            cleaned.append(HIDDEN)
+            hides = False
+        elif name.startswith("-") and SECRETIVE.search(name) and not HARMLESS.search(words):
+            cleaned.append(f"{name}={HIDDEN}" if equals else clean(each))
+            hides = not equals
+        else:
+            cleaned.append(clean(each))
+            hides = False
+    return cleaned
 
 
 def without_known(text: str) -> str:

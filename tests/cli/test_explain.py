@@ -40,8 +40,9 @@ REFUSED = {
 def explained(*lines: Any) -> list[dict[str, Any]]:
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     result = CliRunner().invoke(app, ["explain"], input=text)
-    assert result.exit_code == 0, result.output
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == any("error" in each for each in found), result.output
+    return found
 
 
 def test_a_good_answer_says_what_is_left() -> None:
@@ -122,8 +123,8 @@ def test_instants_count_from_now_else_from_the_answers_own_date(now: str | None,
 
 def test_the_hint_names_the_provider_of_an_address_that_nobody_knows() -> None:
     line = {**REFUSED, "url": "https://gateway.test/v1/chat/completions"}
-    unknown, hinted, odd = explained(line, {**line, "provider": "openai"}, {**line, "provider": "no such one"})
-    assert [each["provider"] for each in (unknown, hinted, odd)] == ["compatible", "openai", "compatible"]
+    unknown, hinted = explained(line, {**line, "provider": "openai"})
+    assert [each["provider"] for each in (unknown, hinted)] == ["compatible", "openai"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,7 @@ def on_a_terminal(*lines: Any) -> str:
     try:
         command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
         text = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        subprocess.run(command, input=text, stdout=theirs, check=True, timeout=300, env={**os.environ, "TERM": "dumb"})
+        subprocess.run(command, input=text, stdout=theirs, check=False, timeout=300, env={**os.environ, "TERM": "dumb"})
         return os.read(ours, 65536).decode()
     finally:
         os.close(ours)

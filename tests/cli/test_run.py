@@ -190,9 +190,11 @@ def test_it_is_silent_where_that_is_wanted() -> None:
     assert run("no-such-command", env=environ(TIDEGATE_LOG="off")).code == 127
 
 
-def test_it_is_silent_where_output_and_complaints_are_one_stream() -> None:
-    done = subprocess.run([*RUN, "echo", "1"], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert (done.returncode, done.stdout) == (0, b"1\n")
+def test_summary_is_one_line_also_where_output_and_complaints_are_one_file(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        done = subprocess.run([*RUN, "echo", "1"], env=environ(), stdout=log, stderr=subprocess.STDOUT)
+    said = (tmp_path / "log").read_text()
+    assert (done.returncode, said) == (0, f"1\n{UNGOVERNED}\n")
 
 
 def test_a_setting_that_cannot_be_used_is_said_before_anything_runs() -> None:

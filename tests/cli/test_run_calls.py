@@ -171,7 +171,7 @@ def test_calls_that_were_given_up_are_told_apart(folder: Path) -> None:
         done = run(PYTHON, "-c", code, env=environ(URL=provider.url, TIDEGATE_MAX_WAIT="0"), cwd=folder)
     assert done.code == 1
     assert "429 Too Many Requests" in "\n".join(done.lines)
-    assert done.last == "tidegate: 7 calls, 6 answered, 1 given up, 0 refusals retried"
+    assert done.last == "tidegate: 7 calls, 6 answered, 1 given up, 1 refusal, 0 of them retried"
 
 
 def test_a_program_that_governs_itself_is_counted_too(provider: SimulatorProcess, folder: Path) -> None:

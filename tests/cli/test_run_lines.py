@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tidegate.cli.status_text import StatusText, amount, clock, end_line
+from tidegate.cli.status_text import StatusText, amount, end_line
+from tidegate.core.wait_text import clock
 from tidegate.launch.shared_counters import KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned
@@ -46,12 +47,43 @@ def test_the_line_has_rate_limit_flight_queue_and_end() -> None:
     status.line(totals(limited(key("a", answered=10, waiting=99), 10.0)), 0.0)
     now = before(limited(key("a", answered=70, in_flight=4, waiting=86), 74.0), left, looked_at=15.0)
     said = status.line(totals(now), 30.0)
-    assert said == "tidegate  64 of 120 requests/min · 4 in flight · 86 waiting · ETA 0:58 (quota requests) · a"
+    assert said == "tidegate  64 of 120 requests/min · 4 in flight · 86 waiting for quota requests · ETA 0:58 · a"
 
 
 def test_where_slots_bind_the_end_is_by_what_answers_take() -> None:
     now = before(key("a", answered=70, in_flight=4, waiting=8), slots=4, latency=30.0)
-    assert " · 8 waiting · ETA 0:56 (concurrency) · " in StatusText().line(totals(now), 30.0)
+    assert " · 8 waiting for a free slot · ETA 0:56 · " in StatusText().line(totals(now), 30.0)
+
+
+PAUSED = {"paused_until": 148.0, "stated": 600.0, "stated_until": 628.0}
+NAME = "openai · api.openai.com · gpt-4o-mini · key 1f00d5"
+
+
+def test_long_pause_is_told_by_the_providers_word_and_not_by_the_slots_that_bind_after_it() -> None:
+    now = before(key(NAME, answered=30, waiting=50), slots=20, **PAUSED)
+    assert StatusText().line(totals(now), 30.0) == (
+        "tidegate  paused: provider asks for 10:00, next try in 1:58 · 0 answered/min · 0 in flight · 50 waiting · "
+        f"ETA 10:00 · {NAME}"
+    )
+
+
+@pytest.mark.parametrize("columns", range(50, 200))
+def test_row_fits_the_terminal_and_keeps_the_reason(columns: int) -> None:
+    now = before(limited(key(NAME, answered=30, waiting=50), 10.0), slots=20, **PAUSED)
+    said = StatusText().line(totals(now, key("b", waiting=1), key("c", waiting=1)), 30.0, columns)
+    assert len(said) <= columns
+    assert columns < 59 or said.startswith("tidegate  paused: provider asks for 10:00, next try in 1:58")
+    assert columns < 122 or "gpt-4o-mini" in said
+    assert columns < 190 or said.endswith(NAME)
+
+
+def test_row_of_80_columns_names_the_gate_the_end_and_the_unit() -> None:
+    left = QuotaRow("requests", 120.0, 60.0, 10.0, 0.0, 120.0, level=-60.0, amount=1.0)
+    now = before(limited(key(NAME, answered=70, in_flight=4, waiting=86), 74.0), left, looked_at=15.0)
+    status = StatusText()
+    status.line(totals(limited(key(NAME, answered=10, waiting=99), 10.0)), 0.0)
+    said = status.line(totals(now), 30.0, 79)
+    assert said == "tidegate  64 of 120 requests/min · 86 waiting for quota requests · ETA 0:58"
 
 
 def test_an_end_that_nothing_tells_is_left_out() -> None:
@@ -78,7 +110,7 @@ def test_it_tells_of_the_busiest_key_and_that_there_are_others() -> None:
         totals(key("a", answered=500), key("b", in_flight=1, waiting=9), key("c", in_flight=2), key("d", waiting=1)),
         0.0,
     )
-    assert said == "tidegate  0 answered/min · 1 in flight · 9 waiting · 2 more keys · b"
+    assert said == "tidegate  0 answered/min · 1 in flight · 9 waiting for a free slot · 2 more keys · b"
 
 
 def test_the_quota_that_binds_is_told() -> None:
@@ -88,16 +120,31 @@ def test_the_quota_that_binds_is_told() -> None:
 
 
 def test_the_end_line_counts_calls_and_what_became_of_them() -> None:
-    a = limited(key("a", answered=90, attempts=107, resent=10, absorbed=10, given_up=4, unsent=3, failed=2), 300.0)
-    a.counts |= {"abandoned": 1}
+    a = limited(key("a", answered=90, attempts=107, resent=10, refused=12, absorbed=10, failed=2), 300.0)
+    a.counts |= {"given_up": 4, "unsent": 9, "failed_calls": 3, "abandoned": 1, "left": 5}
     assert end_line(totals(a)) == (
-        "100 calls, 90 answered, 4 given up, 10 refusals retried, 2 failed, 1 abandoned, "
-        "94% of the limit used (120 requests/min)"
+        "106 calls, 90 answered, 4 given up, 3 failed, 8 abandoned, 1 waiting at the end, "
+        "12 refusals, 10 of them retried, 94% of the limit used (120 requests/min)"
     )
 
 
+def test_end_line_calls_cut_off_by_a_signal_is_each_in_one_number() -> None:
+    # A killed process leaves its row as it was: 44 answered, 6 in flight, 5 refused and queued again, 190 never sent.
+    a = key("a", attempts=55, answered=44, refused=5, unsent=190)
+    assert (a.calls, a.abandoned, a.queued) == (245, 6, 195)
+    assert end_line(totals(a)) == (
+        "245 calls, 44 answered, 0 given up, 6 abandoned, 195 waiting at the end, 5 refusals, 0 of them retried"
+    )
+
+
+def test_end_line_overload_that_the_caller_saw_is_no_429_and_not_retried() -> None:
+    # Twelve answers of status 529 to one call: the caller saw the last one.
+    a = key("a", attempts=12, refused=12, resent=11, absorbed=11, given_up=1)
+    assert end_line(totals(a)) == "1 call, 0 answered, 1 given up, 12 refusals, 11 of them retried"
+
+
 def test_one_is_told_in_the_singular() -> None:
-    said = end_line(totals(key("a", answered=1, attempts=2, resent=1, absorbed=1)))
+    said = end_line(totals(key("a", answered=1, attempts=2, resent=1, refused=1, absorbed=1)))
     assert said == "1 call, 1 answered, 0 given up, 1 refusal retried"
 
 

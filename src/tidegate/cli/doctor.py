@@ -29,6 +29,11 @@ STYLES = {
     Severity.TRAP: "yellow",
     Severity.KEPT: "yellow",
 }
+NOTHING = Finding(
+    "sdk", Severity.NOTE, "none", "nothing found that tidegate governs; install an SDK, such as `pip install openai`"
+)
+"""Finding where there is no other one."""
+
 UNGOVERNED = 1
 """Exit code if something was found that cannot be governed."""
 
@@ -41,7 +46,7 @@ def doctor(
 ) -> None:
     """List what tidegate governs in this Python, or in a script. The exit code is 1 if something is ungoverned."""
     try:
-        found = list(findings(script))
+        found = list(findings(script)) or [NOTHING]
     except Unreadable as error:
         raise ConfigurationError("script", str(script), str(error)) from None
     if as_json:
@@ -68,6 +73,7 @@ def findings(script: Path | None) -> Iterator[Finding]:
     else:
         yield from read_script(script, installed, settings, os.environ)
     yield from environment.in_force(settings)
+    yield from environment.misspelt(os.environ)
 
 
 def _table(found: Iterable[Finding]) -> Table:

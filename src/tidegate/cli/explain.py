@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import json
 import math
@@ -11,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +26,9 @@ from tidegate.core.feedback import ABSURD_HINT
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
 from tidegate.transports.call import RequestRoute, base_url
+
+FAILED = 1
+"""Exit code if a line was not an answer, or named an unknown provider."""
 
 MAX_LINE_BYTES = 1 << 24
 """Maximum bytes of one line, which is read as a whole. Raising it needs more memory for a garbled input. Chosen: more
@@ -47,16 +52,21 @@ def explain() -> None:
 
     A line is {"provider": name or null, "url": ..., "model": ..., "status": ..., "headers": {...}, "body": ..., "now":
     RFC 3339 or null}. For each answer, print one line of JSON, or on a terminal a table. For a line that is not an
-    answer, print {"error": ...} and continue.
+    answer, print {"error": ...} and continue. A provider without a table is an error too; the url then decides how the
+    answer is read. After an error the exit code is 1.
     """
     settings = Settings.from_environment()
     _set_output_encoding()
     console = Console() if sys.stdout.isatty() else None
+    failed = False
     for found in explained(sys.stdin.buffer, settings):
+        failed = failed or "error" in found
         if console is None:
             print(json_line(found), flush=True)  # noqa: T201
         else:
             console.print(_table(found))
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 def _set_output_encoding() -> None:
@@ -91,15 +101,17 @@ def explanation(line: bytes, settings: Settings) -> dict[str, Any]:
     answer = _object(line)
     status = answer.get("status")
     if type(status) is not int or not 100 <= status <= 599:
-        raise BadLine(f"status: {status!r} is not an HTTP status (100 to 599)")
-    provider, key = _addressed(answer, settings)
+        why = ": it is a string, not a number" if isinstance(status, str) else " (100 to 599)"
+        raise BadLine(f"status: {status!r} is not an HTTP status{why}")
+    provider, key, unknown = _addressed(answer, settings)
     headers, now = _headers(answer), _instant(answer)
     if now is not None:
         headers = [(name, value) for name, value in headers if name.lower() != b"date"]
     outcome = _judged(provider, status, headers, _body(answer), now or datetime.now(UTC))
     return {
+        **({"error": unknown} if unknown else {}),
         "provider": provider.name,
-        "key": str(key),
+        "key": " · ".join(part for part in str(key).split(" · ") if part.strip()),
         **_account(key, outcome, settings),
         "kind": outcome.kind.value,
         **providers.dimensions(outcome, provider),
@@ -155,8 +167,11 @@ def _text(answer: dict[str, Any], name: str) -> str:
     return value or ""
 
 
-def _addressed(answer: dict[str, Any], settings: Settings) -> tuple[providers.Provider, Key]:
-    """Return the provider and the key of an answer: by the hint, else by the address, else by `COMPATIBLE`."""
+def _addressed(answer: dict[str, Any], settings: Settings) -> tuple[providers.Provider, Key, str]:
+    """Return provider, key and error of an answer: by the hint, else by the address, else by `COMPATIBLE`.
+
+    The error is empty, or says that no table has the name in the hint: the address then decides.
+    """
     hint, model = _text(answer, "provider"), _text(answer, "model")
     try:
         url = urlsplit(_text(answer, "url"))
@@ -164,12 +179,22 @@ def _addressed(answer: dict[str, Any], settings: Settings) -> tuple[providers.Pr
     except ValueError as error:
         raise BadLine(f"url: {error}") from None
     known = providers.recognise(host, url.path) or providers.adopt(host, url.path, None)
-    provider = providers.named(hint) or known or providers.COMPATIBLE
+    named = providers.named(hint)
+    provider = named or known or providers.COMPATIBLE
+    unknown = ""
+    if hint and named is None:
+        unknown = f"provider: {hint!r} is unknown{_nearest(hint)}; the answer is read as {provider.name!r}"
     place = provider.endpoint(url.path)
     inquiry = RequestFacts(place[1] if place is not None and place[1] else model)
     route = RequestRoute(provider, url.scheme or "https", host, port, url.path)
     scope = providers.scope(provider, inquiry, host, url.path, settings.level_of(provider.name))
-    return provider, Key(provider.name, masked(base_url(route)), "", scope, providers.family_of(provider, url.path))
+    key = Key(provider.name, masked(base_url(route)), "", scope, providers.family_of(provider, url.path))
+    return provider, key, unknown
+
+
+def _nearest(hint: str) -> str:
+    near = difflib.get_close_matches(hint, [table.name for table in providers.TABLES], 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _headers(answer: dict[str, Any]) -> list[tuple[bytes, bytes]]:

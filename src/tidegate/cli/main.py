@@ -31,6 +31,16 @@ class Commands(TyperGroup):
                 self.add_command(_load(name), name)
         return super().get_command(ctx, cmd_name)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the first sentence of each command in full, over several lines where it is long."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_sentence(command.help or "")) for name, command in found if command])
+
+
+def _first_sentence(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") + "."
+
 
 def _load(name: str) -> Any:
     """Return the command `name`, or the group `experiment`, from the module of that name."""

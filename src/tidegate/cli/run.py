@@ -14,7 +14,7 @@ from tidegate.settings import Settings
 if TYPE_CHECKING:
     from tidegate.launch.environment import StateFile
 
-STDOUT, STDERR = 1, 2
+STDERR = 2
 
 
 def run(
@@ -27,6 +27,12 @@ def run(
             "--state", metavar="FILE", help="Start from the limits in FILE, and save the learned limits to it."
         ),
     ] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write totals and keys to FILE at the end, as JSON.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 75 if calls were given up and the command itself succeeded.")
+    ] = False,
 ) -> None:
     """Run a command, and send every LLM call of its Python processes at the provider's true rate limit.
 
@@ -35,22 +41,28 @@ def run(
     if os.name != "posix":
         raise stop("run not available: it needs a POSIX system; put `import tidegate.auto` into the program instead")
     # Imported late: these need a POSIX system.
-    from tidegate.cli.watch import watch
+    from tidegate.cli.run_report import RunReport
+    from tidegate.cli.watch import RunOptions, watch
     from tidegate.launch.child import Unstartable, replace
     from tidegate.launch.environment import environment, runs_inside
 
     settings = Settings.from_environment()
-    shown = settings.log and is_stderr_readable()
+    shown = settings.log and is_stderr_open()
     try:
         if settings.disabled:
             if shown:
                 typer.echo("tidegate: run disabled: TIDEGATE_DISABLED is set; the command runs ungoverned", err=True)
             replace(command, os.environ)
-        shown = shown and not runs_inside(os.environ)
-        kept = _kept(state, shown)
-        if not shown and kept is None:
+        written = RunReport(report) if report is not None else None
+        if runs_inside(os.environ):
+            if shown and (written is not None or strict):
+                why = "the enclosing `tidegate run` counts the calls; give the options to that one"
+                typer.echo(f"tidegate: --report and --strict ignored: {why}", err=True)
+            shown, written, strict = False, None, False
+        options = RunOptions(shown, _kept(state, shown), written, strict)
+        if options.replaces:
             replace(command, environment(os.environ, None))
-        raise typer.Exit(watch(command, shown, kept))
+        raise typer.Exit(watch(command, options))
     except Unstartable as error:
         raise stop(str(error), error.code) from None
 
@@ -67,13 +79,10 @@ def _kept(state: Path | None, shown: bool) -> StateFile | None:
     return kept
 
 
-def is_stderr_readable() -> bool:
-    """Return whether a line on standard error does no harm: it is a terminal, or differs from standard output."""
+def is_stderr_open() -> bool:
+    """Return whether there is a standard error to write to."""
     try:
-        err = os.fstat(STDERR)
-        if os.isatty(STDERR):
-            return True
-        out = os.fstat(STDOUT)
+        os.fstat(STDERR)
     except OSError:
         return False
-    return (err.st_dev, err.st_ino) != (out.st_dev, out.st_ino)
+    return True

@@ -5,26 +5,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidegate.cli.errors import stop
-from tidegate.cli.status_text import amount, clock, sized
+from tidegate.cli.status_text import amount, sized
 from tidegate.core.display import json_line, printable
-from tidegate.core.snapshot import estimate_eta
+from tidegate.core.snapshot import estimate_eta, head_wait
+from tidegate.core.wait_text import CLOSED, clock, duration, wait_text
 from tidegate.launch.totals import KeyTotal
 
+if TYPE_CHECKING:
+    from tidegate.launch.runs import ProgramRun
+
 NOTHING = (
-    "no active run found: `tidegate run` keeps no counts if TIDEGATE_LOG is off, or if standard output and standard "
-    "error are one file"
+    "no active run found: `tidegate run` keeps no counts if TIDEGATE_LOG is off; a program with `tidegate.install()` "
+    "is shown from its first call on, unless TIDEGATE_STATUS is off"
 )
 
 
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per key and line.")] = False,
 ) -> None:
-    """Show your active runs and experiments: for each key, the calls in flight, the waiting calls and their ETA."""
+    """Show your active programs and experiments: for each key, why its calls wait, until when, and how many."""
     if os.name != "posix":
         raise stop("status not available: it reads the counts of `tidegate run`, which needs a POSIX system")
     from tidegate.launch.runs import live_runs
@@ -33,43 +37,64 @@ def status(
     found = list(live_runs())
     for run in found:
         if not as_json:
-            typer.echo(printable(f"{run.command} (pid {run.pid})"))
+            typer.echo(_heading(run))
         for key in sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key)):
             if as_json:
-                typer.echo(json_line({"pid": run.pid, "command": run.command, **facts(key, now)}))
+                known = {"pid": run.pid, "command": run.command, "elapsed": run.elapsed, **facts(key, now)}
+                typer.echo(json_line(known))
             else:
                 for line in lines(key, now):
                     typer.echo(line)
+        for pid, why in run.totals.unreadable.items():
+            typer.echo(f"  counts of process {pid} unreadable: {why}; they are not shown", err=as_json)
     if not found and not as_json:
         typer.echo(NOTHING)
 
 
+def _heading(run: ProgramRun) -> str:
+    if run.unreadable:
+        return printable(f"{run.command} unreadable: {run.unreadable}; use the `tidegate status` of its environment")
+    return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
+
+
 def facts(key: KeyTotal, now: float) -> dict[str, Any]:
-    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated."""
+    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
+
+    `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
+    followed by another.
+    """
     seen = key.outlook(now)
-    ahead = estimate_eta(seen)
+    head, ahead = head_wait(seen), estimate_eta(seen)
     return {
         "key": key.key,
         "in_flight": key.in_flight,
         "limit": key.slots,
         "waiting": key.waiting,
-        "gate": ahead.gate,
+        "calls": key.calls,
+        "answered": key.counts["answered"],
+        "given_up": key.counts["given_up"],
+        "failed": key.counts["failed_calls"],
+        "abandoned": key.abandoned,
+        "refused": key.counts["refused"],
+        "retried": key.counts["absorbed"],
+        "gate": head.gate,
+        "next_in": head.seconds,
+        "stated_wait": head.stated,
         "eta": ahead.seconds,
+        "eta_gate": ahead.gate,
         "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
     }
 
 
 def lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """Yield one key as lines of text.
-
-    The `gate` is the limiter of the key that holds its calls back.
-    """
+    """Yield one key as lines of text; the reason of a wait goes first."""
     seen = key.outlook(now)
-    ahead = estimate_eta(seen)
+    head, ahead = head_wait(seen), estimate_eta(seen)
     yield f"  {key.key}"
+    if key.waiting or head.gate in CLOSED:
+        yield f"    {wait_text(*head)}"
     parts = [f"{key.in_flight} of at most {key.slots} in flight", f"{key.waiting} waiting"]
     if key.waiting:
-        parts.append(f"gate: {ahead.gate or 'none'}")
         parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}")
     yield f"    {' · '.join(parts)}"
     for quota in seen.quotas:

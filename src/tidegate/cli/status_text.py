@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidegate.core.snapshot import estimate_eta
+from rich.cells import cell_len, set_cell_size
+
+from tidegate.core.snapshot import estimate_eta, head_wait
+from tidegate.core.wait_text import CLOSED, awaited, clock, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
 
 if TYPE_CHECKING:
@@ -28,29 +31,52 @@ REASONS = 3
 one run seldom differ in their reasons."""
 
 
+COLUMNS = 10_000
+"""Columns of a line that nothing cuts. Lowering it drops parts of long lines. Chosen: wider than any line."""
+
+
+class Part(NamedTuple):
+    """Part of the line. The parts with the highest `rank` are dropped first where the line is too long."""
+
+    rank: int
+    text: str
+
+
 class StatusText:
     """Builder of the line while the command runs. It keeps recent totals, from which it measures rates."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Totals]] = deque()
 
-    def line(self, totals: Totals, now: float) -> str:
-        """Return the state of the busiest key; empty before the first call. `now` is in monotonic seconds."""
+    def line(self, totals: Totals, now: float, columns: int = COLUMNS) -> str:
+        """Return the state of the busiest key in at most `columns` characters; empty before the first call.
+
+        `now` is in monotonic seconds. A line that is too long loses the parts that explain least.
+        """
         self._looks.append((now, totals))
         while len(self._looks) > 2 and self._looks[1][0] <= now - SPANS[1]:
             self._looks.popleft()
         key = totals.busiest
         if key is None or not (key.calls or key.waiting):
             return ""
-        parts = [self._rate(key, now), f"{key.in_flight} in flight", f"{key.waiting} waiting"]
-        ahead = estimate_eta(key.outlook(now))
-        if key.waiting and ahead.seconds is not None:
-            parts.append(f"ETA {clock(ahead.seconds)}" + (f" ({ahead.gate})" if ahead.gate else ""))
         others = sum(1 for each in totals.keys.values() if each is not key and each.in_flight + each.waiting)
+        parts = list(self._parts(key, now))
         if others:
-            parts.append(f"{others} more {'key' if others == 1 else 'keys'}")
-        # The key is last: a narrow terminal cuts the line there.
-        return "tidegate  " + " · ".join([*parts, key.key])
+            parts.append(Part(6, f"{others} more {'key' if others == 1 else 'keys'}"))
+        return _fitting(parts, key.key, columns)
+
+    def _parts(self, key: KeyTotal, now: float) -> Iterator[Part]:
+        outlook = key.outlook(now)
+        head, ahead = head_wait(outlook), estimate_eta(outlook)
+        closed = head.gate in CLOSED
+        if closed:
+            yield Part(0, wait_text(*head))
+        yield Part(3, self._rate(key, now))
+        yield Part(5, f"{key.in_flight} in flight")
+        behind = f" for {awaited(head.gate)}" if key.waiting and not closed else ""
+        yield Part(1, f"{key.waiting} waiting{behind}")
+        if key.waiting and ahead.seconds is not None:
+            yield Part(2, f"ETA {clock(ahead.seconds)}")
 
     def _rate(self, key: KeyTotal, now: float) -> str:
         quota = key.binding
@@ -66,6 +92,25 @@ class StatusText:
         """Return the key's totals of `span` seconds ago, or of the first look."""
         past = next(totals for at, totals in self._looks if at >= now - span)
         return past.keys.get(key.key)
+
+
+def _fitting(parts: list[Part], key: str, columns: int) -> str:
+    """Return the parts and the key, without those of the highest ranks where they do not fit.
+
+    The key is last. It is cut to its model before anything else is dropped.
+    """
+    names = key.split(" · ")
+    kept = [*parts, Part(4, key)]
+    if len(names) > 3:
+        short = [*parts, Part(4, names[2])]
+        kept = kept if cell_len(_joined(kept)) <= columns else short
+    while len(kept) > 1 and cell_len(_joined(kept)) > columns:
+        kept.remove(max(kept))
+    return set_cell_size(_joined(kept), columns).rstrip() if cell_len(_joined(kept)) > columns else _joined(kept)
+
+
+def _joined(parts: list[Part]) -> str:
+    return "tidegate  " + " · ".join(part.text for part in parts)
 
 
 def end_line(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
@@ -111,20 +156,30 @@ def printable(text: str) -> str:
 def _counted(totals: Totals) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
-    counted = {name: totals.sum(name) for name in ("answered", "given_up", "absorbed", "abandoned")}
-    lost = totals.sum("failed") - (totals.sum("resent") - counted["absorbed"])
-    parts = [
-        f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}",
-        f"{counted['answered']} answered",
-        f"{counted['given_up']} given up",
-        f"{counted['absorbed']} {'refusal' if counted['absorbed'] == 1 else 'refusals'} retried",
-    ]
-    if lost > 0:
-        parts.append(f"{lost} failed")
-    if counted["abandoned"]:
-        parts.append(f"{counted['abandoned']} abandoned")
+    parts = [f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}", *_endings(totals), _refusals(totals)]
     share = _share(totals)
     return ", ".join([*parts, share] if share else parts)
+
+
+def _endings(totals: Totals) -> Iterator[str]:
+    """Yield what became of the calls; the numbers add up to them."""
+    yield f"{totals.sum('answered')} answered"
+    yield f"{totals.sum('given_up')} given up"
+    if failed := totals.sum("failed_calls"):
+        yield f"{failed} failed"
+    if abandoned := sum(key.abandoned for key in totals.keys.values()):
+        yield f"{abandoned} abandoned"
+    if flying := sum(key.in_flight for key in totals.keys.values()):
+        yield f"{flying} in flight"
+    if queued := sum(key.queued for key in totals.keys.values()):
+        yield f"{queued} waiting at the end"
+
+
+def _refusals(totals: Totals) -> str:
+    refused, retried = totals.sum("refused"), totals.sum("absorbed")
+    if refused <= retried:
+        return f"{retried} {'refusal' if retried == 1 else 'refusals'} retried"
+    return f"{refused} {'refusal' if refused == 1 else 'refusals'}, {retried} of them retried"
 
 
 def _share(totals: Totals) -> str:
@@ -148,10 +203,3 @@ def amount(number: float) -> str:
         if number >= size:
             return f"{number / (1e6 if unit == 'M' else 1e3):.3g}{unit}"
     return f"{number:.0f}"
-
-
-def clock(seconds: float) -> str:
-    """Return seconds as m:ss or h:mm:ss."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

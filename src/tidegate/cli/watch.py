@@ -11,20 +11,26 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import typer
 from rich.cells import set_cell_size
 
+from tidegate.cli.run_report import EndedRun, RunReport
 from tidegate.cli.status_text import StatusText, end_line
+from tidegate.core.display import printable
 from tidegate.launch import ungoverned
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import StateFile, environment
-from tidegate.launch.runs import COMMAND, run_folder
+from tidegate.launch.runs import run_folder, write_command
 from tidegate.launch.totals import Folder
+from tidegate.redaction import clean_arguments
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24
 """Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Raising
@@ -43,18 +49,20 @@ class StatusLine:
         self._dim = "" if environ.get("NO_COLOR") else "\x1b[2m"
         self._rows = 0
 
-    def show(self, text: str) -> None:
-        """Draw `text`, cut to the width of the terminal. Do nothing while the row cannot be drawn."""
+    def show(self, text: Callable[[int], str]) -> None:
+        """Draw `text` of as many columns as the terminal has. Do nothing while the row cannot be drawn."""
         size = self._size()
-        if size is None or not text or not self._ours():
+        if size is None or not self._ours():
             return
         columns, rows = size
+        line = set_cell_size(text(columns - 1), columns - 1).rstrip()
+        if not line:
+            return
         prepare = ""
         if rows != self._rows:
             # If the cursor is in the last row, down (it scrolls) and up again moves it and the text one row higher.
             prepare = self._release() + "\x1bD\x1b[A"
             self._rows = rows
-        line = set_cell_size(text, columns - 1).rstrip()
         self._write(f"{prepare}\x1b7\x1b[1;{rows - 1}r\x1b[{rows};1H\x1b[2K\x1b[0m{self._dim}{line}\x1b[0m\x1b8")
 
     def clear(self) -> None:
@@ -68,6 +76,10 @@ class StatusLine:
         size = self._size()
         columns = size[0] if size is not None else 0
         self._write(" " * columns + "\r\x1b[K" * bool(columns) + text + "\n")
+
+    def say_ours(self, text: str) -> None:
+        """Print a line of tidegate after the program's output."""
+        self.say(f"tidegate: {printable(text)}")
 
     def _release(self) -> str:
         return f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8" if self._rows else ""
@@ -109,34 +121,80 @@ LOOK_EVERY = 0.5
 `launch.shared_counters.OUTLOOK_EVERY`, after which the forecast is new."""
 
 
-def watch(command: Sequence[str], shown: bool = True, state: StateFile | None = None) -> int:
-    """Run the command, show its state, and return its exit code. If a signal ends the command, end in the same way.
+GIVEN_UP = 75
+"""Exit code under `--strict` of a command that succeeded while calls were given up (sysexits.h: EX_TEMPFAIL)."""
 
-    With `shown` False, show nothing, and only keep the learned limits in `state`.
-    """
+
+class RunOptions(NamedTuple):
+    """Options of `tidegate run`: show nothing unless `shown`; see its help for the others."""
+
+    shown: bool = True
+    state: StateFile | None = None
+    report: RunReport | None = None
+    strict: bool = False
+
+    @property
+    def counts(self) -> bool:
+        """Return whether the counts of the processes are needed."""
+        return self.shown or self.report is not None or self.strict
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether this process has nothing to do but to become the command."""
+        return not self.counts and self.state is None
+
+
+def watch(command: Sequence[str], options: RunOptions) -> int:
+    """Run the command, show its state, and return its exit code. If a signal ends the command, end in the same way."""
+    began_at = time.monotonic()
+    shown, state = options.shown, options.state
     with contextlib.ExitStack() as stack:
         try:
             run_dir = stack.enter_context(run_folder())
         except OSError as error:
-            if state is not None and shown:
+            ignored = [
+                *(["--state"] if state is not None else []),
+                *(["--report"] if options.report is not None else []),
+                *(["--strict"] if options.strict else []),
+            ]
+            if ignored and shown:
                 why = f"no temporary folder could be created ({error.strerror or error})"
-                typer.echo(f"tidegate: --state ignored: {why}; the command runs, its limits are not saved", err=True)
+                _say(f"{', '.join(ignored)} ignored: {why}; the command runs, nothing is counted or saved")
             replace(command, environment(os.environ, None))
-        (Path(run_dir) / COMMAND).write_text(f"{os.getpid()} {Path(command[0]).name}\n", "utf-8", "replace")
+        write_command(Path(run_dir), shlex.join(clean_arguments(command)))
         learned = state.begin(run_dir) if state is not None else None
-        child = Child(command, environment(os.environ, run_dir if shown else None, learned))
-        totals = Folder(Path(run_dir))
-        if not shown:
-            ended = child.wait(_nothing, _nothing, LOOK_EVERY)
-        elif drawable(STDERR, os.environ):
-            ended = _drawn(child, totals, run_dir)
+        child = Child(command, environment(os.environ, run_dir if options.counts else None, learned))
+        folder = Folder(Path(run_dir))
+        say = _say
+        if shown and drawable(STDERR, os.environ):
+            row = StatusLine(STDERR, os.environ)
+            say = row.say_ours
+            ended = _drawn(child, folder, row)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
-            with contextlib.suppress(OSError):
-                typer.echo(f"tidegate: {_last_line(totals, run_dir)}", err=True)
+        totals, missed = folder.totals(), ungoverned.read(Path(run_dir))
+        if shown:
+            say(end_line(totals, missed))
         if state is not None:
             _keep(state, run_dir, shown)
-    return child.end_alike(ended)
+        if options.report is not None:
+            seconds = time.monotonic() - began_at
+            _report(options.report, EndedRun(command, ended, seconds, totals, missed), shown)
+    code = child.end_alike(ended)
+    return GIVEN_UP if options.strict and not code and totals.sum("given_up") else code
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):
+        typer.echo(f"tidegate: {printable(text)}", err=True)
+
+
+def _report(report: RunReport, run: EndedRun, shown: bool) -> None:
+    try:
+        report.write(run)
+    except OSError as error:
+        if shown:
+            _say(f"report not written: {error.strerror or error}; an earlier one is unchanged")
 
 
 def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
@@ -148,22 +206,16 @@ def _keep(state: StateFile, run_dir: str, shown: bool) -> None:
             typer.echo(f"tidegate: learned limits not saved: {why}; the state file is unchanged", err=True)
 
 
-def _drawn(child: Child, folder: Folder, run_dir: str) -> int:
-    row, status = StatusLine(STDERR, os.environ), StatusText()
+def _drawn(child: Child, folder: Folder, row: StatusLine) -> int:
+    status = StatusText()
     try:
-        ended = child.wait(
-            lambda: row.show(status.line(folder.totals(), time.monotonic())),
+        return child.wait(
+            lambda: row.show(partial(status.line, folder.totals(), time.monotonic())),
             row.clear,
             LOOK_EVERY,
         )
     finally:
         row.clear()
-    row.say(f"tidegate: {_last_line(folder, run_dir)}")
-    return ended
-
-
-def _last_line(folder: Folder, run_dir: str) -> str:
-    return end_line(folder.totals(), ungoverned.read(Path(run_dir)))
 
 
 def _nothing() -> None:

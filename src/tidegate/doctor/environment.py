@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tidegate.framework_timeouts import patch
 from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import FrameworkTimeout, shown
-from tidegate.settings import PREFIX, Settings
+from tidegate.settings import PREFIX, Settings, unknown_variables
 from tidegate.transports.table import TRANSPORTS
 
 
@@ -346,6 +346,12 @@ def in_force(settings: Settings) -> Iterator[Finding]:
         if value != field.default:
             said = "set" if name in SECRETS else repr(value)
             yield Finding("setting", Severity.SET, name, f"{said} (from {PREFIX}{name.upper()})")
+
+
+def misspelt(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the variables that look like a setting but are none."""
+    for name, meant in unknown_variables(environ).items():
+        yield Finding("setting", Severity.TRAP, name, f"not read: there is no such setting; did you mean {meant}?")
 
 
 def interpreter(installed: Installed) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import tidegate
 from tidegate.cli.experiment.common import MEANINGS, Code, code_of
-from tidegate.cli.experiment.display import Display, ProgressBoard, ShownCounts, line, waits
+from tidegate.cli.experiment.display import Display, ProgressBoard, ShownCounts, line, refusals, waits
 from tidegate.cli.experiment.run import LastFailures
 from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
@@ -54,6 +54,25 @@ def test_the_eta_is_told_by_the_slower_of_both_and_by_nobody_before_there_is_a_r
     assert seen.eta == 0.0
 
 
+def test_the_end_is_told_by_the_limit_and_not_by_the_opening_burst() -> None:
+    seen = tally(task(360))
+    behind = Wait("quota requests", "openai · m", 0.4)
+    seen.update([task(360, behind, ok=130)], 6.0, rest=115.0)
+    assert seen.eta == 115.0
+    seen.update([task(360, behind, ok=130)], 600.0, rest=700.0)
+    assert seen.eta == 700.0
+    seen.update([task(360, ok=360)], 900.0, rest=0.0)
+    assert seen.eta == 0.0
+
+
+def test_work_that_no_limit_holds_back_is_told_by_the_slower_of_both() -> None:
+    seen = tally(task(100))
+    seen.update([task(100, ok=20)], 20.0, rest=5.0)
+    assert seen.eta == pytest.approx(80.0)
+    seen.update([task(100, ok=20)], 20.0, rest=200.0)
+    assert seen.eta == 200.0
+
+
 def test_the_rate_is_that_of_the_last_minute() -> None:
     seen, done = ShownCounts(), 0
     for second in range(200):
@@ -71,7 +90,7 @@ def test_stages_behind_one_key_are_told_together_with_the_first_opening() -> Non
         judge("third", Wait("concurrency", "", None)),
     ]
     assert waits(stages, RegistrySnapshot({})) == [
-        "task, judge: quota requests, next in 0.3 s · openai · m",
+        "task, judge: quota requests used up: next call in 0.3 s · openai · m",
         "other: its first call",
         "third: the maximum of functions is in flight (max_concurrency)",
     ]
@@ -109,16 +128,30 @@ def test_calls_that_wait_inside_are_told_from_the_registry(registry: tidegate.Ra
     assert registry.try_admit(key)
     ((key, state),) = registry.snapshot().keys.items()
     assert waits([], RegistrySnapshot({key: state})) == []
-    held = dataclasses.replace(state, waiting=3, gate="quota requests", eta=75.0)
-    assert waits([], RegistrySnapshot({key: held})) == [f"3 calls: quota requests, ETA 1:15 · {key}"]
+    held = dataclasses.replace(state, waiting=3, gate="quota requests", ready_in=0.5, eta=75.0)
+    said = f"3 calls: quota requests used up: next call in 0.5 s, ETA 1:15 · {key}"
+    assert waits([], RegistrySnapshot({key: held})) == [said]
+
+
+def test_pause_is_told_by_the_providers_word_for_rows_and_for_calls(registry: tidegate.RateLimitRegistry) -> None:
+    key = Key("openai", "https://api.openai.com", "m", "", "")
+    assert registry.try_admit(key)
+    ((key, state),) = registry.snapshot().keys.items()
+    facts = {"gate": "pause", "ready_in": 118.0, "stated_wait": 600.0, "stated_for": 598.0}
+    held = dataclasses.replace(state, waiting=3, eta=602.0, eta_gate="concurrency", **facts)
+    said = "paused: provider asks for 10:00, next try in 1:58"
+    assert waits([task(9, Wait("pause", str(key), 118.0))], RegistrySnapshot({key: held})) == [
+        f"task: {said} · {key}",
+        f"3 calls: {said}, ETA 10:02 · {key}",
+    ]
 
 
 @pytest.mark.parametrize(
     ("status", "cause", "said"),
     [
-        (500, Cause.NONE, "breaker (status 500)"),
-        (None, Cause.OUTAGE, "breaker (no connection)"),
-        (None, Cause.NONE, "breaker (no answer in time)"),
+        (500, Cause.NONE, "provider down (status 500)"),
+        (None, Cause.OUTAGE, "provider down (no connection)"),
+        (None, Cause.NONE, "provider down (no answer in time)"),
     ],
 )
 def test_a_breaker_is_told_with_the_last_failure_of_its_key(status: int | None, cause: Cause, said: str) -> None:
@@ -128,7 +161,10 @@ def test_a_breaker_is_told_with_the_last_failure_of_its_key(status: int | None, 
     trouble.listen(SlotReleased(other, 2.0, 0.1, 0, Kind.OK))
     stages = [task(9, Wait("breaker", str(key), 1.0)), judge("judge", Wait("breaker", str(other), 1.0))]
     told = waits(stages, RegistrySnapshot({}), trouble.of)
-    assert told == [f"task: {said}, next in 1.0 s · {key}", f"judge: breaker, next in 1.0 s · {other}"]
+    assert told == [
+        f"task: {said}: next probe in 1.0 s · {key}",
+        f"judge: provider down: next probe in 1.0 s · {other}",
+    ]
 
 
 def test_there_is_no_eta_while_rows_are_still_read_or_there_are_none() -> None:
@@ -199,3 +235,9 @@ def test_the_exit_code_says_how_it_ended(told: Summary, failures: list[Failure],
 
 def test_every_exit_code_has_a_meaning() -> None:
     assert set(MEANINGS) == set(Code)
+
+
+def test_refusals_are_called_retried_only_where_every_row_was_answered() -> None:
+    assert refusals(14, summary(Status.COMPLETED, 3)) == "14 refusals retried"
+    assert refusals(1, summary(Status.COMPLETED, 2, parked=1)) == "1 refusal for lack of capacity"
+    assert refusals(3, summary(Status.STOPPED, 3)) == "3 refusals for lack of capacity"

@@ -149,7 +149,7 @@ def test_a_third_interrupt_ends_even_what_holds_the_loop_up_and_gives_the_cursor
 def test_a_breaker_is_told_with_what_is_behind_it(start: Start) -> None:
     # Nobody listens there (RFC 863: discard).
     terminal = start(ASKING.format(url="http://127.0.0.1:9/v1"), columns=120)
-    terminal.until(seen(r"^waiting  task: breaker \(no connection\), next in"))
+    terminal.until(seen(r"^waiting  task: provider down \(no connection\): next probe in"))
     assert interrupted(terminal)[0].startswith("asked: STOPPED: ")
 
 
@@ -199,7 +199,7 @@ def test_a_run_is_shown_from_elsewhere_with_what_its_keys_do(
     shown = place.run("show", "asked").out
     assert re.search(r"^run by replica [\w-]+, last heartbeat \d+ s ago$", shown, re.MULTILINE)
     assert re.search(
-        r"^  .*127\.0\.0\.1.* · m( · key \w+)?: \d+ of at most \d+ in flight, next call ", shown, re.MULTILINE
+        r"^  .*127\.0\.0\.1.* · m( · key \w+)?: \d+ of at most \d+ in flight, .*next (call|try) ", shown, re.MULTILINE
     )
     (key,) = place.shown("asked")["keys"]
     assert key["key"] in shown

@@ -159,15 +159,15 @@ def published(name: str, replica: str) -> Iterator[None]:
         return
     from tidegate.launch.bootstrap import KeyRecorder
     from tidegate.launch.environment import runs_inside
-    from tidegate.launch.runs import COMMAND, run_folder
+    from tidegate.launch.runs import run_folder, write_command
 
     with contextlib.ExitStack() as stack:
         if not runs_inside(os.environ):
             with contextlib.suppress(OSError):
                 folder = stack.enter_context(run_folder())
-                (Path(folder) / COMMAND).write_text(f"{os.getpid()} {_command(name, replica)}\n", "utf-8", "replace")
+                write_command(Path(folder), _command(name, replica))
                 before = key_hook.on_new_queue
-                stack.callback(setattr, key_hook, "told", before)
+                stack.callback(setattr, key_hook, "on_new_queue", before)
                 key_hook.on_new_queue = KeyRecorder(folder).on_new_queue
         yield
 

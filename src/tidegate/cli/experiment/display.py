@@ -24,9 +24,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.status_text import clock
 from tidegate.core.display import printable
-from tidegate.core.snapshot import RegistrySnapshot
+from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
+from tidegate.core.wait_text import clock, wait_text
 from tidegate.runner import StageProgress
 from tidegate.runner.progress import Summary
 from tidegate.storage import Failure, ResultStatus, Score
@@ -70,10 +70,19 @@ class ShownCounts:
         self.tasks, self.evals = ShownRate(), ShownRate()
         self.evaluators = self.failed = self.parked = 0
         self.all_rows = True
+        self._held = False
+        self._rest: float | None = None
 
-    def update(self, stages: Sequence[StageProgress], now: float, all_rows: bool = True) -> None:
-        """Record the stages' progress at `now` (monotonic seconds), tasks first, and whether all rows are read."""
+    def update(
+        self, stages: Sequence[StageProgress], now: float, all_rows: bool = True, rest: float | None = None
+    ) -> None:
+        """Record the stages' progress at `now` (monotonic seconds), tasks first, and whether all rows are read.
+
+        By the limits of the keys, all is done in `rest` seconds (None: they foretell nothing).
+        """
         self.all_rows = all_rows
+        self._rest = rest
+        self._held = any(stage.wait is not None and stage.wait.key for stage in stages)
         tasks, judges = stages[0], stages[1:]
         unanswered = tasks.finished - tasks.done.get(ResultStatus.OK, 0)
         self.evaluators = len(judges)
@@ -86,9 +95,19 @@ class ShownCounts:
 
     @property
     def eta(self) -> float | None:
-        """Return the seconds until the last stage is done; None while that is unknown."""
+        """Return the seconds until the last stage is done; None while that is unknown.
+
+        While a key's limit holds the work back, the limit tells the end. Else the work itself may be slower.
+        """
         if not self.all_rows:
             return None
+        speed = self._by_speed
+        if self._rest is None or speed == 0.0:
+            return speed
+        return self._rest if self._held or speed is None else max(self._rest, speed)
+
+    @property
+    def _by_speed(self) -> float | None:
         stages = (self.tasks, self.evals) if self.evaluators and self.evals.total else (self.tasks,)
         etas = [stage.eta for stage in stages]
         return None if None in etas else max(eta for eta in etas if eta is not None)
@@ -181,6 +200,12 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
         "scores": [_score_facts(each) for each in summary.scores],
         "failures": [_failure_facts(each) for each in failures],
     }
+
+
+def refusals(refused: int, summary: Summary) -> str:
+    """Return the number of refusals for lack of capacity; they were all retried if every row was answered."""
+    text = f"{refused} {'refusal' if refused == 1 else 'refusals'}"
+    return f"{text} retried" if summary.complete else f"{text} for lack of capacity"
 
 
 def _score_facts(score: Score) -> dict[str, Any]:
@@ -281,19 +306,22 @@ def waits(
     for stage in stages:
         if stage.closed:
             lines.append(f"{stage.name} closed: {stage.closed}; its rows are parked")
-    pools = {str(key): state.pool for key, state in snapshot.keys.items() if state.pool and state.limit >= state.pool}
+    states = {str(key): state for key, state in snapshot.keys.items()}
     for (key, reason), names in held.items():
         seconds = soonest[key, reason]
-        until = "" if math.isinf(seconds) or seconds < MIN_SHOWN_WAIT_SECONDS else f", next in {seconds:.1f} s"
-        why = _why(reason, trouble(key), pools.get(key)) if key else _HELD.get(reason, reason)
-        lines.append(f"{', '.join(names)}: {why}{until}" + (f" · {key}" if key else ""))
-    for state in snapshot.keys.values():
+        if key:
+            shown = None if math.isinf(seconds) else seconds if seconds >= MIN_SHOWN_WAIT_SECONDS else 0.0
+            lines.append(f"{', '.join(names)}: {_why(reason, shown, trouble(key), states.get(key))} · {key}")
+        else:
+            until = "" if math.isinf(seconds) or seconds < MIN_SHOWN_WAIT_SECONDS else f", next in {seconds:.1f} s"
+            lines.append(f"{', '.join(names)}: {_HELD.get(reason, reason)}{until}")
+    for name, state in states.items():
         if state.waiting:
             until = "" if state.eta is None else f", ETA {clock(state.eta)}"
-            name = str(state.key)
-            closed = state.gate or state.eta_gate or "earlier calls in the queue"
-            why = _why(closed, trouble(name), pools.get(name))
-            lines.append(f"{state.waiting} calls: {why}{until} · {state.key}")
+            shown = None if math.isinf(state.ready_in) else state.ready_in
+            closed = state.gate or state.eta_gate
+            calls = "1 call" if state.waiting == 1 else f"{state.waiting} calls"
+            lines.append(f"{calls}: {_why(closed, shown, trouble(name), state)}{until} · {name}")
     beyond = len(lines) - MAX_SHOWN_WAITS
     return lines[:MAX_SHOWN_WAITS] + ([f"{beyond} more waits"] if beyond > 0 else [])
 
@@ -308,10 +336,12 @@ _HELD = {
 """Texts for limits of the runner itself, by the reason of a `Wait` without a key."""
 
 
-def _why(gate: str, trouble: str, pool: int | None) -> str:
-    if gate == "concurrency" and pool is not None:
-        return f"all {pool} connections of the client's pool are taken; a client with more goes faster"
-    return f"{gate} ({trouble})" if gate == "breaker" and trouble else gate
+def _why(gate: str, seconds: float | None, trouble: str, state: KeySnapshot | None) -> str:
+    """Return why a key holds calls back and when the next one goes, in `seconds` (None: unknown)."""
+    if state is not None and gate == "concurrency" and state.pool and state.limit >= state.pool:
+        return f"all {state.pool} connections of the client's pool are taken; a client with more goes faster"
+    stated = state.stated_wait if state is not None else 0.0
+    return wait_text(gate, seconds, stated, trouble if gate == "breaker" else "")
 
 
 class ProgressBoard(NamedTuple):

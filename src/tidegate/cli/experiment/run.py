@@ -26,9 +26,9 @@ from tidegate.cli.errors import stop
 from tidegate.cli.experiment import display
 from tidegate.cli.experiment.common import Code, after_cooldown, code_of, command, existing, found, published
 from tidegate.cli.experiment.display import LOOK_EVERY, Display, ShownCounts, printer, waits
-from tidegate.cli.status_text import clock
 from tidegate.core.events import Event, SlotReleased
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Kind
+from tidegate.core.wait_text import clock, failure_text
 from tidegate.errors import CannotLoad, StoppedElsewhere
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
 from tidegate.runner.loader import lacking, restored
@@ -81,17 +81,11 @@ class LastFailures:
     def listen(self, event: Event) -> None:
         """Record an event, from any thread."""
         if isinstance(event, SlotReleased) and event.kind is Kind.TRANSIENT:
-            self._last[str(event.key)] = _failure(event)
+            self._last[str(event.key)] = failure_text(event.status, event.cause)
 
     def of(self, key: str) -> str:
         """Return the last failure of a key in a few words; empty if there was none."""
         return self._last.get(key, "")
-
-
-def _failure(event: SlotReleased) -> str:
-    if event.status is not None:
-        return f"status {event.status}"
-    return "no connection" if event.cause is Cause.OUTAGE else "no answer in time"
 
 
 UNCOMPARED_FIELDS = frozenset({"timeout", "api_key_env"})
@@ -310,7 +304,7 @@ class ExperimentCommand:
         if seen is None:
             return
         now = time.monotonic()
-        self._tally.update(seen.stages, now, seen.all_rows)
+        self._tally.update(seen.stages, now, seen.all_rows, seen.rest)
         if seen.unwritten > LATE_WRITES:
             self._display.note = f"{seen.unwritten} results wait for the database"
         elif not self._interrupts and self._shutdown is None:
@@ -339,12 +333,9 @@ class ExperimentCommand:
         console.print(summary.headline, markup=False, soft_wrap=True)
         for table in display.tables(summary, failures):
             console.print(table)
-        snapshot = tidegate.registry().snapshot()
-        absorbed = snapshot.refused - sum(key.given_up for key in snapshot.keys.values())
+        refused = tidegate.registry().snapshot().refused
         wall = clock(time.monotonic() - self._began)
-        console.print(
-            f"{absorbed} {'refusal' if absorbed == 1 else 'refusals'} retried, wall time {wall}", markup=False
-        )
+        console.print(f"{display.refusals(refused, summary)}, wall time {wall}", markup=False)
         if next_ := self._next(summary, failures):
             console.print(next_, markup=False, soft_wrap=True)
 

@@ -16,9 +16,9 @@ from tidegate.cli.experiment import display
 from tidegate.cli.experiment.common import Code, after_cooldown, command, existing, found, key_totals
 from tidegate.cli.experiment.display import printer, table
 from tidegate.cli.status import facts as key_facts
-from tidegate.cli.status_text import clock
 from tidegate.core.display import json_line
-from tidegate.core.snapshot import estimate_eta
+from tidegate.core.snapshot import head_wait
+from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.progress import Summary
@@ -90,13 +90,10 @@ def _keys(summary: Summary) -> list[KeyTotal]:
 
 def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
     for key in keys:
-        seen = key.outlook(now)
-        # Items for this key may wait outside its queue: forecast the next one as if it waited in the queue.
-        ahead = estimate_eta(seen._replace(waiting=max(1, seen.waiting)))
-        when = f"next call in {clock(ahead.seconds)}" if ahead.seconds else "next call now"
-        when = "next call when one in flight ends" if ahead.seconds is None else when
-        gate = f" ({ahead.gate})" if ahead.gate and ahead.seconds != 0.0 else ""
-        yield f"{key.key}: {key.in_flight} of at most {key.slots} in flight, {when}{gate}"
+        # Items for this key may wait outside its queue: state when the next one goes.
+        head = head_wait(key.outlook(now))
+        when = wait_text(*head) if head.gate else "next call now"
+        yield f"{key.key}: {key.in_flight} of at most {key.slots} in flight, {when}"
 
 
 def _line(line: LoggedLine) -> str:

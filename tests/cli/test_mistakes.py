@@ -1,0 +1,121 @@
+"""Mistakes of users on the command line and in calls: each is named, with what was probably meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import tidegate
+import tidegate.runner
+from tidegate.cli.main import app
+from tidegate.cli.simulate import truth_table
+from tidegate.errors import ConfigurationError
+from tidegate.launch.child import Unstartable, find
+from tidegate.settings import Settings, unknown_variables
+from tidegate.testing import Counts, Truth
+
+
+def explain(line: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    result = CliRunner().invoke(app, ["explain"], input=json.dumps(line))
+    return json.loads(result.stdout), result.exit_code
+
+
+def test_explain_with_an_unusable_line_exits_1() -> None:
+    good = json.dumps({"provider": "openai", "status": 200})
+    result = CliRunner().invoke(app, ["explain"], input=f"{good}\nnonsense\n{good}")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 3)
+    assert explain({"provider": "openai", "status": 200})[1] == 0
+
+
+def test_unknown_provider_is_an_error_and_the_url_decides() -> None:
+    found, code = explain({"provider": "opnai", "url": "https://api.mistral.ai/v1/chat/completions", "status": 429})
+    assert code == 1
+    assert found["error"] == "provider: 'opnai' is unknown (did you mean 'openai'?); the answer is read as 'mistral'"
+    assert (found["provider"], found["kind"]) == ("mistral", "rate_limit")
+
+
+def test_explain_says_that_a_status_is_a_number() -> None:
+    assert explain({"status": "429"})[0]["error"] == "status: '429' is not an HTTP status: it is a string, not a number"
+
+
+def test_explain_names_a_key_without_an_address_without_a_gap() -> None:
+    found, _ = explain({"provider": "anthropic", "model": "claude-x", "status": 200})
+    assert found["key"] == "anthropic · claude-x"
+
+
+def test_run_of_a_script_says_what_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my_eval.py").write_text("")
+    with pytest.raises(Unstartable, match=r"did you mean `tidegate run python my_eval\.py`"):
+        find("my_eval.py")
+    with pytest.raises(Unstartable, match=r"did you mean `tidegate run python \./my_eval\.py`"):
+        find("./my_eval.py")
+    with pytest.raises(Unstartable, match="neither on PATH"):
+        find("another.py")
+
+
+def test_help_cuts_no_sentence() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    assert "..." not in shown.partition("Commands:")[2]
+    assert "Serve a simulated LLM provider on this machine until Ctrl-C" in " ".join(shown.split())
+
+
+def test_setting_that_is_misspelt_is_named_with_the_one_meant() -> None:
+    with pytest.raises(ConfigurationError, match=r"did you mean max_wait"):
+        Settings(maxwait=1)
+    assert unknown_variables({"TIDEGATE_MAXWAIT": "5", "TIDEGATE_RUN_DIR": "x", "TIDEGATE_MAX_WAIT": "1"}) == {
+        "TIDEGATE_MAXWAIT": "TIDEGATE_MAX_WAIT"
+    }
+
+
+def test_setting_with_a_unit_is_told_to_be_a_plain_number() -> None:
+    with pytest.raises(ConfigurationError, match="max_wait: '10m' is not usable: a plain number, without a unit"):
+        Settings.from_environment({"TIDEGATE_MAX_WAIT": "10m"})
+
+
+def test_doctor_names_a_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_MAXWAIT", "5")
+    shown = CliRunner().invoke(app, ["doctor"]).stdout
+    assert "TIDEGATE_MAXWAIT: not read: there is no such setting; did you mean TIDEGATE_MAX_WAIT?" in shown
+
+
+def test_execute_refuses_a_coroutine_function() -> None:
+    async def call() -> None:
+        pass
+
+    with pytest.raises(ConfigurationError, match="`aexecute` awaits coroutines"):
+        tidegate.RateLimitRegistry().execute("x", call)
+
+
+def test_install_and_wrap_name_what_they_were_given() -> None:
+    with pytest.raises(ConfigurationError, match=r"a tidegate\.RateLimitRegistry"):
+        tidegate.install("x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Path is a class; wrap an instance of it"):
+        tidegate.wrap(Path)
+
+
+def test_registry_shows_its_totals() -> None:
+    registry = tidegate.RateLimitRegistry()
+    registry.execute("x", lambda: 1)
+    assert repr(registry) == "RateLimitRegistry(keys=1, calls=1, in_flight=0, waiting=0)"
+
+
+def test_runner_shows_only_its_public_names() -> None:
+    assert dir(tidegate.runner) == sorted(tidegate.runner.__all__)
+
+
+def test_truth_of_a_simulator_keeps_a_reason_and_its_number_together() -> None:
+    counts = Counts(received=276, refused={"requests": 264, "slots": 12})
+    truth = Truth(elapsed=1.0, total=Counts(), keys={"gpt-4o-mini-2026 297afcc1": counts}, order=(), admitted_at=())
+    with (console := Console(width=80)).capture() as shown:
+        console.print(truth_table(truth))
+    ends = [line.rstrip() for line in shown.get().splitlines()]
+    assert [reason for reason in ("requests 264", "slots 12") if any(end.endswith(reason) for end in ends)] == [
+        "requests 264",
+        "slots 12",
+    ]
