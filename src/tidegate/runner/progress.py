@@ -151,7 +151,8 @@ class Progress:
     """Progress of an experiment that runs here; `stages` begins with the task.
 
     `rows` counts the rows so far, and `all_rows` says whether these are all. `unwritten` counts results that are not
-    durable yet; it grows while the database is unavailable.
+    durable yet; it grows while the database is unavailable. By the limits of the keys, all is done in `rest` seconds
+    (None: they foretell nothing).
     """
 
     name: str
@@ -160,6 +161,7 @@ class Progress:
     all_rows: bool
     unwritten: int
     stages: tuple[StageProgress, ...]
+    rest: float | None = None
 
 
 class ResultTally:

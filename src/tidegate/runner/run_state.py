@@ -14,6 +14,7 @@ from tidegate.runner import results
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Event
 from tidegate.runner.experiment import Experiment
+from tidegate.runner.forecast import RestForecast, StageRest
 from tidegate.runner.function_limit import FLOOR, Hold
 from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import Job, Stage, stages_of
@@ -72,6 +73,7 @@ class RunState:
         self.began_at = shared.loop.time()
         self.rejected_at = [self.began_at] * len(self.stages)
         self._receiver = receiver
+        self._forecast = RestForecast(shared.registry)
 
     def retry_slots(self) -> int:
         """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
@@ -139,8 +141,25 @@ class RunState:
             for stage in self.stages
         )
         return Progress(
-            self.experiment.name, self.phase.value, tally.rows, tally.all_rows, self.tracker.unwritten, stages
+            self.experiment.name,
+            self.phase.value,
+            tally.rows,
+            tally.all_rows,
+            self.tracker.unwritten,
+            stages,
+            self._rest(stages) if tally.all_rows else None,
         )
+
+    def _rest(self, stages: tuple[StageProgress, ...]) -> float | None:
+        """Return the seconds until all is done by the limits of the keys; every row is expected to be judged."""
+        task = stages[TASK]
+        to_judge = task.total - (task.finished - task.done.get(ResultStatus.OK, 0))
+        rests = []
+        for stage, seen in zip(self.stages, stages, strict=True):
+            total = seen.total if stage.index == TASK else to_judge
+            rest = 0 if seen.closed else max(0, total - seen.finished - seen.under_way)
+            rests.append(StageRest(stage.key_usage.key, stage.key_usage.cost, seen.finished, rest))
+        return self._forecast.seconds(rests)
 
     def _held_back(self) -> Wait | None:
         if self.cap is not None and (self.shared.slots <= 0 or len(self.in_flight) >= self.cap):
